@@ -1,0 +1,1 @@
+"""Engines that continue token ids, and the weights they load. Knows nothing of Honeycomb."""

@@ -1,0 +1,104 @@
+"""The words that the front of the package and every engine share.
+
+Owns: the request, what comes back for it, and its metrics. Knows nothing of any engine, of
+tensors or of Honeycomb. All values are immutable, so that they may cross threads.
+
+    request = GenerationRequest("id-1", (1, 2, 3), SamplingParams(max_tokens=8))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    """Why a generation ended."""
+
+    STOP = "stop"  # the model's end token, a stop string, or the grammar is complete
+    LENGTH = "length"  # max_tokens, or the model's context is full
+    ABORT = "abort"  # the caller went away
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to choose the next token.
+
+    Args:
+        max_tokens: tokens to generate at most, the end token not counted.
+        temperature: 0 is greedy; otherwise logits are divided by it.
+        top_p: nucleus mass kept, in (0, 1].
+        top_k: number of tokens kept; None keeps all.
+        seed: same seed, same sample; None draws a fresh one. 0 is a seed like any other.
+        stop: strings that end the generation; they are not part of the text returned.
+    """
+
+    max_tokens: int = 512
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt to be continued.
+
+    Args:
+        request_id: unique among the requests in flight.
+        prompt_token_ids: what the model reads, BOS included when the model wants one.
+        sampling: how to choose tokens.
+        grammar: Lark text in llguidance's dialect that the output must match; None is free text.
+        adapter: name of a LoRA adapter that the engine has; None is the plain model.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    grammar: str | None = None
+    adapter: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMetrics:
+    """What one request cost. Times in seconds since the engine accepted it."""
+
+    input_token_count: int
+    output_token_count: int
+    model_passes: int  # forward passes that this request took part in, prefill included
+    cached_token_count: int  # prompt tokens whose KV was reused
+    time_to_first_token: float | None
+    total_time: float
+    draft_token_count: int = 0
+    accepted_token_count: int = 0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Output tokens over the whole time, waiting and prefill included."""
+        return self.output_token_count / self.total_time if self.total_time > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationOutput:
+    """A delta. The texts of all deltas joined are the whole text; the last has a finish reason.
+
+    A delta never ends inside a character and never holds a part of a stop string. `token_ids`
+    may be empty (text that was held back) and `text` may be empty (text is being held back).
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+    metrics: RequestMetrics | None = None  # on the last delta
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot. Blocks are 0 for an engine that has none of its own."""
+
+    num_running: int
+    num_waiting: int
+    num_free_blocks: int
+    num_blocks: int
+    num_steps: int
