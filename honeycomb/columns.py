@@ -1,0 +1,114 @@
+"""The column names that a query may use.
+
+Owns: reading them from text, and their limits. Three forms: a Python list, a JSON list, or names
+separated by commas. Names with commas, quotes or brackets need a list. Knows nothing of queries.
+
+    parse_columns("['duration_ms', 'name']") == parse_columns("duration_ms, name")
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import unicodedata
+from collections.abc import Iterator
+from itertools import islice
+
+from honeycomb.errors import InputError, shorten
+
+MAX_TEXT_BYTES = 64 * 1024
+MAX_COLUMNS = 1_000
+MAX_NAME_CHARACTERS = 255
+
+_LIMITS = f"1 to {MAX_COLUMNS:,} names of at most {MAX_NAME_CHARACTERS} characters, 64 KiB in all"
+_REMEDY = f"give a list such as ['name', 'duration_ms'] ({_LIMITS})"
+_FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})  # controls, surrogates, line separators
+
+# One element of a Python list and what follows it. Linear: the two branches of a character never overlap.
+_LIST_ITEM = re.compile(
+    r"""\s*[uU]?(?P<literal>'(?:[^'\\\n]|\\[^\n])*'|"(?:[^"\\\n]|\\[^\n])*")\s*(?P<next>,\s*\]?|\])"""
+)
+
+
+def parse_columns(text: str) -> tuple[str, ...]:
+    """Column names in the order given, outer white space and duplicates dropped.
+
+    Raises:
+        InputError: `cols` is none of the three forms, is empty, or is over a limit.
+    """
+    if len(text) > MAX_TEXT_BYTES or len(text.encode(errors="surrogatepass")) > MAX_TEXT_BYTES:
+        raise _error(f"over 64 KiB of text ({len(text):,} characters)")
+    text = text.strip()
+    if not text:
+        raise _error("is empty")
+    items = _list_items(text) if text.startswith("[") else _separated_items(text)
+    names = tuple(dict.fromkeys(_checked(n, item) for n, item in enumerate(_capped(items), start=1)))
+    if not names:
+        raise _error("the list is empty")
+    return names
+
+
+def _error(problem: str) -> InputError:
+    return InputError("cols", problem, _REMEDY)
+
+
+def _capped(items: Iterator[object]) -> Iterator[object]:
+    """The items, read no further than the limit: hostile text costs no more than a long list."""
+    yield from islice(items, MAX_COLUMNS)
+    if next(items, None) is not None:
+        raise _error(f"over {MAX_COLUMNS:,} names")
+
+
+def _checked(number: int, item: object) -> str:
+    if not isinstance(item, str):
+        raise _error(f"item {number} is {shorten(item)}, not a string")
+    name = item.strip()
+    if not name:
+        raise _error(f"name {number} is empty")
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise _error(f"name {number} has {len(name):,} characters, the limit is {MAX_NAME_CHARACTERS}")
+    if not name.isprintable() and any(unicodedata.category(c) in _FORBIDDEN_CATEGORIES for c in name):
+        raise _error(f"name {number}, {shorten(name)}, holds a control character or line break")
+    return name
+
+
+def _separated_items(text: str) -> Iterator[object]:
+    if text[0] in "({" or any(mark in text for mark in "'\"[]"):
+        raise _error("neither a list nor plain names separated by commas")
+    yield from text.removesuffix(",").split(",")
+
+
+def _list_items(text: str) -> Iterator[object]:
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError):
+        return _python_items(text)
+    return iter(items)  # the text begins with "[", so it is a list
+
+
+def _python_items(text: str) -> Iterator[object]:
+    """Elements of a Python list of strings. Not `literal_eval` of the whole: hostile text nests too deep."""
+    if text.endswith("]") and not text[1:-1].strip():
+        return
+    position, number, following = 1, 1, ","
+    while not following.endswith("]"):
+        match = _LIST_ITEM.match(text, position)
+        if match is None:
+            place = shorten(text[position : position + 40].strip())
+            raise _error(f"item {number} does not parse as a quoted string in a list: {place}")
+        yield _string(match["literal"], number)
+        position, following, number = match.end(), match["next"], number + 1
+    if position != len(text):
+        raise _error(f"text after the list: {shorten(text[position : position + 40])}")
+
+
+def _string(literal: str, number: int) -> str:
+    if "\\" not in literal:
+        return literal[1:-1]
+    if len(literal) > 12 * MAX_NAME_CHARACTERS:  # longer than any escape of a name can be
+        raise _error(f"name {number} is over {MAX_NAME_CHARACTERS} characters")
+    try:
+        return str(ast.literal_eval(literal))
+    except (ValueError, SyntaxError) as error:
+        raise _error(f"item {number} has a broken escape: {shorten(literal)}") from error
