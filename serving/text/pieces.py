@@ -1,0 +1,91 @@
+"""What bytes a token stands for.
+
+Owns: the two ways in which checkpoints of the Llama family spell bytes as vocabulary pieces.
+Knows nothing of ids or of files. Going by bytes, not by decoded windows of text, is what lets a
+stream be cut at any token and still join to exactly the whole.
+
+    to_bytes = piece_reader(json.loads(tokenizer.decoder.__getstate__()))
+    to_bytes("Ġcafé")
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from serving.errors import WeightsError
+
+PieceReader = Callable[[str], bytes]
+
+_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SENTENCEPIECE_STEPS = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
+
+
+def piece_reader(decoder: dict[str, Any] | None) -> PieceReader:
+    """The function from a vocabulary piece to its bytes, chosen by tokenizer.json's `decoder`.
+
+    Raises:
+        WeightsError: the decoder is of a family that this package does not know.
+    """
+    steps = _flatten(decoder)
+    types = {step["type"] for step in steps}
+    if types == {"ByteLevel"}:
+        return _byte_level_bytes
+    if types and types <= _SENTENCEPIECE_STEPS:
+        return _sentencepiece_reader(steps)
+    raise WeightsError(
+        f"tokenizer.json has the decoder {sorted(types) or None}; supported are ByteLevel and the "
+        f"SentencePiece steps {sorted(_SENTENCEPIECE_STEPS)}. Convert the tokenizer to one of them."
+    )
+
+
+def _flatten(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
+    if decoder is None:
+        return []
+    if decoder["type"] == "Sequence":
+        return [step for inner in decoder["decoders"] for step in _flatten(inner)]
+    return [decoder]
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The byte-level alphabet: printable Latin-1 stands for itself, the others move past U+00FF."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    moved = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(moved)}
+
+
+_ALPHABET = _byte_alphabet()
+
+
+def _byte_level_bytes(piece: str) -> bytes:
+    try:
+        return bytes([_ALPHABET[char] for char in piece])
+    except KeyError:  # an added token, spelled as plain text
+        return piece.encode()
+
+
+def _sentencepiece_reader(steps: list[dict[str, Any]]) -> PieceReader:
+    """Pieces with `▁` for a space and, with byte fallback, `<0xE2>` for a byte.
+
+    A `Strip` step is left out on purpose: it removes the space that SentencePiece puts before the
+    first word of a text, and what a model generates continues a text.
+    """
+    replacements = [
+        (step["pattern"]["String"], step["content"])
+        if step["type"] == "Replace"
+        else (step["replacement"], " ")
+        for step in steps
+        if step["type"] in ("Replace", "Metaspace")
+    ]
+    has_byte_pieces = any(step["type"] == "ByteFallback" for step in steps)
+
+    def to_bytes(piece: str) -> bytes:
+        match = _BYTE_PIECE.fullmatch(piece) if has_byte_pieces else None
+        if match is not None:
+            return bytes([int(match[1], 16)])
+        for old, new in replacements:
+            piece = piece.replace(old, new)
+        return piece.encode()
+
+    return to_bytes

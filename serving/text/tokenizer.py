@@ -1,0 +1,144 @@
+"""A checkpoint's tokenizer: text to token ids, token ids to text.
+
+Owns: that text of a user never becomes a special token, that a prompt has exactly the BOS its
+checkpoint wants, and which ids end an answer. Knows nothing of prompts' contents or of engines.
+
+    tokenizer = Tokenizer.from_dir(Path("weights/honeycomb-nlq"))
+    tokenizer.decode(tokenizer.encode("slowest traces"))
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from serving.errors import InvalidRequestError, WeightsError
+from serving.text.pieces import piece_reader
+
+
+class Tokenizer:
+    """Safe to share between threads.
+
+    Args:
+        backend: the vocabulary and its rules; this object becomes its owner.
+        eos_token_ids: ids that end an answer; the first is the one that a grammar ends with.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, *, eos_token_ids: Iterable[int]) -> None:
+        # A tokenizer.json may carry the training run's truncation, which would cut prompts silently.
+        backend.no_truncation()
+        backend.no_padding()
+        backend.encode_special_tokens = True
+        self._backend = backend
+        self._special_ids = {i for i, token in backend.get_added_tokens_decoder().items() if token.special}
+        decoder = backend.decoder
+        self._piece_bytes = piece_reader(None if decoder is None else json.loads(decoder.__getstate__()))
+        self._bytes_of: dict[int, bytes] = {}  # filled on first use: a whole vocabulary costs 50 ms
+        self._bos = self._find_bos()
+        self.eos_token_ids = tuple(dict.fromkeys(eos_token_ids))
+        _check_eos(self.eos_token_ids, self.vocab_size)
+
+    @classmethod
+    def from_dir(cls, weights_dir: Path) -> Tokenizer:
+        """Read tokenizer.json, and the end tokens from the configuration files beside it.
+
+        Raises:
+            WeightsError: a file is missing or cannot be read, or none names an end token.
+        """
+        path = weights_dir / "tokenizer.json"
+        if not path.is_file():
+            raise WeightsError(f"{path} is missing; build or fetch the weights, or set WEIGHTS_DIR")
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception for a file it cannot parse
+            raise WeightsError(f"{path} is not a tokenizer of the tokenizers library: {error}") from error
+        return cls(backend, eos_token_ids=_read_eos(weights_dir, backend))
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids are below this. A model's output may have more rows, which stand for nothing."""
+        return self._backend.get_vocab_size(with_added_tokens=True)
+
+    @property
+    def bos_token_ids(self) -> tuple[int, ...]:
+        """What `encode` puts in front; empty where the checkpoint wants nothing."""
+        return self._bos
+
+    def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
+        """Token ids of a text, none of them special but the BOS.
+
+        Raises:
+            InvalidRequestError: the text is not Unicode (it holds half of a surrogate pair).
+        """
+        try:
+            ids = self._backend.encode(text, add_special_tokens=False).ids
+        except (TypeError, UnicodeEncodeError) as error:
+            message = "the text holds half of a surrogate pair, which is no character; remove it"
+            raise InvalidRequestError(message) from error
+        return [*self._bos, *ids] if add_bos else ids
+
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """The text that these tokens add to what is before them. Special tokens add none.
+
+        Bytes that are no UTF-8 become U+FFFD. A leading space is kept, also where SentencePiece
+        would take it for its own, because generated text continues a prompt.
+        """
+        return b"".join(map(self.token_bytes, token_ids)).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token stands for; none for a special token or an id without one."""
+        known = self._bytes_of.get(token_id)
+        if known is None:
+            known = self._bytes_of[token_id] = self._read_token(token_id)
+        return known
+
+    def to_json(self) -> str:
+        """tokenizer.json as text, which is what `llguidance.LLTokenizer` takes."""
+        return self._backend.to_str()
+
+    def _read_token(self, token_id: int) -> bytes:
+        piece = self._backend.id_to_token(token_id)
+        return b"" if piece is None or token_id in self._special_ids else self._piece_bytes(piece)
+
+    def _find_bos(self) -> tuple[int, ...]:
+        """What the checkpoint's own post-processor puts before a text, leaving what it puts after."""
+        plain = self._backend.encode("a", add_special_tokens=False).ids
+        framed = self._backend.encode("a", add_special_tokens=True).ids
+        starts = range(len(framed) - len(plain) + 1)
+        return tuple(framed[: next(i for i in starts if framed[i : i + len(plain)] == plain)])
+
+
+def _check_eos(eos_token_ids: tuple[int, ...], vocab_size: int) -> None:
+    if not eos_token_ids:
+        raise WeightsError("no end token: name eos_token_id in generation_config.json or config.json")
+    for token_id in eos_token_ids:
+        if not 0 <= token_id < vocab_size:
+            raise WeightsError(f"eos_token_id {token_id} is outside the vocabulary of {vocab_size} tokens")
+
+
+def _read_eos(weights_dir: Path, backend: tokenizers.Tokenizer) -> list[int]:
+    """The end tokens of the first file that names any, in the order in which Hugging Face looks."""
+    for name in ("generation_config.json", "config.json"):
+        value = _read_json(weights_dir / name).get("eos_token_id")
+        if value is not None:
+            return value if isinstance(value, list) else [value]
+    token = _read_json(weights_dir / "tokenizer_config.json").get("eos_token")
+    content = token.get("content") if isinstance(token, dict) else token
+    token_id = backend.token_to_id(content) if isinstance(content, str) else None
+    return [] if token_id is None else [token_id]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise WeightsError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise WeightsError(f"{path} holds a {type(content).__name__}; an object is wanted")
+    return content
