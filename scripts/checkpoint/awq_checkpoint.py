@@ -1,0 +1,77 @@
+"""A checkpoint quantized while it is read.
+
+Owns: which layers of a Llama are quantized, where AWQ's scales go, and the config's words for it.
+Knows nothing of how scales were found, and of files.
+
+    quantized = AwqCheckpoint(merged, config, search); write_safetensors(path, quantized)
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from .awq_format import NIBBLES, PackedWeight, check_shape, quantize
+from .awq_search_result import AwqSearchResult
+from .tensors import Array, Checkpoint, TensorSpec
+
+_LINEAR = re.compile(r"(model\.layers\.\d+\.\w+\.(?:q|k|v|o|gate|up|down)_proj)\.weight")
+_PARTS = ("qweight", "qzeros", "scales")
+
+
+def linear_names(names: list[str] | dict[str, TensorSpec]) -> list[str]:
+    """The linear layers inside the blocks; the head and the embedding stay in fp16."""
+    return sorted(match[1] for match in map(_LINEAR.fullmatch, names) if match is not None)
+
+
+def quantization_config(group_size: int) -> dict[str, Any]:
+    """What config.json says, so that vLLM and transformers read the layout."""
+    return {"quant_method": "awq", "bits": 4, "group_size": group_size, "zero_point": True, "version": "gemm"}
+
+
+class AwqCheckpoint:
+    """Scaled, clipped and rounded tensors of another checkpoint, made when asked for."""
+
+    def __init__(self, source: Checkpoint, search: AwqSearchResult) -> None:
+        self._source = source
+        self._search = search
+        self._source_specs = source.specs()
+        self._linears = set(linear_names(self._source_specs))
+        for linear in self._linears:
+            check_shape(linear, self._source_specs[f"{linear}.weight"].shape, search.group_size)
+        self._last: tuple[str, PackedWeight] | None = None
+
+    def specs(self) -> dict[str, TensorSpec]:
+        """qweight, qzeros and scales for each linear layer, fp16 for all else."""
+        specs: dict[str, TensorSpec] = {}
+        for name, spec in self._source_specs.items():
+            linear = name.removesuffix(".weight")
+            if linear in self._linears:
+                specs |= self._packed_specs(linear, spec)
+            else:
+                specs[name] = TensorSpec(np.dtype(np.float16), spec.shape)
+        return specs
+
+    def load(self, name: str) -> Array:
+        """One tensor. The three of a linear layer are made at once, so ask for them in a row."""
+        linear, _, part = name.rpartition(".")
+        if linear not in self._linears:
+            return self._search.scale(linear, self._source.load(name)).astype(np.float16)
+        if self._last is None or self._last[0] != linear:
+            weight = self._search.scale(linear, self._source.load(f"{linear}.weight"))
+            weight = self._search.clip(linear, weight)
+            self._last = (linear, quantize(weight, self._search.group_size))
+        array: Array = getattr(self._last[1], part)
+        return array
+
+    def _packed_specs(self, linear: str, spec: TensorSpec) -> dict[str, TensorSpec]:
+        outputs, inputs = spec.shape
+        groups, int32 = inputs // self._search.group_size, np.dtype(np.int32)
+        specs = (
+            TensorSpec(int32, (inputs, outputs // NIBBLES)),
+            TensorSpec(int32, (groups, outputs // NIBBLES)),
+            TensorSpec(np.dtype(np.float16), (groups, outputs)),
+        )
+        return {f"{linear}.{part}": part_spec for part, part_spec in zip(_PARTS, specs, strict=True)}
