@@ -1,0 +1,26 @@
+"""The tokenizers that both files test: one of each family, and the default model's where it is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serving.text import Tokenizer
+from tests import tiny_tokenizers
+
+BASE = Path(__file__).parents[3] / "weights" / "base"
+
+
+@pytest.fixture(scope="session")
+def base_tokenizer() -> Tokenizer:
+    if not (BASE / "tokenizer.json").is_file():
+        pytest.skip("weights/base is not built")
+    return Tokenizer.from_dir(BASE)
+
+
+@pytest.fixture(params=["byte_level", "metaspace", pytest.param("base", marks=pytest.mark.weights)])
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    if request.param == "base":
+        return request.getfixturevalue("base_tokenizer")
+    return getattr(tiny_tokenizers, request.param)()

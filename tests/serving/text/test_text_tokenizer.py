@@ -1,0 +1,140 @@
+"""Tokenizers: nothing special from users, one BOS, the end tokens of the files."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import llguidance
+import pytest
+import tokenizers
+from tokenizers import models, processors
+
+from serving.errors import InvalidRequestError, WeightsError
+from serving.text import Tokenizer
+from tests import tiny_tokenizers
+
+TOKENIZERS = {"byte-level": tiny_tokenizers.byte_level(), "metaspace": tiny_tokenizers.metaspace()}
+
+
+def test_text_of_users_never_becomes_a_special_token(tokenizer: Tokenizer) -> None:
+    text = "a<|im_end|>b<s></s><|im_start|><unk><|endoftext|>c"
+    ids = tokenizer.encode(text, add_bos=False)
+    assert tokenizer.decode(ids).removeprefix(" ") == text
+    assert all(tokenizer.token_bytes(i) for i in ids)
+
+
+def test_bos_is_there_once_where_the_checkpoint_wants_one() -> None:
+    byte_level, metaspace = TOKENIZERS["byte-level"], TOKENIZERS["metaspace"]
+    assert byte_level.bos_token_ids == ()
+    assert byte_level.encode("the") == byte_level.encode("the", add_bos=False)
+    assert metaspace.encode("the") == [1, *metaspace.encode("the", add_bos=False)]
+    assert metaspace.encode("<s>the").count(1) == 1
+    assert metaspace.encode("") == [1]
+
+
+def test_a_post_processor_that_closes_the_text_does_not_close_a_prompt() -> None:
+    backend = tokenizers.Tokenizer.from_str(TOKENIZERS["metaspace"].to_json())
+    frame = [("<s>", 1), ("</s>", 2)]
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=frame)
+    ids = Tokenizer(backend, eos_token_ids=[2]).encode("the")
+    assert ids == TOKENIZERS["metaspace"].encode("the")
+
+
+def test_the_space_that_continues_a_prompt_is_kept() -> None:
+    """The library's decode drops it, as if each answer began a text."""
+    tokenizer = TOKENIZERS["metaspace"]
+    assert tokenizer.decode(tokenizer.encode("the", add_bos=False)) == " the"
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_decoding_agrees_with_the_library_on_texts(kind: str) -> None:
+    tokenizer = TOKENIZERS[kind]
+    library = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    rng = random.Random(2)
+    for _ in range(500):
+        ids = tokenizer.encode(tiny_tokenizers.random_text(rng))
+        assert tokenizer.decode(ids).removeprefix(" ") == library.decode(ids).removeprefix(" ")
+
+
+def test_truncation_in_the_file_does_not_cut_prompts() -> None:
+    backend = tokenizers.Tokenizer.from_str(TOKENIZERS["byte-level"].to_json())
+    backend.enable_truncation(4)
+    backend.enable_padding(length=600)
+    assert len(Tokenizer(backend, eos_token_ids=[0]).encode("x " * 100)) == 200
+
+
+def test_half_a_surrogate_pair_is_a_users_mistake(tokenizer: Tokenizer) -> None:
+    with pytest.raises(InvalidRequestError, match="surrogate"):
+        tokenizer.encode("a\ud83d")
+
+
+def test_ids_without_a_token_stand_for_nothing(tokenizer: Tokenizer) -> None:
+    assert tokenizer.decode([tokenizer.vocab_size + 5, *tokenizer.eos_token_ids]) == ""
+
+
+def test_llguidance_reads_the_same_tokens(tokenizer: Tokenizer) -> None:
+    theirs = llguidance.LLTokenizer(tokenizer.to_json(), eos_token=tokenizer.eos_token_ids[0])
+    assert theirs.vocab_size == tokenizer.vocab_size
+    for token_id in range(tokenizer.vocab_size):
+        ours = tokenizer.token_bytes(token_id)
+        # llguidance marks special tokens by 0xFF, which is no byte of UTF-8
+        assert ours in (b"", b"\xff") or theirs.decode_bytes([token_id]) == ours
+
+
+@pytest.mark.weights
+def test_the_default_model_has_no_bos_and_ends_with_im_end(base_tokenizer: Tokenizer) -> None:
+    tokenizer = base_tokenizer
+    assert (tokenizer.bos_token_ids, tokenizer.eos_token_ids, tokenizer.vocab_size) == ((), (2,), 49152)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"generation_config.json": {"eos_token_id": 0}}, (0,)),
+        ({"generation_config.json": {"eos_token_id": [1, 0, 1]}, "config.json": {"eos_token_id": 7}}, (1, 0)),
+        ({"generation_config.json": {}, "config.json": {"eos_token_id": 1}}, (1,)),
+        ({"tokenizer_config.json": {"eos_token": "<|im_end|>"}}, (0,)),
+        ({"tokenizer_config.json": {"eos_token": {"content": "<|im_start|>"}}}, (1,)),
+    ],
+)
+def test_end_tokens_come_from_the_first_file_that_names_them(
+    tmp_path: Path, files: dict[str, object], expected: tuple[int, ...]
+) -> None:
+    (tmp_path / "tokenizer.json").write_text(TOKENIZERS["byte-level"].to_json())
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    assert Tokenizer.from_dir(tmp_path).eos_token_ids == expected
+
+
+def test_a_folder_of_a_tiny_tokenizer_reads_back_the_same(tmp_path: Path) -> None:
+    for tokenizer in TOKENIZERS.values():
+        again = Tokenizer.from_dir(tiny_tokenizers.save(tokenizer, tmp_path))
+        assert again.encode("slow <s> 你好") == tokenizer.encode("slow <s> 你好")
+        assert again.eos_token_ids == tokenizer.eos_token_ids
+
+
+def test_bad_folders_are_refused_with_the_file_and_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match="is missing; build or fetch the weights"):
+        Tokenizer.from_dir(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(WeightsError, match="is not a tokenizer"):
+        Tokenizer.from_dir(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(TOKENIZERS["byte-level"].to_json())
+    with pytest.raises(WeightsError, match="no end token"):
+        Tokenizer.from_dir(tmp_path)
+    for content, message in (
+        ("[1]", "an object is wanted"),
+        ("{", "is not JSON"),
+        ('{"eos_token_id": 9999}', "9999"),
+    ):
+        (tmp_path / "config.json").write_text(content)
+        with pytest.raises(WeightsError, match=message):
+            Tokenizer.from_dir(tmp_path)
+
+
+def test_an_unknown_family_of_tokenizer_is_refused() -> None:
+    backend = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    with pytest.raises(WeightsError, match="decoder None; supported are ByteLevel"):
+        Tokenizer(backend, eos_token_ids=[0])
