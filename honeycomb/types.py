@@ -33,24 +33,27 @@ from honeycomb.ops import (
 Scalar = str | bool | int | float
 
 
-def _number(value: object) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError("the value is a finite number")
-    return value
+def _is_number(value: object) -> bool:
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return is_integer or (isinstance(value, float) and math.isfinite(value))
 
 
-def _filter_value(value: object) -> Scalar | tuple[Scalar, ...]:
-    if isinstance(value, list | tuple):
-        return tuple(_scalar(item) for item in value)
-    return _scalar(value)
+def _number(value: Any) -> int | float:
+    if not _is_number(value):
+        raise ValueError("the value must be a finite number")
+    number: int | float = value
+    return number
 
 
-def _scalar(value: object) -> Scalar:
-    if isinstance(value, str | bool):
-        return value
-    if isinstance(value, int | float) and math.isfinite(value):
-        return value
-    raise ValueError("a filter value is a string, a number, a boolean or a list of those")
+def _scalar(value: Any) -> Scalar:
+    if not isinstance(value, str | bool) and not _is_number(value):
+        raise ValueError("a filter's value is a string, a finite number, a boolean or a list of those")
+    scalar: Scalar = value
+    return scalar
+
+
+def _filter_value(value: Any) -> Scalar | tuple[Scalar, ...]:
+    return tuple(map(_scalar, value)) if isinstance(value, list | tuple) else _scalar(value)
 
 
 # Plain functions rather than unions: a union's errors list every branch that did not fit.
@@ -161,10 +164,8 @@ class Query(_Clause):
         if not isinstance(data, dict):
             return data
         # Old training data holds "join_column": ""; today's API refuses the key, so it is dropped.
-        rest = {
-            k: v for k, v in data.items() if v is not None and (k != "join_column" or not isinstance(v, str))
-        }
-        if not rest:
+        rest = {k: v for k, v in data.items() if k != "join_column" or not isinstance(v, str)}
+        if all(value is None for value in rest.values()):
             raise ValueError('the query is empty; the least is {"calculations": [{"op": "COUNT"}]}')
         return rest
 
