@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -87,7 +86,7 @@ def _has_pip(venv: Path) -> bool:
 def _write_state(venv: Path, state: dict[str, str]) -> None:
     partial = venv / "installed.json.partial"
     partial.write_text(json.dumps(state), "utf-8")
-    os.replace(partial, venv / "installed.json")
+    partial.replace(venv / "installed.json")  # atomic
 
 
 def _count_pins(files: list[Path]) -> int:
