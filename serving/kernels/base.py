@@ -1,0 +1,194 @@
+"""The seam between layers and whatever computes: one protocol, several machines.
+
+Owns: the `Kernels` protocol and the values that cross it. Knows nothing of checkpoints, of layers or
+of scheduling. `reference.py` is the oracle, `cpu.py` the C++ kernels; a GPU's slot in beside them.
+Outputs are arguments, so that the caller decides where they lie and a test can poison them first.
+
+    kernels = create_kernels("cpu")
+    kernels.rms_norm(x, weight, 1e-5, out=normed)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AttentionMetadata:
+    """Which rows of one ragged batch belong to which request, and where their KV lies. All int32."""
+
+    query_start: Tensor  # [num_seqs + 1] cumulative rows
+    context_lens: Tensor  # [num_seqs] tokens in the KV cache after this step, this step's included
+    block_tables: Tensor  # [num_seqs, max_blocks] padded with 0
+    slot_mapping: Tensor  # [num_tokens] block * block_size + offset
+
+
+@dataclass(frozen=True)
+class AwqTensors:
+    """One AWQ layer as AutoAWQ's GEMM layout stores it; nibble order 0, 2, 4, 6, 1, 3, 5, 7."""
+
+    qweight: Tensor  # [K, N // 8] int32
+    qzeros: Tensor  # [K // group_size, N // 8] int32
+    scales: Tensor  # [K // group_size, N] float16
+    group_size: int
+
+
+@dataclass(frozen=True)
+class AwqWeight:
+    """A 4-bit weight in the layout of the kernels that packed it: nobody else may look inside."""
+
+    quants: Tensor
+    zeros: Tensor
+    scales: Tensor
+    in_features: int
+    out_features: int
+    group_size: int
+
+
+@dataclass(frozen=True)
+class DenseWeight:
+    """Unquantized matrices that share their input, one below the other, as the checkpoint holds them.
+
+    They stay apart so that a memory-mapped checkpoint is used in place.
+    """
+
+    parts: tuple[Tensor, ...]  # each [N_i, K] float16, bfloat16 or float32
+
+    @property
+    def in_features(self) -> int:
+        """Columns of every part."""
+        return int(self.parts[0].shape[1])
+
+    @property
+    def out_features(self) -> int:
+        """Rows of all parts."""
+        return sum(int(part.shape[0]) for part in self.parts)
+
+
+LinearWeight = AwqWeight | DenseWeight
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """The geometry of one attention layer."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    sliding_window: int | None  # keys a query sees, itself included; None sees all
+
+
+@dataclass(frozen=True)
+class DecoderLayerWeights:
+    """What one decoder layer holds, for kernels that run all layers in one call."""
+
+    input_norm: Tensor  # [hidden] float32
+    qkv: LinearWeight
+    output: LinearWeight
+    post_attention_norm: Tensor  # [hidden] float32
+    gate_up: LinearWeight
+    down: LinearWeight
+
+
+@dataclass(frozen=True)
+class DecoderWeights:
+    """A whole decoder between embedding and head."""
+
+    layers: tuple[DecoderLayerWeights, ...]
+    final_norm: Tensor  # [hidden] float32
+    attention: AttentionShape
+    hidden_size: int
+    intermediate_size: int
+    rms_norm_eps: float
+
+
+class DecoderPlan(Protocol):
+    """All layers in one call; the same bits as the layers one by one with the same kernels."""
+
+    def run(
+        self,
+        hidden: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        kv_caches: Sequence[Tensor],
+        metadata: AttentionMetadata,
+        out: Tensor,
+    ) -> None:
+        """`hidden` [T, hidden] float32 is the embedding and is overwritten; `out` is normed."""
+        ...
+
+
+class Kernels(Protocol):
+    """Everything that a forward pass computes. T is the number of rows in the batch."""
+
+    @property
+    def name(self) -> str:
+        """For logs and results."""
+        ...
+
+    def embedding(self, ids: Tensor, table: Tensor, out: Tensor) -> None:
+        """out[t] = table[ids[t]].  ids: [T] int32; table: [V, H]; out: [T, H] float32."""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """out = x / rms(x) · weight.  x, out: [T, H] float32; weight: [H] float32."""
+        ...
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """residual += x; out = rms_norm(residual).  All [T, H] float32."""
+        ...
+
+    def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
+        """out = silu(gate) · up.  gate_up: [T, 2 I]; out: [T, I] float32."""
+        ...
+
+    def rotary_and_store_kv(
+        self,
+        qkv: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        kv_cache: Tensor,
+        slot_mapping: Tensor,
+        shape: AttentionShape,
+    ) -> None:
+        """Rotate the queries in place; rotate the keys, and write keys and values to their slots.
+
+        qkv: [T, (heads + 2 kv_heads) · head_dim] float32; cos, sin: [T, head_dim // 2] float32.
+        """
+        ...
+
+    def paged_attention(
+        self, qkv: Tensor, kv_cache: Tensor, metadata: AttentionMetadata, shape: AttentionShape, out: Tensor
+    ) -> None:
+        """Causal attention of the (rotated) queries over blocks.  out: [T, heads · head_dim] float32."""
+        ...
+
+    def allocate_kv_cache(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> Tensor:
+        """One layer's cache [num_blocks, 2, kv_heads, block_size · head_dim] float32, not initialised.
+
+        Only the first dimension is for others: block i is `cache[i]`.
+        """
+        ...
+
+    def pack_awq(self, tensors: AwqTensors) -> AwqWeight:
+        """Repack once, at load, into the layout that `awq_gemm` wants."""
+        ...
+
+    def awq_gemm(self, x: Tensor, weight: AwqWeight, out: Tensor) -> None:
+        """out = x · w, w = (q − z) · s.  x: [T, K]; out: [T, N] float32."""
+        ...
+
+    def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor, rows: Tensor | None = None) -> None:
+        """out = x · weight[rows]ᵀ.  x: [T, K] float32; weight: [N, K]; rows: [R] int32 or all of them.
+
+        out: [T, R] float32; its rows may be further apart than R.
+        """
+        ...
+
+    def plan_decoder(self, weights: DecoderWeights) -> DecoderPlan | None:
+        """Run all layers in one call; None when these kernels go layer by layer."""
+        ...

@@ -1,0 +1,146 @@
+"""Every kernel in plain torch: the oracle of the others and the fallback on any device.
+
+Owns: the meaning of each kernel. Keeps AWQ weights in 4 bits and dequantizes a layer at a time, so it
+is slow and small. torch's matmul may round a row differently when other rows are beside it.
+
+    kernels = ReferenceKernels()
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from serving.kernels.base import (
+    AttentionMetadata,
+    AttentionShape,
+    AwqTensors,
+    AwqWeight,
+    DecoderPlan,
+    DecoderWeights,
+)
+
+# Nibble i of an int32 belongs to column _AWQ_ORDER[i] of its eight.
+_AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+def unpack_awq(packed: Tensor) -> Tensor:
+    """[R, N // 8] int32 → [R, N] int32 of values 0 … 15."""
+    shifts = torch.empty(8, dtype=torch.int32, device=packed.device)
+    for nibble, column in enumerate(_AWQ_ORDER):
+        shifts[column] = 4 * nibble
+    return ((packed[:, :, None] >> shifts) & 15).reshape(packed.shape[0], -1)
+
+
+def dequantize_awq(tensors: AwqTensors) -> Tensor:
+    """(q − z) · s as [K, N] float32; exact, since the product has 16 bits."""
+    group = tensors.group_size
+    zeros = unpack_awq(tensors.qzeros).repeat_interleave(group, 0)
+    scales = tensors.scales.float().repeat_interleave(group, 0)
+    return (unpack_awq(tensors.qweight) - zeros).float() * scales
+
+
+def split_kv_cache(kv_cache: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
+    """Views of keys [blocks, kv_heads, head_dim, block_size] and values [.., block_size, head_dim].
+
+    Keys lie transposed, so that neighbouring positions are neighbours in memory.
+    """
+    blocks, _, kv_heads, size = kv_cache.shape
+    keys = kv_cache[:, 0].view(blocks, kv_heads, head_dim, size // head_dim)
+    return keys, kv_cache[:, 1].view(blocks, kv_heads, size // head_dim, head_dim)
+
+
+class ReferenceKernels:
+    """See `Kernels`."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self._device = device
+
+    @property
+    def name(self) -> str:
+        return f"torch-{self._device}"
+
+    def embedding(self, ids: Tensor, table: Tensor, out: Tensor) -> None:
+        out.copy_(table[ids.long()])
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        variance = x.square().mean(-1, keepdim=True)
+        out.copy_(x * torch.rsqrt(variance + eps) * weight)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        residual.add_(x)
+        self.rms_norm(residual, weight, eps, out)
+
+    def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
+        gate, up = gate_up.chunk(2, dim=-1)
+        out.copy_(functional.silu(gate) * up)
+
+    def rotary_and_store_kv(
+        self,
+        qkv: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        kv_cache: Tensor,
+        slot_mapping: Tensor,
+        shape: AttentionShape,
+    ) -> None:
+        heads = qkv.view(qkv.shape[0], -1, shape.head_dim)
+        rotating = heads[:, : shape.num_heads + shape.num_kv_heads]
+        first, second = rotating.chunk(2, dim=-1)
+        c, s = cos[:, None, :], sin[:, None, :]
+        rotated = torch.cat((first * c - second * s, second * c + first * s), dim=-1)
+        heads[:, : shape.num_heads] = rotated[:, : shape.num_heads]
+        keys, values = split_kv_cache(kv_cache, shape.head_dim)
+        slots = slot_mapping.long()
+        block, offset = slots // values.shape[2], slots % values.shape[2]
+        keys[block, :, :, offset] = rotated[:, shape.num_heads :]
+        values[block, :, offset] = heads[:, shape.num_heads + shape.num_kv_heads :]
+
+    def paged_attention(
+        self, qkv: Tensor, kv_cache: Tensor, metadata: AttentionMetadata, shape: AttentionShape, out: Tensor
+    ) -> None:
+        queries = qkv[:, : shape.num_heads * shape.head_dim].view(-1, shape.num_heads, shape.head_dim)
+        keys, values = split_kv_cache(kv_cache, shape.head_dim)
+        starts, contexts = metadata.query_start.tolist(), metadata.context_lens.tolist()
+        for i, context in enumerate(contexts):
+            rows = slice(starts[i], starts[i + 1])
+            blocks = metadata.block_tables[i, : -(-context // values.shape[2])].long()
+            k = keys[blocks].permute(1, 2, 0, 3).flatten(2)[:, :, :context]  # [kv_heads, D, context]
+            v = values[blocks].permute(1, 0, 2, 3).flatten(1, 2)[:, :context]
+            out[rows] = _attend(queries[rows], k, v, context, shape)
+
+    def allocate_kv_cache(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> Tensor:
+        return torch.empty(num_blocks, 2, num_kv_heads, block_size * head_dim, device=self._device)
+
+    def pack_awq(self, tensors: AwqTensors) -> AwqWeight:
+        rows, columns = tensors.qweight.shape
+        return AwqWeight(
+            tensors.qweight, tensors.qzeros, tensors.scales, rows, columns * 8, tensors.group_size
+        )
+
+    def awq_gemm(self, x: Tensor, weight: AwqWeight, out: Tensor) -> None:
+        tensors = AwqTensors(weight.quants, weight.zeros, weight.scales, weight.group_size)
+        out.copy_(x @ dequantize_awq(tensors))
+
+    def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor, rows: Tensor | None = None) -> None:
+        chosen = weight if rows is None else weight[rows.long()]
+        out.copy_(x @ chosen.float().T)
+
+    def plan_decoder(self, weights: DecoderWeights) -> DecoderPlan | None:
+        return None
+
+
+def _attend(queries: Tensor, k: Tensor, v: Tensor, context: int, shape: AttentionShape) -> Tensor:
+    """The last rows of one request over its whole context → [rows, heads · head_dim]."""
+    rows = queries.shape[0]
+    grouped = queries.view(rows, shape.num_kv_heads, -1, shape.head_dim).permute(1, 2, 0, 3)
+    scores = (grouped @ k[:, None]) * shape.head_dim**-0.5  # [kv_heads, group, rows, context]
+    query_at = torch.arange(context - rows, context, device=queries.device)[:, None]
+    key_at = torch.arange(context, device=queries.device)[None, :]
+    hidden = key_at > query_at
+    if shape.sliding_window is not None:
+        hidden |= key_at <= query_at - shape.sliding_window
+    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+    attended: Tensor = weights @ v[:, None]
+    return attended.permute(2, 0, 1, 3).reshape(rows, -1)

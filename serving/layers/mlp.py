@@ -1,0 +1,29 @@
+"""The gated feed-forward layer.
+
+Owns: down(silu(gate) · up). Gate and up come out of one matmul.
+
+    out = Mlp(gate_up, down, kernels)(hidden)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from serving.kernels.base import Kernels
+from serving.layers.linear import Linear
+
+
+class Mlp:
+    """SwiGLU."""
+
+    def __init__(self, gate_up: Linear, down: Linear, kernels: Kernels) -> None:
+        self.gate_up = gate_up
+        self.down = down
+        self._kernels = kernels
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        gate_up = self.gate_up(hidden)
+        activated = torch.empty(hidden.shape[0], gate_up.shape[1] // 2, device=hidden.device)
+        self._kernels.silu_and_mul(gate_up, activated)
+        return self.down(activated)

@@ -1,0 +1,132 @@
+"""Llama and Mistral: a decoder over one ragged batch.
+
+Owns: the order of the layers. Knows nothing of files, of requests or of sampling.
+
+    hidden = model.forward(input_ids, positions, kv_caches, attention_metadata)
+    logits = model.compute_logits(hidden[rows_that_need_them])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from serving.kernels.base import DecoderLayerWeights, DecoderPlan, DecoderWeights, Kernels
+from serving.layers.attention import Attention, AttentionMetadata
+from serving.layers.linear import Linear
+from serving.layers.mlp import Mlp
+from serving.layers.norm import RmsNorm
+from serving.layers.rope import RotaryTable
+from serving.models.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class ModelWeights:
+    """Everything that a checkpoint brings, packed for one set of kernels."""
+
+    embedding: Tensor  # [vocab, hidden], any float
+    decoder: DecoderWeights
+    head: Tensor  # [vocab, hidden], any float; the embedding itself when tied
+
+
+class DecoderLayer:
+    """Attention and feed-forward, each behind a norm that takes the residual along."""
+
+    def __init__(self, weights: DecoderLayerWeights, config: ModelConfig, kernels: Kernels) -> None:
+        self._input_norm = RmsNorm(weights.input_norm, config.rms_norm_eps, kernels)
+        self._attention = Attention(
+            Linear(weights.qkv, kernels), Linear(weights.output, kernels), config.attention, kernels
+        )
+        self._mlp_norm = RmsNorm(weights.post_attention_norm, config.rms_norm_eps, kernels)
+        self._mlp = Mlp(Linear(weights.gate_up, kernels), Linear(weights.down, kernels), kernels)
+
+    def __call__(
+        self,
+        branch: Tensor | None,
+        residual: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        kv_cache: Tensor,
+        metadata: AttentionMetadata,
+    ) -> Tensor:
+        """The new branch; `branch` is what the layer before it left to be added to the residual."""
+        normed = self._input_norm(residual) if branch is None else self._input_norm.add(branch, residual)
+        attended = self._attention(normed, cos, sin, kv_cache, metadata)
+        return self._mlp(self._mlp_norm.add(attended, residual))
+
+
+class LlamaForCausalLM:
+    """Also Mistral: the two differ in the sliding window only."""
+
+    def __init__(self, config: ModelConfig, weights: ModelWeights, kernels: Kernels) -> None:
+        self.config = config
+        self._weights = weights
+        self._kernels = kernels
+        self._rotary = RotaryTable(config.rope, config.attention.head_dim, str(weights.embedding.device))
+        self._layers = [DecoderLayer(layer, config, kernels) for layer in weights.decoder.layers]
+        self._final_norm = RmsNorm(weights.decoder.final_norm, config.rms_norm_eps, kernels)
+        self._plan: DecoderPlan | None = kernels.plan_decoder(weights.decoder)
+
+    @property
+    def kernels_name(self) -> str:
+        """Which kernels compute, for logs and results."""
+        return self._kernels.name
+
+    def allocate_kv_caches(self, num_blocks: int, block_size: int) -> list[Tensor]:
+        """A cache a layer, its first dimension the block. Memory is taken when blocks are written."""
+        shape = self.config.attention
+        return [
+            self._kernels.allocate_kv_cache(num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
+            for _ in self._layers
+        ]
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        kv_caches: Sequence[Tensor],
+        attention_metadata: AttentionMetadata,
+    ) -> Tensor:
+        """input_ids, positions: [num_tokens] int32 → hidden [num_tokens, hidden] float32."""
+        hidden = self._embed(input_ids)
+        cos, sin = self._rotary(positions)
+        if self._plan is None:
+            return self.forward_by_layer(hidden, cos, sin, kv_caches, attention_metadata)
+        out = torch.empty_like(hidden)
+        self._plan.run(hidden, cos, sin, kv_caches, attention_metadata, out)
+        return out
+
+    @torch.inference_mode()
+    def forward_by_layer(
+        self,
+        hidden: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        kv_caches: Sequence[Tensor],
+        attention_metadata: AttentionMetadata,
+    ) -> Tensor:
+        """What `DecoderPlan.run` does in one call, layer by layer."""
+        branch: Tensor | None = None
+        for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
+            branch = layer(branch, hidden, cos, sin, kv_cache, attention_metadata)
+        return self._final_norm(hidden) if branch is None else self._final_norm.add(branch, hidden)
+
+    @torch.inference_mode()
+    def compute_logits(self, hidden: Tensor, token_ids: Tensor | None = None) -> Tensor:
+        """hidden: [rows, hidden] → [rows, vocab] float32.
+
+        With token_ids ([n] int32, those that a grammar allows, say) only their logits: [rows, n].
+        """
+        columns = self.config.vocab_size if token_ids is None else token_ids.shape[0]
+        out = torch.empty(hidden.shape[0], columns, device=hidden.device)
+        self._kernels.dense_gemm(hidden, self._weights.head, out, token_ids)
+        return out
+
+    def _embed(self, input_ids: Tensor) -> Tensor:
+        out = torch.empty(input_ids.shape[0], self.config.hidden_size, device=input_ids.device)
+        self._kernels.embedding(input_ids, self._weights.embedding, out)
+        return out

@@ -1,0 +1,46 @@
+"""Ragged batches for tests: requests with blocks that are scattered and shuffled."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from serving.kernels.base import AttentionMetadata
+
+
+def int32(values) -> Tensor:
+    """A tensor as the runner makes them."""
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def metadata(spans: list[tuple[int, int]], tables: list[list[int]], block_size: int) -> AttentionMetadata:
+    """One request a span: it computes tokens start … stop - 1 with the blocks of its table."""
+    starts, slots = [0], []
+    for (start, stop), table in zip(spans, tables, strict=True):
+        starts.append(starts[-1] + stop - start)
+        slots += [table[at // block_size] * block_size + at % block_size for at in range(start, stop)]
+    width = max(map(len, tables))
+    padded = [table + [0] * (width - len(table)) for table in tables]
+    return AttentionMetadata(int32(starts), int32([stop for _, stop in spans]), int32(padded), int32(slots))
+
+
+def run(model, tokens: list[list[int]], spans: list[tuple[int, int]], tables, kv_caches, block_size: int):
+    """One forward pass over those spans of those requests → logits of every row."""
+    ids = [token for row, (start, stop) in zip(tokens, spans, strict=True) for token in row[start:stop]]
+    positions = [at for start, stop in spans for at in range(start, stop)]
+    batch = metadata(spans, tables, block_size)
+    return model.compute_logits(model.forward(int32(ids), int32(positions), kv_caches, batch))
+
+
+def run_whole(model, tokens: list[int], chunks: list[int], block_size: int = 16):
+    """One request in chunks, on a cache of its own that starts as NaN → logits of every row."""
+    count = -(-len(tokens) // block_size)
+    kv_caches = model.allocate_kv_caches(count + 2, block_size)
+    for cache in kv_caches:
+        cache.fill_(float("nan"))
+    table = list(range(count, 0, -1))
+    rows, start = [], 0
+    for size in chunks:
+        rows.append(run(model, [tokens], [(start, start + size)], [table], kv_caches, block_size))
+        start += size
+    return torch.cat(rows)

@@ -1,0 +1,75 @@
+"""Our Llama and Mistral give the logits of transformers', in float32, whatever the chunking."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from serving.kernels.reference import ReferenceKernels
+from serving.kernels.select import create_kernels
+from serving.models.loader import load_with_kernels
+from tests.serving.models import tiny_checkpoints
+from tests.serving.models.batches import run_whole
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+MODELS = {
+    "llama": lambda: tiny_checkpoints.tiny_llama(tie_word_embeddings=True),
+    "llama-linear": lambda: tiny_checkpoints.tiny_llama(
+        rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+    ),
+    "llama-llama3": lambda: tiny_checkpoints.tiny_llama(rope_parameters=LLAMA3),
+    "llama-head-dim": lambda: tiny_checkpoints.tiny_llama(head_dim=24, num_key_value_heads=6),
+    "mistral": tiny_checkpoints.tiny_mistral,
+    "mistral-no-window": lambda: tiny_checkpoints.tiny_mistral(sliding_window=None),
+}
+KERNELS = {"reference": ReferenceKernels, "cpu": lambda: create_kernels("cpu", 2)}
+
+
+@pytest.fixture(params=KERNELS)
+def kernels(request):
+    return KERNELS[request.param]()
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_equal_those_of_transformers(name, quantized, kernels, tmp_path):
+    theirs = MODELS[name]()
+    tiny_checkpoints.save(theirs, tmp_path)
+    if quantized:
+        tiny_checkpoints.quantize(tmp_path, theirs)
+    tokens = torch.randint(0, 199, (53,)).tolist()
+    with torch.no_grad():
+        expected = theirs(torch.tensor([tokens])).logits[0]
+    ours = load_with_kernels(tmp_path, kernels)
+    for chunks in ([53], [20, 1, 32]):
+        torch.testing.assert_close(run_whole(ours, tokens, chunks), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_checkpoints_are_computed_in_float32(dtype, kernels, tmp_path):
+    theirs = tiny_checkpoints.tiny_mistral()
+    tiny_checkpoints.save(theirs, tmp_path, dtype)
+    tokens = torch.randint(0, 199, (33,)).tolist()
+    with torch.no_grad():
+        expected = theirs(torch.tensor([tokens])).logits[0]
+    ours = load_with_kernels(tmp_path, kernels)
+    torch.testing.assert_close(run_whole(ours, tokens, [33]), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_greedy_tokens_equal_those_of_transformers(kernels, tmp_path):
+    theirs = tiny_checkpoints.tiny_llama()
+    tiny_checkpoints.save(theirs, tmp_path)
+    prompt = torch.randint(1, 199, (1, 9))
+    expected = theirs.generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=64, do_sample=False, eos_token_id=None
+    )[0].tolist()
+    ours = load_with_kernels(tmp_path, kernels)
+    logits = run_whole(ours, expected[:-1], [9] + [1] * 63)
+    assert logits[8:].argmax(-1).tolist() == expected[9:]

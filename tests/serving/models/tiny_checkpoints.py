@@ -1,0 +1,93 @@
+"""Tiny random models, written the way Hugging Face and AutoAWQ write checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+TINY = {
+    "vocab_size": 199,
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.2,
+}
+
+
+def tiny_llama(**overrides):
+    """A random float32 Llama of transformers; the seed is fixed."""
+    torch.manual_seed(7)
+    return LlamaForCausalLM(LlamaConfig(**{**TINY, **overrides})).eval()
+
+
+def tiny_mistral(**overrides):
+    """A random float32 Mistral with a sliding window and an untied head."""
+    torch.manual_seed(8)
+    settings = {**TINY, "sliding_window": 11, "tie_word_embeddings": False, **overrides}
+    return MistralForCausalLM(MistralConfig(**settings)).eval()
+
+
+def save(model, folder: Path, dtype: torch.dtype = torch.float32) -> Path:
+    """The checkpoint, in that dtype; the model's own weights are rounded to it."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype).float()
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {name: tensor.to(dtype).contiguous() for name, tensor in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        tensors.pop("lm_head.weight", None)
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config_of(model)))
+    return folder
+
+
+def config_of(model) -> dict:
+    """config.json as a checkpoint on the hub has it."""
+    config = model.config.to_dict()
+    config["architectures"] = [type(model).__name__]
+    return config
+
+
+def pack_nibbles(values: Tensor) -> Tensor:
+    """[R, N] of 0 … 15 → [R, N // 8] int32 in AutoAWQ's order."""
+    grouped = values.to(torch.int64).view(values.shape[0], -1, 8)
+    packed = sum(grouped[:, :, column] << (4 * nibble) for nibble, column in enumerate(AWQ_ORDER))
+    return torch.where(packed >= 2**31, packed - 2**32, packed).to(torch.int32)
+
+
+def quantize(folder: Path, model, group_size: int = 16) -> None:
+    """Rewrite a checkpoint with plain-rounding AWQ weights, and the model's weights with what they mean."""
+    tensors = load_file(folder / "model.safetensors")
+    parameters = dict(model.named_parameters())
+    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+        weight = tensors.pop(name).float().T  # [K, N]
+        groups = weight.reshape(-1, group_size, weight.shape[1])
+        low, high = groups.amin(1).clamp(max=0), groups.amax(1).clamp(min=0)
+        scales = ((high - low) / 15).half()
+        zeros = (-low / scales.float()).round().clamp(0, 15)
+        quants = (groups / scales.float()[:, None] + zeros[:, None]).round().clamp(0, 15)
+        stem = name.removesuffix("weight")
+        tensors[stem + "qweight"] = pack_nibbles(quants.reshape(weight.shape))
+        tensors[stem + "qzeros"] = pack_nibbles(zeros)
+        tensors[stem + "scales"] = scales
+        meant = ((quants - zeros[:, None]) * scales.float()[:, None]).reshape(weight.shape)
+        parameters[name].data = meant.T.contiguous()
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(contiguous, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {
+        "quant_method": "awq",
+        "bits": 4,
+        "group_size": group_size,
+        "zero_point": True,
+        "version": "gemm",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
