@@ -33,4 +33,7 @@ class Settings(BaseSettings):
     prefix_caching: bool = Field(True, description="reuse the KV of prompts seen before")
     tensor_parallel_size: Literal["auto"] | int = Field("auto", description="GPUs for vLLM")
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of GPU memory for vLLM")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="arithmetic of vLLM; auto is bfloat16 on a CPU"
+    )
     speculation: Literal["auto", "off", "ngram", "suffix"] = "auto"
