@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
@@ -35,7 +35,7 @@ class Engine(Protocol):
         """Prompt and output tokens that fit one request."""
         ...
 
-    def generate(self, request: GenerationRequest) -> AsyncIterator[GenerationOutput]:
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationOutput, None]:
         """Stream deltas; the last has a finish reason and metrics.
 
         Closing the iterator (`aclose`, or cancelling the task that reads it) aborts the request
