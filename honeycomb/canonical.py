@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from honeycomb.clauses import Filter, Having
 from honeycomb.ops import DEFAULT_TIME_RANGE, EMIT_STEPS
 from honeycomb.rules import time_span
-from honeycomb.types import Filter, Having, Query
+from honeycomb.types import Query
 
 _EXACT_FLOAT = 2.0**53  # a larger whole float may stand for several integers
 

@@ -25,6 +25,8 @@ Combination = Literal["AND", "OR"]
 Direction = Literal["ascending", "descending"]
 CompareOffset = Literal[1800, 3600, 7200, 28800, 86400, 604800, 2419200, 15724800]
 
+COMBINATIONS: Final[tuple[str, ...]] = get_args(Combination)
+DIRECTIONS: Final[tuple[str, ...]] = get_args(Direction)
 CALCULATION_OPS: Final[tuple[str, ...]] = get_args(CalculationOp)
 COMPARISON_OPS: Final[tuple[str, ...]] = get_args(ComparisonOp)
 STRING_OPS: Final[tuple[str, ...]] = get_args(StringOp)

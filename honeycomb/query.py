@@ -11,15 +11,19 @@ clauses in `rules`, the canonical form in `canonical`, reading of text in `liter
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 
 from honeycomb.canonical import canonical, canonical_json, comparison_key
+from honeycomb.clauses import Calculation, Filter, Having, Order
 from honeycomb.errors import QueryRuleError, UnknownColumnError, shorten
 from honeycomb.literals import read_object
-from honeycomb.types import Calculation, Filter, Having, Order, Query
+from honeycomb.repair import repair
+from honeycomb.types import Query, QueryParts
 
 __all__ = [
+    "Answer",
     "Calculation",
     "Filter",
     "Having",
@@ -30,6 +34,7 @@ __all__ = [
     "check_columns",
     "comparison_key",
     "parse_query",
+    "read_answer",
 ]
 
 _MAX_PROBLEMS = 3  # in one message
@@ -56,7 +61,34 @@ def parse_query(text: str, columns: Sequence[str] | None) -> Query:
     return canonical(query)
 
 
-def check_columns(query: Query, columns: Sequence[str]) -> None:
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What predict returns, and what had to be mended in what the model wrote."""
+
+    query: Query
+    text: str  # canonical JSON
+    repairs: tuple[str, ...]
+
+
+def read_answer(text: str, columns: Sequence[str]) -> Answer:
+    """The answer in what a model wrote; it cannot fail for text that the grammar accepts.
+
+    As `parse_query`, but an order or having that matches nothing and times that do not fit are
+    mended as `honeycomb.repair` lists, because no grammar sees them.
+
+    Raises:
+        QueryError: as `parse_query`.
+    """
+    try:
+        parts = QueryParts.model_validate(read_object(text))
+        check_columns(parts, columns)
+        query, repairs = repair(parts)
+    except ValidationError as error:
+        raise QueryRuleError(_describe(error)) from error
+    return Answer(canonical(query), canonical_json(query), repairs)
+
+
+def check_columns(query: QueryParts, columns: Sequence[str]) -> None:
     """Every name is exactly one of those given, never a part of one.
 
     Raises:
@@ -68,7 +100,7 @@ def check_columns(query: Query, columns: Sequence[str]) -> None:
             raise UnknownColumnError(column, place, columns)
 
 
-def _columns_used(query: Query) -> Iterator[tuple[str, str]]:
+def _columns_used(query: QueryParts) -> Iterator[tuple[str, str]]:
     for i, name in enumerate(query.breakdowns):
         yield f"breakdowns[{i}]", name
     clauses: dict[str, Sequence[Calculation | Filter | Order | Having]] = {

@@ -1,4 +1,4 @@
-"""The rules that tie one part of a query to another.
+"""The rules of a query that no single field can state.
 
 Owns: op against column, orders and havings against what is calculated, and time. Knows nothing
 of text. Each check raises ValueError, which pydantic gathers with the place it came from.
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from honeycomb.ops import DEFAULT_TIME_RANGE, NOT_SORTABLE, OPS_WITHOUT_COLUMN
 
 if TYPE_CHECKING:
-    from honeycomb.types import Query
+    from honeycomb.clauses import Having, Order
+    from honeycomb.types import QueryParts
 
 
 def check_calculation(op: str, column: str | None) -> None:
@@ -30,32 +31,37 @@ def check_sortable(op: str) -> None:
         raise ValueError(f"{op} cannot be used in orders or havings")
 
 
-def time_span(query: Query) -> int:
+def time_span(query: QueryParts) -> int:
     """Seconds that the query looks at."""
     if query.start_time is not None and query.end_time is not None:
         return query.end_time - query.start_time
     return query.time_range or DEFAULT_TIME_RANGE
 
 
-def check_query(query: Query) -> None:
-    """All rules between clauses."""
-    _check_references(query)
+def order_problem(order: Order, query: QueryParts) -> str | None:
+    """Why the order matches nothing in the query; None if it does."""
+    if order.op is None:
+        return None if order.column in query.breakdowns else f"{order.column!r:.60} is not a breakdown"
+    return _not_calculated(order.op, order.column, query)
+
+
+def having_problem(having: Having, query: QueryParts) -> str | None:
+    """Why the having matches nothing in the query; None if it does."""
+    return _not_calculated(having.calculate_op, having.column, query)
+
+
+def check_query(query: QueryParts) -> None:
+    """All rules between parts."""
+    for i, order in enumerate(query.orders):
+        if problem := order_problem(order, query):
+            raise ValueError(f"orders[{i}]: {problem}")
+    for i, having in enumerate(query.havings):
+        if problem := having_problem(having, query):
+            raise ValueError(f"havings[{i}]: {problem}")
     _check_time(query)
 
 
-def _check_references(query: Query) -> None:
-    calculated = {(c.op, c.column) for c in query.calculations}
-    for i, order in enumerate(query.orders):
-        if order.op is None and order.column not in query.breakdowns:
-            raise ValueError(f"orders[{i}]: {order.column!r:.60} is not a breakdown")
-        if order.op is not None and (order.op, order.column) not in calculated:
-            raise ValueError(f"orders[{i}]: {_call(order.op, order.column)} is not calculated")
-    for i, having in enumerate(query.havings):
-        if (having.calculate_op, having.column) not in calculated:
-            raise ValueError(f"havings[{i}]: {_call(having.calculate_op, having.column)} is not calculated")
-
-
-def _check_time(query: Query) -> None:
+def _check_time(query: QueryParts) -> None:
     start, end = query.start_time, query.end_time
     if start is not None and end is not None:
         if query.time_range is not None:
@@ -70,5 +76,7 @@ def _check_time(query: Query) -> None:
         raise ValueError(f"compare_time_offset_seconds {offset} is under the time range of {span} s")
 
 
-def _call(op: str, column: str | None) -> str:
-    return f"{op}({column or ''})"
+def _not_calculated(op: str, column: str | None, query: QueryParts) -> str | None:
+    if any((c.op, c.column) == (op, column) for c in query.calculations):
+        return None
+    return f"{op}({column or ''}) is not calculated"

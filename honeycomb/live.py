@@ -1,0 +1,108 @@
+"""An answer shown while it is being written.
+
+Owns: how much of an unfinished answer is safe to show, and its canonical end. Knows nothing of
+models or servers.
+
+JSON is shown as it comes, up to the first clause that may still change at the end: those that
+refer to other clauses, and times. The rest comes in one piece, canonical. So what was shown joins
+to one valid query, and to exactly the canonical text if the model wrote canonically so far.
+
+    live = LiveAnswer("json")
+    live.push('{"calculations": [{"op": "COUNT"}], "ord')  ->  '{"calculations": [{"op": "COUNT"}]'
+    live.push('ers": [{"op": "COUNT"}]}')                  ->  ''
+    live.finish(["name"])  ->  ', "orders": [{"op": "COUNT", "order": "ascending"}]}'
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+from honeycomb.profile import Surface
+from honeycomb.query import canonical_json, parse_query
+
+SHOWN_AT_ONCE: Final = frozenset({"breakdowns", "calculations", "filters", "filter_combination"})
+
+
+class LiveAnswer:
+    """One answer.
+
+    Args:
+        surface: what the model writes. Of a Python literal nothing can be shown before the end.
+    """
+
+    def __init__(self, surface: Surface) -> None:
+        self._text = ""
+        self._shown = 0
+        self._shown_keys: list[str] = []
+        self._ended = surface != "json"  # nothing more is shown before the end
+        self._position = 0  # of the scanner
+        self._depth = 0
+        self._string_start: int | None = None
+        self._escaped = False
+        # Where the entry begins whose key is not known yet, its comma included: not to be shown so far.
+        self._entry_start: int | None = 0
+
+    def push(self, delta: str) -> str:
+        """Take what the model wrote; return what may be shown now."""
+        self._text += delta if self._text else delta.lstrip()
+        while not self._ended and self._position < len(self._text):
+            self._scan(self._text[self._position])
+            self._position += 1
+        safe = self._position if self._entry_start is None else self._entry_start
+        shown, self._shown = self._text[self._shown : safe], safe
+        return shown
+
+    def finish(self, columns: Sequence[str]) -> str:
+        """Check the whole answer; return what has not been shown of it.
+
+        Raises:
+            QueryError: the answer is not a query over these columns; the message says why.
+        """
+        whole = canonical_json(parse_query(self._text, columns))
+        if not self._shown:
+            return whole
+        rest = {key: value for key, value in json.loads(whole).items() if key not in self._shown_keys}
+        tail = json.dumps(rest, ensure_ascii=False)[1:]
+        return f", {tail}" if rest and self._shown_keys else tail
+
+    def _scan(self, character: str) -> None:
+        """Follow strings and brackets, just enough to see the keys of the outermost object."""
+        if self._string_start is not None:
+            self._scan_string(character)
+        elif character == '"':
+            self._string_start = self._position
+        elif character in "{[":
+            self._depth += 1
+            if self._depth == 1:
+                self._entry_start = self._position + 1
+                self._ended = character == "["
+        elif character in "}]":
+            self._depth -= 1
+            if self._depth == 0:
+                self._hold()
+        elif character == "," and self._depth == 1:
+            self._entry_start = self._position
+        elif self._depth == 0:
+            self._ended = True
+
+    def _scan_string(self, character: str) -> None:
+        if self._escaped or character == "\\":
+            self._escaped = not self._escaped
+        elif character == '"':
+            if self._depth == 1 and self._entry_start is not None:
+                self._take_key(self._text[(self._string_start or 0) + 1 : self._position])
+            self._string_start = None
+
+    def _take_key(self, key: str) -> None:
+        if key in SHOWN_AT_ONCE:
+            self._shown_keys.append(key)
+            self._entry_start = None
+        else:
+            self._ended = True
+
+    def _hold(self) -> None:
+        """The object is closed; its brace waits, because more may have to go before it."""
+        self._entry_start = self._position
+        self._ended = True
