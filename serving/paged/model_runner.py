@@ -1,0 +1,115 @@
+"""A schedule to tensors, tensors through the model, logits to tokens.
+
+Owns: the KV cache's memory, and the ragged batch that a step is. Knows nothing of queues. All index
+arithmetic is done once a step for all requests in numpy.
+
+    output = ModelRunner(model, num_blocks=1024, block_size=16).execute(scheduler_output)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from serving.layers.attention import AttentionMetadata
+from serving.models.llama import LlamaForCausalLM
+from serving.paged.sampler import RunnerOutput, Sampler
+from serving.paged.scheduler import ScheduledRequest, SchedulerOutput
+
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one step feeds the model."""
+
+    input_ids: Ints  # [num_tokens]
+    positions: Ints  # [num_tokens]
+    query_start: Ints  # [num_seqs + 1]
+    context_lens: Ints  # [num_seqs]
+    block_tables: Ints  # [num_seqs, max_blocks]
+    slot_mapping: Ints  # [num_tokens]
+    logit_rows: Ints  # rows whose logits are wanted
+
+
+def build_batch(scheduled: Sequence[ScheduledRequest], block_size: int) -> Batch:
+    """Lay the requests of a step end to end."""
+    input_ids: list[int] = []
+    for item in scheduled:
+        input_ids += item.request.token_ids[item.start : item.end]
+        input_ids += item.draft_token_ids
+    starts = np.array([item.start for item in scheduled], np.int32)
+    counts = np.array([item.num_tokens + len(item.draft_token_ids) for item in scheduled], np.int32)
+    query_start = np.zeros(len(scheduled) + 1, np.int32)
+    np.cumsum(counts, out=query_start[1:])
+    sequence = np.repeat(np.arange(len(scheduled), dtype=np.int32), counts)
+    positions = np.arange(len(input_ids), dtype=np.int32) + (starts - query_start[:-1])[sequence]
+    block_tables = _pad([item.request.block_ids for item in scheduled])
+    slots = block_tables[sequence, positions // block_size] * np.int32(block_size) + positions % block_size
+    sampled = np.array([1 + len(i.draft_token_ids) if i.samples else 0 for i in scheduled], np.int32)
+    wanted = positions >= (starts + counts - sampled)[sequence]
+    return Batch(
+        input_ids=np.array(input_ids, np.int32),
+        positions=positions,
+        query_start=query_start,
+        context_lens=starts + counts,
+        block_tables=block_tables,
+        slot_mapping=slots.astype(np.int32, copy=False),
+        logit_rows=np.flatnonzero(wanted).astype(np.int32),
+    )
+
+
+def _pad(rows: list[list[int]]) -> Ints:
+    table = np.zeros((len(rows), max(map(len, rows))), np.int32)
+    for i, row in enumerate(rows):
+        table[i, : len(row)] = row
+    return table
+
+
+class ModelRunner:
+    """Runs steps on one device.
+
+    Args:
+        model: computes hidden states and logits.
+        num_blocks: blocks of KV cache to make.
+        block_size: tokens in a block.
+        device: where the model is.
+    """
+
+    def __init__(
+        self, model: LlamaForCausalLM, *, num_blocks: int, block_size: int, device: str = "cpu"
+    ) -> None:
+        self._model = model
+        self._block_size = block_size
+        self._device = device
+        self._kv_caches = model.allocate_kv_caches(num_blocks, block_size)
+        self._sampler = Sampler(vocab_size=model.config.vocab_size)
+
+    def execute(self, output: SchedulerOutput) -> RunnerOutput:
+        """Compute a step; the KV of its tokens is in the cache afterwards."""
+        batch = build_batch(output.scheduled, self._block_size)
+        with torch.inference_mode():
+            logits = self._logits(batch)
+        return self._sampler.sample(logits, output.scheduled)
+
+    def _logits(self, batch: Batch) -> Tensor | None:
+        metadata = AttentionMetadata(
+            query_start=self._tensor(batch.query_start),
+            context_lens=self._tensor(batch.context_lens),
+            block_tables=self._tensor(batch.block_tables),
+            slot_mapping=self._tensor(batch.slot_mapping),
+        )
+        hidden = self._model.forward(
+            self._tensor(batch.input_ids), self._tensor(batch.positions), self._kv_caches, metadata
+        )
+        if not batch.logit_rows.size:
+            return None
+        return self._model.compute_logits(hidden[self._tensor(batch.logit_rows)])
+
+    def _tensor(self, array: Ints) -> Tensor:
+        return torch.from_numpy(array).to(self._device)

@@ -1,0 +1,145 @@
+"""Logits to tokens, drafts verified on the way.
+
+Owns: greedy choice, sampling, and how both obey a grammar. Knows nothing of the model or of blocks.
+
+The model has computed a row of logits for the last known token and one for each draft. Going down the
+rows, each gives the token that plain decoding would have given there; if that is the draft the next row
+is valid too, otherwise the rest is thrown away. Drafts are not weighed: they are only compared with. So
+
+- an *accepted* token is a draft that was chosen anyway, the *recovered* token is what was chosen
+  instead of the first wrong draft, and the *bonus* token follows the last draft;
+- the grammar consumes chosen tokens only, and never has to forget a draft;
+- at a temperature, a draft d is accepted with probability p(d) and otherwise replaced by a sample from
+  p without d, renormalised: rejection sampling, exact for drafts that are no samples themselves.
+  Moreover the sample is drawn from (seed, place in the output) alone, so that the same seed gives the
+  same text whatever the drafts, the batch and the preemptions were.
+
+    output = Sampler(vocab_size=49152).sample(logits, scheduled_requests)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from serving.errors import GrammarError, ServingError
+from serving.paged.request import Grammar, Request
+from serving.paged.scheduler import ScheduledRequest
+from serving.types import SamplingParams
+
+Row = NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class RunnerOutput:
+    """What a step yields: for each scheduled request its new tokens, none for part of a prompt.
+
+    A request in `failures` (by its id) cannot go on, through no fault of the others.
+    """
+
+    sampled_token_ids: list[list[int]]
+    failures: dict[str, ServingError] = field(default_factory=dict)
+
+
+class Sampler:
+    """Chooses tokens.
+
+    Args:
+        vocab_size: width of the logits.
+    """
+
+    def __init__(self, *, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._bitmask = np.zeros(-(-vocab_size // 32), dtype=np.int32)
+
+    def sample(self, logits: Tensor | None, scheduled: Iterable[ScheduledRequest]) -> RunnerOutput:
+        """logits: [rows, vocab] float32; a row a sampling request, and one more for each of its drafts."""
+        output = RunnerOutput([])
+        rows = np.empty((0, self._vocab_size), np.float32) if logits is None else logits.cpu().numpy()
+        greedy_ids = rows.argmax(axis=-1).tolist()  # the first of equals; 10 times as fast as torch here
+        row = 0
+        for item in scheduled:
+            token_ids: list[int] = []
+            if item.samples:
+                end = row + 1 + len(item.draft_token_ids)
+                try:
+                    token_ids = self._verify(item, rows[row:end], greedy_ids[row:end])
+                except GrammarError as error:
+                    output.failures[item.request.request_id] = error
+                row = end
+            output.sampled_token_ids.append(token_ids)
+        return output
+
+    def _verify(self, item: ScheduledRequest, rows: NDArray[np.float32], greedy_ids: list[int]) -> list[int]:
+        request, drafts = item.request, item.draft_token_ids
+        token_ids: list[int] = []
+        for i, greedy_id in enumerate(greedy_ids):
+            token_id = self._choose(request, len(token_ids), rows[i], greedy_id)
+            token_ids.append(token_id)
+            if i == len(drafts) or token_id != drafts[i]:
+                break
+            if request.grammar is not None and request.grammar.is_complete:
+                break
+        return token_ids
+
+    def _choose(self, request: Request, offset: int, row: Row, greedy_id: int) -> int:
+        """The token of one row, consumed by the grammar."""
+        grammar, sampling = request.grammar, request.sampling
+        if sampling.temperature == 0.0:
+            # Where the grammar accepts the best of all tokens, that is the best of those it allows.
+            if grammar is None or grammar.accept([greedy_id]):
+                return greedy_id
+            token_id = int(self._masked(row, grammar).argmax())
+        else:
+            allowed = row if grammar is None else self._masked(row, grammar)
+            position = request.num_output_tokens + offset
+            token_id = draw(target_distribution(allowed, sampling), request.seed, position)
+        if grammar is not None:
+            accepted = grammar.accept([token_id])
+            assert accepted == 1, "the grammar refuses a token that its mask allows"
+        return token_id
+
+    def _masked(self, row: Row, grammar: Grammar) -> Row:
+        grammar.fill_bitmask(self._bitmask)
+        bits = np.unpackbits(self._bitmask.view(np.uint8), bitorder="little")[: self._vocab_size]
+        if not bits.any():
+            raise GrammarError("the grammar allows no token here, not even the end; it has a dead end")
+        masked: Row = np.where(bits.view(np.bool_), row, np.float32(-np.inf))
+        return masked
+
+
+def target_distribution(logits: Row, sampling: SamplingParams) -> NDArray[np.float64]:
+    """Probabilities after temperature, then top_k, then top_p. Among equals lower ids are kept."""
+    with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, as it should
+        scaled = (logits.astype(np.float64) - logits.max()) / sampling.temperature
+    probs = np.exp(scaled)
+    if sampling.top_k is not None and sampling.top_k < probs.size:
+        probs = _keep_largest(probs, sampling.top_k)
+    if sampling.top_p < 1.0:
+        mass = np.cumsum(np.sort(probs)[::-1])
+        enough = int(np.searchsorted(mass, sampling.top_p * mass[-1]))
+        probs = _keep_largest(probs, enough + 1)
+    probs /= probs.sum()
+    return probs
+
+
+def _keep_largest(probs: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    if count >= probs.size:
+        return probs
+    threshold = np.partition(probs, -count)[-count]
+    keep = probs > threshold
+    keep[np.flatnonzero(probs == threshold)[: count - int(keep.sum())]] = True
+    kept: NDArray[np.float64] = np.where(keep, probs, 0.0)
+    return kept
+
+
+def draw(probs: NDArray[np.float64], seed: int, position: int) -> int:
+    """The token of `probs` that the random number belonging to (seed, position) falls on."""
+    uniform = np.random.Generator(np.random.Philox(key=seed, counter=position)).random()
+    mass = np.cumsum(probs)
+    # Below the whole mass, so that rounding never picks a token of probability 0 at the end.
+    return int(np.searchsorted(mass, uniform * mass[-1], side="right"))

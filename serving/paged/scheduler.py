@@ -1,0 +1,284 @@
+"""Which tokens of which requests the next step computes.
+
+Owns: the waiting queue, the running list and the life of a request between them. Knows nothing of
+tensors, threads or text. There are no phases: a step gives each request some of the tokens that it
+has and that are not computed (a chunk of a prompt, the last token, everything again after a
+preemption); once a request is caught up, drafts may follow, and the model says what comes next.
+
+First come, first served: running requests before waiting ones, older before younger. Whoever lacks
+blocks preempts the youngest, which returns to the head of the queue. The oldest therefore always
+moves, and since a request that cannot fit alone is refused at admission, there is no deadlock.
+
+    output = scheduler.schedule()
+    updates = scheduler.update_from_output(output, sampled_token_ids)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from serving.paged.block_manager import BlockManager
+from serving.paged.draft import Drafter
+from serving.paged.request import Request, RequestStatus
+from serving.types import FinishReason
+
+
+@dataclass(slots=True)
+class ScheduledRequest:
+    """What one request gets in one step: `num_tokens` known tokens from `start`, then drafts."""
+
+    request: Request
+    start: int
+    num_tokens: int
+    draft_token_ids: list[int]
+
+    @property
+    def end(self) -> int:
+        """Position after the last known token of this step."""
+        return self.start + self.num_tokens
+
+    @property
+    def samples(self) -> bool:
+        """All known tokens are computed after this step, so that it yields new ones."""
+        return self.end == self.request.num_tokens
+
+
+@dataclass(slots=True)
+class SchedulerOutput:
+    """One ragged batch. It is valid until the scheduler is called again."""
+
+    scheduled: list[ScheduledRequest] = field(default_factory=list)
+    preempted: list[Request] = field(default_factory=list)
+    num_scheduled_tokens: int = 0  # drafts included
+
+    def add(self, item: ScheduledRequest) -> None:
+        """Another request of the batch."""
+        self.scheduled.append(item)
+        self.num_scheduled_tokens += item.num_tokens
+
+
+@dataclass(slots=True)
+class RequestUpdate:
+    """New output tokens of a request (the end token is not among them), and whether it is over."""
+
+    request: Request
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
+
+
+class Scheduler:
+    """Continuous batching over one KV cache.
+
+    Args:
+        block_manager: the KV cache's blocks.
+        drafter: proposes tokens to verify.
+        max_num_seqs: requests running at once.
+        max_num_batched_tokens: tokens in a step, drafts included.
+        max_model_len: prompt and output tokens of a request.
+        max_draft_tokens: drafts of a request in a step, while `max_num_batched_tokens` has room for
+            them. Up to half of it is kept free of prompts where requests are decoding.
+        eos_token_ids: tokens that end a request.
+    """
+
+    def __init__(
+        self,
+        *,
+        block_manager: BlockManager,
+        drafter: Drafter,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        max_draft_tokens: int,
+        eos_token_ids: frozenset[int],
+    ) -> None:
+        self._blocks = block_manager
+        self._drafter = drafter
+        self._max_num_seqs = max_num_seqs
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._max_model_len = max_model_len
+        self._max_draft_tokens = max_draft_tokens
+        self._eos_token_ids = eos_token_ids
+        self._waiting: deque[Request] = deque()
+        self._running: list[Request] = []
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold blocks."""
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that hold none, preempted ones included."""
+        return len(self._waiting)
+
+    @property
+    def requests(self) -> Iterator[Request]:
+        """All requests that are alive."""
+        yield from self._running
+        yield from self._waiting
+
+    def add(self, request: Request) -> None:
+        """Queue a request. It must fit the KV cache alone: see `admission`."""
+        self._waiting.append(request)
+
+    def abort(self, request: Request) -> None:
+        """End a request at once, wherever it is. One that is over stays as it is."""
+        if request.status is RequestStatus.FINISHED:
+            return
+        (self._running if request.status is RequestStatus.RUNNING else self._waiting).remove(request)
+        self._finish(request, FinishReason.ABORT)
+
+    def schedule(self) -> SchedulerOutput:
+        """Choose the tokens of the next step, and make room for them."""
+        output = SchedulerOutput()
+        budget = self._max_num_batched_tokens - self._reserve_for_drafts()
+        self._schedule_running(output, budget)
+        if not output.preempted:
+            self._schedule_waiting(output, budget)
+        self._add_drafts(output)
+        return output
+
+    def _reserve_for_drafts(self) -> int:
+        """Tokens that prompts must leave to the drafts of requests that are decoding."""
+        ready = sum(r.num_tokens - r.num_computed_tokens == 1 for r in self._running)
+        return min(ready * self._max_draft_tokens, self._max_num_batched_tokens // 2)
+
+    def _schedule_running(self, output: SchedulerOutput, budget: int) -> None:
+        index = 0
+        while index < len(self._running) and output.num_scheduled_tokens < budget:
+            request = self._running[index]
+            item = self._next_tokens(request, budget - output.num_scheduled_tokens)
+            if not self._make_room(request, item.end, output):
+                return  # it was the youngest, and is waiting now
+            output.add(item)
+            index += 1
+
+    def _schedule_waiting(self, output: SchedulerOutput, budget: int) -> None:
+        while (
+            self._waiting
+            and len(self._running) < self._max_num_seqs
+            and output.num_scheduled_tokens < budget
+            and self._admit(self._waiting[0])
+        ):
+            request = self._waiting.popleft()
+            self._running.append(request)
+            request.status = RequestStatus.RUNNING
+            item = self._next_tokens(request, budget - output.num_scheduled_tokens)
+            allocated = self._blocks.allocate(request, item.end)
+            assert allocated is not None, "admitted without room"
+            output.add(item)
+
+    def _next_tokens(self, request: Request, budget: int) -> ScheduledRequest:
+        start = request.num_computed_tokens
+        return ScheduledRequest(request, start, min(request.num_tokens - start, budget), [])
+
+    def _admit(self, request: Request) -> bool:
+        """Attach what is cached, if there is room for the rest too: half a prompt would soon be preempted."""
+        cached = self._blocks.attach_prefix(request)
+        missing = self._blocks.num_blocks_for(request.num_tokens) - len(request.block_ids)
+        if missing > self._blocks.num_free_blocks:
+            self._release(request)
+            return False
+        if request.num_preemptions == 0:
+            request.cached_token_count = cached
+        return True
+
+    def _make_room(self, request: Request, num_tokens: int, output: SchedulerOutput) -> bool:
+        """Give `request` blocks, preempting the youngest while there is no room; False if that was itself."""
+        while self._blocks.allocate(request, num_tokens) is None:
+            victim = self._running.pop()
+            self._release(victim)
+            victim.status = RequestStatus.WAITING
+            victim.num_preemptions += 1
+            self._waiting.appendleft(victim)
+            output.preempted.append(victim)
+            if victim is request:
+                return False
+        return True
+
+    def _add_drafts(self, output: SchedulerOutput) -> None:
+        """Let drafts share equally what is left. They are guesses: for them nobody waits or is preempted."""
+        ready = [item for item in output.scheduled if item.samples]
+        if not ready:
+            return
+        share = (self._max_num_batched_tokens - output.num_scheduled_tokens) // len(ready)
+        for item in ready:
+            request = item.request
+            # One token of those still wanted comes from the pass itself.
+            room = self._blocks.num_tokens_in_reach(request) - item.end
+            limit = min(self._max_draft_tokens, share, room, self._num_wanted(request) - 1)
+            if limit <= 0:
+                continue
+            item.draft_token_ids = self._drafter.propose(request, limit)[:limit]
+            output.num_scheduled_tokens += len(item.draft_token_ids)
+            allocated = self._blocks.allocate(request, item.end + len(item.draft_token_ids))
+            assert allocated is not None, "drafts without room"
+
+    def _num_wanted(self, request: Request) -> int:
+        by_request = request.max_tokens - request.num_output_tokens
+        return min(by_request, self._max_model_len - request.num_tokens)
+
+    def update_from_output(
+        self, output: SchedulerOutput, sampled_token_ids: list[list[int]]
+    ) -> list[RequestUpdate]:
+        """Take in what the model said: for each scheduled request its accepted drafts and one more token."""
+        updates = []
+        for item, token_ids in zip(output.scheduled, sampled_token_ids, strict=True):
+            request = item.request
+            if request.status is not RequestStatus.RUNNING:
+                continue  # aborted while the model ran
+            request.model_passes += 1
+            if item.samples:
+                updates.append(self._advance(item, token_ids))
+            else:
+                request.num_computed_tokens = item.end
+                self._blocks.register(request)
+        if any(update.finish_reason is not None for update in updates):
+            self._running = [r for r in self._running if r.status is RequestStatus.RUNNING]
+        return updates
+
+    def _advance(self, item: ScheduledRequest, token_ids: list[int]) -> RequestUpdate:
+        request = item.request
+        accepted = _common_prefix(item.draft_token_ids, token_ids)
+        known = request.num_tokens
+        reason = self._append(request, token_ids)
+        request.draft_token_count += len(item.draft_token_ids)
+        request.accepted_token_count += accepted
+        # The end token can be an accepted draft; it is not one of the request's tokens.
+        request.num_computed_tokens = min(item.end + accepted, request.num_tokens)
+        self._blocks.truncate(request, request.num_computed_tokens)
+        self._blocks.register(request)
+        update = RequestUpdate(request, tuple(request.token_ids[known:]), reason)
+        if reason is not None:
+            self._finish(request, reason)
+        return update
+
+    def _append(self, request: Request, token_ids: list[int]) -> FinishReason | None:
+        for token_id in token_ids:
+            if token_id in self._eos_token_ids:
+                return FinishReason.STOP
+            request.token_ids.append(token_id)
+        if request.grammar is not None and request.grammar.is_complete:
+            return FinishReason.STOP  # the end token is all that could follow: no pass for that
+        return FinishReason.LENGTH if self._num_wanted(request) <= 0 else None
+
+    def _finish(self, request: Request, reason: FinishReason) -> None:
+        request.status = RequestStatus.FINISHED
+        request.finish_reason = reason
+        self._drafter.finish(request)
+        self._release(request)
+
+    def _release(self, request: Request) -> None:
+        self._blocks.free(request)
+        request.num_computed_tokens = 0
+
+
+def _common_prefix(first: list[int], second: list[int]) -> int:
+    count = 0
+    for a, b in zip(first, second, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
