@@ -11,8 +11,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import numpy as np
-
 from .awq_format import NIBBLES, PackedWeight, check_shape, quantize
 from .awq_search_result import AwqSearchResult
 from .tensors import Array, Checkpoint, TensorSpec
@@ -51,14 +49,14 @@ class AwqCheckpoint:
             if linear in self._linears:
                 specs |= self._packed_specs(linear, spec)
             else:
-                specs[name] = TensorSpec(np.dtype(np.float16), spec.shape)
+                specs[name] = TensorSpec("F16", spec.shape)
         return specs
 
     def load(self, name: str) -> Array:
         """One tensor. The three of a linear layer are made at once, so ask for them in a row."""
         linear, _, part = name.rpartition(".")
         if linear not in self._linears:
-            return self._search.scale(linear, self._source.load(name)).astype(np.float16)
+            return self._search.scale(linear, self._source.load(name))
         if self._last is None or self._last[0] != linear:
             weight = self._search.scale(linear, self._source.load(f"{linear}.weight"))
             weight = self._search.clip(linear, weight)
@@ -68,10 +66,10 @@ class AwqCheckpoint:
 
     def _packed_specs(self, linear: str, spec: TensorSpec) -> dict[str, TensorSpec]:
         outputs, inputs = spec.shape
-        groups, int32 = inputs // self._search.group_size, np.dtype(np.int32)
+        groups = inputs // self._search.group_size
         specs = (
-            TensorSpec(int32, (inputs, outputs // NIBBLES)),
-            TensorSpec(int32, (groups, outputs // NIBBLES)),
-            TensorSpec(np.dtype(np.float16), (groups, outputs)),
+            TensorSpec("I32", (inputs, outputs // NIBBLES)),
+            TensorSpec("I32", (groups, outputs // NIBBLES)),
+            TensorSpec("F16", (groups, outputs)),
         )
         return {f"{linear}.{part}": part_spec for part, part_spec in zip(_PARTS, specs, strict=True)}

@@ -65,9 +65,10 @@ class GgufCheckpoint:
 
     def __init__(self, path: Path) -> None:
         self._reader = GGUFReader(path)
-        if self.metadata("general.architecture") != "llama":
+        architecture = self.metadata("general.architecture")
+        if architecture != "llama":
             raise CheckpointError(
-                f"{path.name} is of architecture {self.metadata('general.architecture')!r}; only llama is understood"
+                f"{path.name} is of architecture {architecture!r}; only llama is understood"
             )
         self._tensors = {hugging_face_name(tensor.name): tensor for tensor in self._reader.tensors}
         self._heads = {
@@ -87,7 +88,7 @@ class GgufCheckpoint:
     def specs(self) -> dict[str, TensorSpec]:
         """All tensors by their Hugging Face name; GGUF stores shapes backwards."""
         return {
-            name: TensorSpec(np.dtype(np.float32), tuple(int(size) for size in reversed(tensor.shape)))
+            name: TensorSpec("F32", tuple(int(size) for size in reversed(tensor.shape)))
             for name, tensor in self._tensors.items()
         }
 

@@ -1,0 +1,83 @@
+"""The committed file with what the AWQ search found.
+
+Owns: its layout: scales in fp16, clip steps two to a byte, the rest as JSON in the metadata.
+Knows nothing of how the result is found or applied.
+
+    save_search_result(Path("quantization/model.safetensors"), result, {"autoawq": "0.2.9"})
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .awq_search_result import AwqSearchResult, ScaleGroup
+from .errors import CheckpointError
+from .safetensors_io import SafetensorsFile, write_safetensors
+from .tensors import Array, TensorSpec
+
+_SCALES, _CLIP = ".scales", ".clip_steps"
+
+
+class _Tensors:
+    """Arrays in memory as a checkpoint."""
+
+    def __init__(self, arrays: dict[str, Array]) -> None:
+        self._arrays = arrays
+
+    def specs(self) -> dict[str, TensorSpec]:
+        types = {"float16": "F16", "uint8": "U8"}
+        return {name: TensorSpec(types[a.dtype.name], a.shape) for name, a in self._arrays.items()}
+
+    def load(self, name: str) -> Array:
+        return self._arrays[name]
+
+
+def save_search_result(path: Path, result: AwqSearchResult, made_with: Mapping[str, str]) -> None:
+    """Write the file; `made_with` tells a reader where it came from."""
+    arrays = {group.before + _SCALES: group.scales for group in result.scale_groups}
+    arrays |= {name + _CLIP: _pack_nibbles(steps) for name, steps in result.clip_steps.items()}
+    about = {
+        "group_size": result.group_size,
+        "fingerprint": result.fingerprint,
+        "made_with": dict(made_with),
+        "scale_groups": {group.before: list(group.after) for group in result.scale_groups},
+        "clip_shapes": {name: list(steps.shape) for name, steps in result.clip_steps.items()},
+    }
+    write_safetensors(path, _Tensors(arrays), {"awq_search": json.dumps(about, sort_keys=True)})
+
+
+def load_search_result(path: Path) -> AwqSearchResult:
+    """Read the file.
+
+    Raises:
+        CheckpointError: it is another kind of file.
+    """
+    file = SafetensorsFile(path)
+    try:
+        about: dict[str, Any] = json.loads(file.metadata["awq_search"])
+        groups = [
+            ScaleGroup(before, tuple(after), file.load(before + _SCALES))
+            for before, after in about["scale_groups"].items()
+        ]
+        clip_steps = {
+            name: _unpack_nibbles(file.load(name + _CLIP), tuple(shape))
+            for name, shape in about["clip_shapes"].items()
+        }
+        return AwqSearchResult(about["group_size"], groups, clip_steps, about["fingerprint"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} is not a result of scripts/quantize_awq: {error!r}") from error
+
+
+def _pack_nibbles(steps: Array) -> Array:
+    flat = np.append(steps.reshape(-1), np.zeros(steps.size % 2, np.uint8)).astype(np.uint8)
+    return flat[0::2] | (flat[1::2] << np.uint8(4))
+
+
+def _unpack_nibbles(packed: Array, shape: tuple[int, ...]) -> Array:
+    flat = np.stack([packed & np.uint8(15), packed >> np.uint8(4)], axis=1).reshape(-1)
+    return flat[: int(np.prod(shape))].reshape(shape)
