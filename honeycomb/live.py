@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from honeycomb.profile import Surface
-from honeycomb.query import canonical_json, parse_query
+from honeycomb.query import read_answer
 
 SHOWN_AT_ONCE: Final = frozenset({"breakdowns", "calculations", "filters", "filter_combination"})
 
@@ -30,9 +30,13 @@ class LiveAnswer:
 
     Args:
         surface: what the model writes. Of a Python literal nothing can be shown before the end.
+
+    Attributes:
+        repairs: what had to be mended, once `finish` was called.
     """
 
     def __init__(self, surface: Surface) -> None:
+        self.repairs: tuple[str, ...] = ()
         self._text = ""
         self._shown = 0
         self._shown_keys: list[str] = []
@@ -55,15 +59,16 @@ class LiveAnswer:
         return shown
 
     def finish(self, columns: Sequence[str]) -> str:
-        """Check the whole answer; return what has not been shown of it.
+        """Check and mend the whole answer; return what has not been shown of it.
 
         Raises:
             QueryError: the answer is not a query over these columns; the message says why.
         """
-        whole = canonical_json(parse_query(self._text, columns))
+        answer = read_answer(self._text, columns)
+        self.repairs = answer.repairs
         if not self._shown:
-            return whole
-        rest = {key: value for key, value in json.loads(whole).items() if key not in self._shown_keys}
+            return answer.text
+        rest = {key: value for key, value in json.loads(answer.text).items() if key not in self._shown_keys}
         tail = json.dumps(rest, ensure_ascii=False)[1:]
         return f", {tail}" if rest and self._shown_keys else tail
 
