@@ -123,8 +123,8 @@ def target_distribution(logits: Row, sampling: SamplingParams) -> NDArray[np.flo
         mass = np.cumsum(np.sort(probs)[::-1])
         enough = int(np.searchsorted(mass, sampling.top_p * mass[-1]))
         probs = _keep_largest(probs, enough + 1)
-    probs /= probs.sum()
-    return probs
+    normalised: NDArray[np.float64] = probs / probs.sum()
+    return normalised
 
 
 def _keep_largest(probs: NDArray[np.float64], count: int) -> NDArray[np.float64]:

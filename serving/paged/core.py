@@ -1,0 +1,240 @@
+"""The thread that owns the model.
+
+Owns: the loop of steps, requests in flight and how they end, also all at once. Knows nothing of text,
+of grammars' compilation or of what a model is. Other threads talk to it by `open`, `submit` and
+`discard`, which leave a note and return; it answers through each request's `Stream`.
+
+    core = EngineCore(scheduler, runner, max_in_flight=288, step_timeout=8.0)
+    core.submit(stream, request)
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Protocol
+
+from serving.errors import EngineBusyError, EngineDeadError, InvalidRequestError, ServingError
+from serving.paged.request import Request
+from serving.paged.sampler import RunnerOutput
+from serving.paged.scheduler import RequestUpdate, Scheduler, SchedulerOutput
+from serving.paged.stream import StepEvent, Stream
+
+logger = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    """Whatever computes a step; see `model_runner.ModelRunner`."""
+
+    def execute(self, output: SchedulerOutput) -> RunnerOutput:
+        """New tokens for each scheduled request."""
+        ...
+
+
+class EngineCore:
+    """Steps while there is work, sleeps while there is none.
+
+    Args:
+        scheduler: belongs to this thread from now on.
+        runner: so does this.
+        max_in_flight: requests running and waiting; one more is refused.
+        step_timeout: seconds after which a step counts as hung and the engine as dead.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, *, max_in_flight: int, step_timeout: float
+    ) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._max_in_flight = max_in_flight
+        self._step_timeout = step_timeout
+        self._changed = threading.Condition()  # guards the next five
+        self._streams: dict[str, Stream] = {}  # in flight, by request id
+        self._probes: set[Stream] = set()
+        self._submitted: list[Stream] = []
+        self._discarded: list[Stream] = []
+        self._death: str | None = None
+        self._stream_of: dict[Request, Stream] = {}  # the thread's own, as are the next two
+        self._step_started: float | None = None
+        self.num_steps = 0
+        self._thread = threading.Thread(target=self._run, name="paged-engine", daemon=True)
+        self._thread.start()
+
+    # --- called by readers ---
+
+    def open(self, request_id: str) -> Stream:
+        """Take a place for a request.
+
+        Raises:
+            EngineDeadError: there is no engine any more.
+            EngineBusyError: all places are taken.
+            InvalidRequestError: the id is in flight already.
+        """
+        stream = Stream(request_id)
+        self.raise_if_dead()
+        with self._changed:
+            if request_id in self._streams:
+                message = f"request_id {request_id!r} is in flight already; choose another"
+                raise InvalidRequestError(message)
+            if len(self._streams) >= self._max_in_flight:
+                message = f"{len(self._streams)} requests run or wait, which is the limit; try again later"
+                raise EngineBusyError(message)
+            self._streams[request_id] = stream
+        return stream
+
+    def open_probe(self, request_id: str) -> Stream:
+        """A place beyond the limit, for a reader who waits for any token at all: whoever's comes first."""
+        stream = Stream(request_id)
+        self.raise_if_dead()
+        with self._changed:
+            self._streams[request_id] = stream
+            self._probes.add(stream)
+        return stream
+
+    def submit(self, stream: Stream, request: Request) -> None:
+        """Have the stream's request computed."""
+        with self._changed:
+            if self._death is not None:
+                raise EngineDeadError(self._death)
+            stream.request = request
+            self._submitted.append(stream)
+            self._changed.notify()
+
+    def discard(self, stream: Stream) -> None:
+        """The reader is gone: give up the place, and whatever the request still holds."""
+        with self._changed:
+            self._probes.discard(stream)
+            if self._streams.get(stream.request_id) is stream:
+                del self._streams[stream.request_id]
+                if stream.request is not None:
+                    self._discarded.append(stream)
+                    self._changed.notify()
+
+    async def receive(self, stream: Stream) -> StepEvent:
+        """The next event of a stream; a hung engine is found out here, by those who wait for it."""
+        while True:
+            event = await stream.receive(patience=self._step_timeout / 4)
+            if event is not None:
+                return event
+            self.raise_if_dead()
+
+    def raise_if_dead(self) -> None:
+        """Raise EngineDeadError if the engine has ended or hangs."""
+        started = self._step_started
+        if started is not None and time.monotonic() - started > self._step_timeout:
+            self.die(f"the engine hangs: a step takes over {self._step_timeout:g} s; restart it")
+        if self._death is not None:
+            raise EngineDeadError(self._death)
+
+    def die(self, reason: str) -> None:
+        """End all requests with EngineDeadError, now; the thread follows after its step."""
+        with self._changed:
+            if self._death is not None:
+                return
+            self._death = reason
+            streams = list(self._streams.values())
+            self._streams.clear()
+            self._probes.clear()
+            self._changed.notify()
+        Stream.send((stream, EngineDeadError(reason)) for stream in streams)
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Die, and wait for the thread. May be called twice, and from any thread."""
+        self.die("the engine was closed")
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+
+    @property
+    def num_in_flight(self) -> int:
+        """Requests accepted and not ended."""
+        return len(self._streams)
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold blocks."""
+        return self._scheduler.num_running
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        try:
+            while self._wait_for_work():
+                self._step_started = time.monotonic()
+                self.step()
+                self._step_started = None
+        except BaseException as error:
+            logger.exception("the paged engine's thread failed")
+            self.die(f"the engine failed: {error!r}; restart it")
+        finally:
+            self._step_started = None
+            for request in list(self._scheduler.requests):
+                self._scheduler.abort(request)
+
+    def _wait_for_work(self) -> bool:
+        scheduler = self._scheduler
+        with self._changed:
+            while self._death is None:
+                if self._submitted or self._discarded or scheduler.num_running or scheduler.num_waiting:
+                    return True
+                self._changed.wait()
+        return False
+
+    def step(self) -> None:
+        """Take notes in, schedule, execute, update, send."""
+        self._take_notes()
+        output = self._scheduler.schedule()
+        if not output.scheduled:
+            return
+        result = self._runner.execute(output)
+        if result.failures:
+            self._end_failed(result.failures)
+        updates = self._scheduler.update_from_output(output, result.sampled_token_ids)
+        self.num_steps += 1
+        self._send(updates)
+
+    def _take_notes(self) -> None:
+        with self._changed:
+            submitted, self._submitted = self._submitted, []
+            discarded, self._discarded = self._discarded, []
+        for stream in submitted:
+            assert stream.request is not None
+            self._stream_of[stream.request] = stream
+            self._scheduler.add(stream.request)
+        for stream in discarded:
+            assert stream.request is not None
+            self._stream_of.pop(stream.request, None)
+            self._scheduler.abort(stream.request)
+
+    def _send(self, updates: list[RequestUpdate]) -> None:
+        """Blocks and places are free again before a reader can know that its request has ended."""
+        if not updates:
+            return
+        now = time.monotonic()
+        items = [(self._stream_of[u.request], u) for u in updates]
+        events = [(stream, self._event(stream, update, now)) for stream, update in items]
+        with self._changed:
+            events += [(probe, StepEvent((), None, None)) for probe in self._probes]
+            for stream, update in items:
+                if update.finish_reason is not None:
+                    del self._stream_of[update.request]
+                    if self._streams.get(stream.request_id) is stream:
+                        del self._streams[stream.request_id]
+        for stream in Stream.send(events):
+            self.discard(stream)
+
+    def _event(self, stream: Stream, update: RequestUpdate, now: float) -> StepEvent:
+        request = update.request
+        if stream.first_token_at is None:
+            stream.first_token_at = now
+        measured = update.finish_reason is not None or request.sampling.stop
+        metrics = stream.measure(request) if measured else None
+        return StepEvent(update.token_ids, update.finish_reason, metrics)
+
+    def _end_failed(self, failures: dict[str, ServingError]) -> None:
+        for request in [r for r in self._stream_of if r.request_id in failures]:
+            stream = self._stream_of.pop(request)
+            self._scheduler.abort(request)
+            with self._changed:
+                self._streams.pop(stream.request_id, None)
+            Stream.send([(stream, failures[request.request_id])])
