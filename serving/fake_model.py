@@ -10,6 +10,7 @@ Knows nothing of threads or queues.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from serving.errors import GrammarError
 from serving.text import IncrementalDetokenizer, Tokenizer
-from serving.types import FinishReason, GenerationOutput, GenerationRequest, RequestMetrics
+from serving.types import FinishReason, GenerationOutput, GenerationRequest, RequestMetrics, SamplingParams
 
 # What ends a JSON value soonest, for the steps at which the script has nothing that fits.
 _CLOSERS = ('"', "}", "]", '"}', '"]')
@@ -35,8 +36,8 @@ class FakeModel:
 
     Args:
         tokenizer: whose tokens the requests and answers are made of.
-        answer: from the text of a prompt to the whole answer. Sampling at a temperature shuffles its
-            tokens, by the seed; a grammar keeps of them what fits.
+        answer: from the text of a prompt to the whole answer. Sampling at a temperature changes the
+            order of its tokens; a grammar keeps of them what fits.
     """
 
     def __init__(self, tokenizer: Tokenizer, answer: Callable[[str], str] = echo) -> None:
@@ -53,7 +54,7 @@ class FakeModel:
         prompt = self._tokenizer.decode(request.prompt_token_ids)
         tokens = self._tokenizer.encode(self._answer(prompt), add_bos=False)
         if request.sampling.temperature > 0:
-            random.Random(request.sampling.seed).shuffle(tokens)
+            tokens = _sample(tokens, request.sampling)
         eos = self._tokenizer.eos_token_ids[0]
         script = _Script(tokens, matcher, eos=eos, closers=self._closers)
         detokenizer = IncrementalDetokenizer(self._tokenizer, request.sampling.stop)
@@ -73,6 +74,19 @@ class FakeModel:
     def _closers(self) -> list[int]:
         ids = [self._tokenizer.encode(text, add_bos=False) for text in _CLOSERS]
         return [tokens[0] for tokens in ids if len(tokens) == 1]
+
+
+def _sample(tokens: list[int], sampling: SamplingParams) -> list[int]:
+    """The tokens in another order: each next one is drawn from the first of those that remain.
+
+    As a model draws from the likeliest: `top_k` and `top_p` say how many or what share of them.
+    """
+    rng = random.Random(sampling.seed)
+    remaining, drawn = list(tokens), []
+    while remaining:
+        kept = min(sampling.top_k or len(remaining), math.ceil(sampling.top_p * len(remaining)))
+        drawn.append(remaining.pop(rng.randrange(kept)))
+    return drawn
 
 
 class FakeGeneration:

@@ -25,20 +25,24 @@ BLOCKS = [(0x20, 0x7F), (0xA0, 0x250), (0x400, 0x500), (0x900, 0xA00), (0x300, 0
 BLOCKS += [(0x4E00, 0x5000), (0xAC00, 0xAD00), (0x1F300, 0x1F700), (0x1F1E6, 0x1F200), (0xFFF0, 0xFFFE)]
 
 
-def byte_level(vocab_size: int = 500) -> Tokenizer:
-    """As SmolLM2's: byte-level BPE, no BOS; id 0 ends an answer."""
+def byte_level(num_end_tokens: int = 1) -> Tokenizer:
+    """As SmolLM2's: byte-level BPE, no BOS; id 0 ends an answer.
+
+    With more end tokens (0, 2, 3, …) random models come to an end too.
+    """
+    special = [END, "<|im_start|>", *(f"<|end{i}|>" for i in range(2, num_end_tokens + 1))]
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[END, "<|im_start|>"],
+        vocab_size=500,
+        special_tokens=special,
         initial_alphabet=sorted(alphabet),
         show_progress=False,
     )
     backend.train_from_iterator(LINES * 3, trainer)
-    return Tokenizer(backend, eos_token_ids=[0])
+    return Tokenizer(backend, eos_token_ids=[0, *range(2, len(special))])
 
 
 def metaspace() -> Tokenizer:

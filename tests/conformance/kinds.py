@@ -1,0 +1,137 @@
+"""The engines that the suite runs against, and what each needs to start.
+
+CONFORMANCE_ENGINES names them, separated by commas. To hold another engine to the suite, add a
+function and a line in `KINDS`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from serving.config import Settings
+from serving.engine import Engine, create_engine
+from serving.fake_engine import FakeEngine
+from serving.text import Tokenizer
+from tests import tiny_tokenizers
+
+WEIGHTS = Path(__file__).parents[2] / "weights"
+DEFAULT_KINDS = "fake,transformers,paged,paged-default"
+MAX_NUM_SEQS = 8
+MAX_QUEUE = 24
+MAX_MODEL_LEN = 256
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An engine with weights.
+
+    Args:
+        tokenizer: of the weights.
+        start: a new engine with the limits above.
+        same_share: of greedy answers that must be the same alone and in company; 1 where arithmetic
+            does not depend on the batch.
+        model_dir: weights that a plain reference can load in fp32 to give the same text; None where
+            there is no model.
+    """
+
+    tokenizer: Tokenizer
+    start: Callable[[], Engine]
+    same_share: float = 1.0
+    model_dir: Path | None = None
+
+
+def _limits(engine: str, weights_dir: Path) -> Settings:
+    return Settings(
+        engine=engine,
+        weights_dir=weights_dir,
+        max_num_seqs=MAX_NUM_SEQS,
+        max_queue=MAX_QUEUE,
+        max_model_len=MAX_MODEL_LEN,
+        max_num_batched_tokens=64,  # prompts longer than this come in chunks
+    )
+
+
+def _fake(folder: Path) -> Kind:
+    tokenizer = tiny_tokenizers.byte_level()
+
+    def start() -> FakeEngine:
+        return FakeEngine(
+            tokenizer,
+            max_model_len=MAX_MODEL_LEN,
+            max_num_seqs=MAX_NUM_SEQS,
+            max_queue=MAX_QUEUE,
+            step_seconds=0.001,
+            adapters=("known",),
+        )
+
+    return Kind(tokenizer, start)
+
+
+def tiny_checkpoint(folder: Path) -> Tokenizer:
+    """A random two-layer Llama with a byte-level vocabulary; many tokens end it."""
+    from tests.serving.models import tiny_checkpoints
+
+    tokenizer = tiny_tokenizers.byte_level(num_end_tokens=24)
+    model = tiny_checkpoints.tiny_llama(
+        vocab_size=tokenizer.vocab_size, max_position_embeddings=MAX_MODEL_LEN
+    )
+    tiny_checkpoints.save(model, folder)
+    tiny_tokenizers.save(tokenizer, folder)
+    return tokenizer
+
+
+def _transformers(folder: Path) -> Kind:
+    from tests.engines import transformers_engine
+
+    tokenizer = tiny_checkpoint(folder)
+    return Kind(tokenizer, lambda: transformers_engine.create(_limits("transformers", folder)))
+
+
+def _paged(folder: Path) -> Kind:
+    _skip_without("serving.paged.engine")
+    tokenizer = tiny_checkpoint(folder)
+    return Kind(tokenizer, lambda: create_engine(_limits("paged", folder)), model_dir=folder)
+
+
+def _paged_default(folder: Path) -> Kind:
+    _skip_without("serving.paged.engine")
+    return _default_weights("paged")
+
+
+def _vllm(folder: Path) -> Kind:
+    _skip_without("vllm")
+    return _default_weights("vllm", same_share=0.9)  # bfloat16 sums depend on the batch
+
+
+def _default_weights(engine: str, same_share: float = 1.0) -> Kind:
+    folder = WEIGHTS / "honeycomb-nlq"
+    if not (folder / "model.safetensors").is_file():
+        pytest.skip("weights/honeycomb-nlq is not built")
+    return Kind(Tokenizer.from_dir(folder), lambda: create_engine(_limits(engine, folder)), same_share)
+
+
+def _skip_without(module: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not there")
+
+
+KINDS: dict[str, Callable[[Path], Kind]] = {
+    "fake": _fake,
+    "transformers": _transformers,
+    "paged": _paged,
+    "paged-default": _paged_default,
+    "vllm": _vllm,
+}
+_MARKS = {"paged-default": pytest.mark.weights, "vllm": pytest.mark.vllm}
+
+
+def chosen() -> list[object]:
+    """The kinds to run, as parameters of a fixture."""
+    names = os.environ.get("CONFORMANCE_ENGINES", DEFAULT_KINDS).split(",")
+    return [pytest.param(name, marks=_MARKS.get(name, ())) for name in names]

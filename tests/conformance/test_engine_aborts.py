@@ -1,0 +1,72 @@
+"""A caller may go away at any time; what it held is freed and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from serving.engine import Engine
+from tests.conformance.asking import PROMPTS, answer, ask, ask_long, read_some, until_idle
+from tests.conformance.kinds import MAX_NUM_SEQS, Kind
+
+
+async def test_closing_the_stream_in_the_middle_frees(engine: Engine, kind: Kind) -> None:
+    before = engine.stats()
+    await read_some(engine, ask_long(kind.tokenizer))
+    await until_idle(engine)
+    assert engine.stats().num_free_blocks == before.num_free_blocks
+
+
+async def test_closing_a_stream_that_never_began_does_nothing(engine: Engine, kind: Kind) -> None:
+    stream = engine.generate(ask_long(kind.tokenizer))
+    await stream.aclose()
+    assert (engine.stats().num_running, engine.stats().num_waiting) == (0, 0)
+
+
+async def test_closing_a_finished_stream_does_nothing(engine: Engine, kind: Kind) -> None:
+    stream = engine.generate(ask(kind.tokenizer, max_tokens=2))
+    async for _ in stream:
+        pass
+    await stream.aclose()
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.001, 0.05])
+async def test_cancelling_the_task_that_reads_frees(engine: Engine, kind: Kind, delay: float) -> None:
+    """At once, while it is admitted, or in the middle of its answer."""
+    task = asyncio.create_task(answer(engine, ask_long(kind.tokenizer)))
+    await asyncio.sleep(delay)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until_idle(engine)
+
+
+async def test_cancelling_what_waits_leaves_what_runs(engine: Engine, kind: Kind) -> None:
+    streams = [engine.generate(ask_long(kind.tokenizer, prompt)) for prompt in PROMPTS[:MAX_NUM_SEQS]]
+    await asyncio.gather(*(anext(stream) for stream in streams))
+    waiting = [asyncio.create_task(answer(engine, ask_long(kind.tokenizer))) for _ in range(4)]
+    await asyncio.sleep(0.01)
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    for delta in await asyncio.gather(*(anext(stream) for stream in streams)):
+        assert delta.token_ids or delta.finish_reason
+    for stream in streams:
+        await stream.aclose()
+
+
+async def test_a_storm_of_cancels_changes_nobody_elses_answer(engine: Engine, kind: Kind) -> None:
+    """Half go away while queued, in prefill or in decode; the others get what they get alone."""
+    rng = random.Random(4)
+    alone = {prompt: (await answer(engine, ask(kind.tokenizer, prompt))).text for prompt in PROMPTS[:6]}
+    goers = [asyncio.create_task(answer(engine, ask_long(kind.tokenizer, p))) for p in PROMPTS[6:18]]
+    stayers = {p: asyncio.create_task(answer(engine, ask(kind.tokenizer, p))) for p in alone}
+    for task in goers:
+        await asyncio.sleep(rng.choice([0, 0.001, 0.01]))
+        task.cancel()
+    same = [(await task).text == alone[prompt] for prompt, task in stayers.items()]
+    assert sum(same) >= kind.same_share * len(same)
+    await asyncio.wait(goers)
+    await until_idle(engine)

@@ -1,0 +1,89 @@
+"""A grammar is obeyed always: greedy and sampled, alone and in company, finished and cut off."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+
+from serving.engine import Engine
+from serving.text import Tokenizer
+from serving.types import FinishReason
+from tests.conformance.asking import PROMPTS, Answer, answer, answers, ask
+from tests.conformance.kinds import Kind
+
+QUERY = r"""
+start: "{" calculations ("," " " breakdowns)? ("," " " filters)? "}"
+calculations: "\"calculations\": [" calculation (", " calculation)* "]"
+calculation: "{\"op\": \"COUNT\"}" | "{\"op\": \"" OP "\", \"column\": " column "}"
+breakdowns: "\"breakdowns\": [" column (", " column)* "]"
+filters: "\"filters\": [{\"column\": " column ", \"op\": \"=\", \"value\": " value "}]"
+column: "\"" ("duration_ms" | "service.name" | "naïve" | "a\\\"b") "\""
+value: /-?[0-9]{1,9}/ | "true" | "false" | /"[^"\\\x00-\x1f]{0,20}"/
+OP: "AVG" | "P99" | "MAX"
+"""
+GRAMMARS = {
+    "one of": ('start: "yes" | "no" | "not yet"', r"yes|no|not yet"),
+    "date": ("start: /[0-9]{4}-[01][0-9]-[0-3][0-9]/", r"\d{4}-[01]\d-[0-3]\d"),
+    "list": ('start: "[" item ("," item)* "]"\nitem: /[a-c]{1,3}/', r"\[[a-c]{1,3}(,[a-c]{1,3})*\]"),
+    "empty": ('start: "a"?', r"a?"),
+    "nested": ('start: "(" start? ")"', r"\(+\)+"),
+    "script": ('start: /[ぁ-ん]{2,5}/ "。"', r"[ぁ-ん]{2,5}。"),
+    "query": (QUERY, r'\{"calculations": \[.+\].*\}'),
+}
+
+
+def obeys(tokenizer: Tokenizer, name: str, whole: Answer) -> bool:
+    """By llguidance for any prefix, and by a plain regular expression for what is complete."""
+    grammar, pattern = GRAMMARS[name]
+    vocabulary = LLTokenizer(tokenizer.to_json(), eos_token=tokenizer.eos_token_ids[0])
+    matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar), log_level=0)
+    if whole.finish_reason is FinishReason.LENGTH:  # the last character may be cut in half
+        ids = vocabulary.tokenize_bytes(b"".join(map(tokenizer.token_bytes, whole.token_ids)))
+        return matcher.try_consume_tokens(ids) == len(ids)
+    ids = vocabulary.tokenize_str(whole.text)
+    is_match = re.fullmatch(pattern, whole.text) is not None
+    return is_match and matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+async def test_greedy_answers_obey(engine: Engine, kind: Kind, name: str) -> None:
+    whole = await answer(engine, ask(kind.tokenizer, grammar=GRAMMARS[name][0], max_tokens=100))
+    assert obeys(kind.tokenizer, name, whole), whole.text
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+async def test_hot_samples_obey(engine: Engine, kind: Kind, name: str) -> None:
+    grammar = GRAMMARS[name][0]
+    requests = [
+        ask(kind.tokenizer, grammar=grammar, max_tokens=60, temperature=2.0, seed=seed) for seed in range(8)
+    ]
+    for whole in await answers(engine, requests):
+        assert obeys(kind.tokenizer, name, whole), whole.text
+
+
+async def test_requests_with_different_grammars_do_not_mix(engine: Engine, kind: Kind) -> None:
+    names = [name for name in GRAMMARS for _ in range(3)]
+    requests = [
+        ask(kind.tokenizer, prompt, grammar=GRAMMARS[name][0], max_tokens=60)
+        for name, prompt in zip(names, PROMPTS, strict=False)
+    ]
+    for name, whole in zip(names, await answers(engine, requests), strict=True):
+        assert obeys(kind.tokenizer, name, whole), (name, whole.text)
+
+
+@pytest.mark.parametrize("cut", [1, 5, 12])
+async def test_an_answer_cut_off_is_the_start_of_a_valid_one(engine: Engine, kind: Kind, cut: int) -> None:
+    whole = await answer(engine, ask(kind.tokenizer, grammar=QUERY, max_tokens=cut))
+    assert whole.finish_reason is FinishReason.LENGTH and obeys(kind.tokenizer, "query", whole)
+
+
+async def test_a_complete_grammar_ends_the_answer(engine: Engine, kind: Kind) -> None:
+    whole = await answer(engine, ask(kind.tokenizer, grammar='start: "all there is"', max_tokens=100))
+    assert (whole.text, whole.finish_reason) == ("all there is", FinishReason.STOP)
+
+
+async def test_stop_strings_work_beside_a_grammar(engine: Engine, kind: Kind) -> None:
+    whole = await answer(engine, ask(kind.tokenizer, grammar='start: "all there is"', stop=("ere",)))
+    assert (whole.text, whole.finish_reason) == ("all th", FinishReason.STOP)

@@ -1,0 +1,99 @@
+"""Many at once: everyone gets their own answer, and over the limit a refusal at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from serving.engine import Engine
+from serving.errors import ContextLengthError, EngineBusyError
+from serving.types import GenerationRequest
+from tests.conformance.asking import PROMPTS, answer, answers, ask, ask_long, until_idle
+from tests.conformance.kinds import MAX_MODEL_LEN, MAX_NUM_SEQS, MAX_QUEUE, Kind
+
+
+async def test_32_at_once_get_what_each_gets_alone(engine: Engine, kind: Kind) -> None:
+    prompts = [f"{number} {PROMPTS[number % len(PROMPTS)]}" for number in range(MAX_NUM_SEQS + MAX_QUEUE)]
+    assert len(prompts) == 32
+    together = await answers(engine, [ask(kind.tokenizer, prompt, max_tokens=12) for prompt in prompts])
+    alone = [await answer(engine, ask(kind.tokenizer, prompt, max_tokens=12)) for prompt in prompts]
+    same = sum(a.text == b.text for a, b in zip(together, alone, strict=True))
+    assert same >= kind.same_share * len(prompts)
+    assert len({whole.text for whole in alone}) > 8  # otherwise a mix-up could not be seen
+
+
+async def test_over_the_queue_is_refused_at_once_while_others_continue(engine: Engine, kind: Kind) -> None:
+    streams = [engine.generate(ask_long(kind.tokenizer, prompt)) for prompt in PROMPTS[:MAX_NUM_SEQS]]
+    await asyncio.gather(*(anext(stream) for stream in streams))
+    burst = [
+        asyncio.create_task(_first_item(engine, ask_long(kind.tokenizer))) for _ in range(MAX_QUEUE + 16)
+    ]
+    refused = []
+    async with asyncio.timeout(2):
+        while not refused:
+            await asyncio.sleep(0.1)
+            refused = [task for task in burst if task.done() and task.exception() is not None]
+    assert len(refused) <= 16
+    for task in refused:
+        assert isinstance(task.exception(), EngineBusyError)
+        assert str(MAX_QUEUE) in str(task.exception()) or str(MAX_QUEUE + MAX_NUM_SEQS) in str(
+            task.exception()
+        )
+    too_long = GenerationRequest("too-long", tuple(kind.tokenizer.encode("x " * MAX_MODEL_LEN)))
+    with pytest.raises(ContextLengthError):  # what is wrong is said to be wrong, however busy
+        await answer(engine, too_long)
+    await engine.health(timeout=10)  # busy is not dead
+    await asyncio.gather(*(anext(stream) for stream in streams))
+    for task in burst:
+        task.cancel()
+    await asyncio.wait(burst)
+    for stream in streams:
+        await stream.aclose()
+    await until_idle(engine)
+
+
+async def _first_item(engine: Engine, request: GenerationRequest) -> None:
+    stream = engine.generate(request)
+    try:
+        await anext(stream)
+    finally:
+        await stream.aclose()
+
+
+async def test_refusals_take_no_time(engine: Engine, kind: Kind) -> None:
+    request = GenerationRequest("too-long", tuple(kind.tokenizer.encode("x " * MAX_MODEL_LEN)))
+    start = time.perf_counter()
+    for _ in range(20):
+        with pytest.raises(ContextLengthError):
+            await answer(engine, request)
+    assert (time.perf_counter() - start) / 20 < 0.01
+
+
+def test_two_event_loops_in_two_threads_share_an_engine(engine: Engine, kind: Kind) -> None:
+    prompts = PROMPTS[:6]
+    results: dict[int, list[str]] = {}
+
+    async def ask_all() -> list[str]:
+        requests = [ask(kind.tokenizer, prompt, max_tokens=12) for prompt in prompts]
+        return [whole.text for whole in await answers(engine, requests)]
+
+    def work(number: int) -> None:
+        results[number] = asyncio.run(ask_all())
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert len(results) == 2 and all(len(texts) == len(prompts) for texts in results.values())
+    same = sum(a == b for a, b in zip(results[0], results[1], strict=True))
+    assert same >= kind.same_share * len(prompts)
+
+
+async def test_health_is_a_token_in_time(engine: Engine) -> None:
+    steps = engine.stats().num_steps
+    await engine.health(timeout=10)
+    assert engine.stats().num_steps > steps
