@@ -1,0 +1,166 @@
+"""Owns conditions said without naming a column: errors, root spans, `POST requests`, `slower than 1s`, `in us-east-1`.
+
+Each works only where the dataset has the column that the idiom means. Use: `idiom(teller, "errors_only")`.
+"""
+
+from collections.abc import Callable
+
+from datagen.columns import Column
+from datagen.conditions import Condition
+from datagen.draft import Filter
+from datagen.quantities import duration
+from datagen.teller import Teller, guard
+from datagen.values import sample_value
+from datagen.words import split_words, strip_units
+
+
+def error_filter(t: Teller) -> Filter | None:
+    """What "errors" means here: the error flag is true, else the status is 500 or more."""
+    if flag := t.role("error"):
+        return Filter(flag.name, "=", True)
+    if status := t.role("status"):
+        return Filter(status.name, ">=", 500)
+    return None
+
+
+def root_filter(t: Teller) -> Filter | None:
+    """Spans without a parent."""
+    parent = t.role("parent")
+    return Filter(parent.name, "does-not-exist") if parent else None
+
+
+def _errors_only(t: Teller) -> Condition | None:
+    found = error_filter(t)
+    return Condition((found,), t.say("errors_only"), False) if found else None
+
+
+def _no_errors(t: Teller) -> Condition | None:
+    flag = t.role("error")
+    return Condition((Filter(flag.name, "=", False),), t.say("no_errors"), False) if flag else None
+
+
+def _root(t: Teller) -> Condition | None:
+    found = root_filter(t)
+    return Condition((found,), t.say("root"), False) if found else None
+
+
+def _nonroot(t: Teller) -> Condition | None:
+    parent = t.role("parent")
+    return Condition((Filter(parent.name, "exists"),), t.say("nonroot"), False) if parent else None
+
+
+def _exceptions(t: Teller) -> Condition | None:
+    column = t.role("exception")
+    return Condition((Filter(column.name, "exists"),), t.say("exceptions"), False) if column else None
+
+
+def _slow(t: Teller) -> Condition | None:
+    column = t.role("duration")
+    if not column:
+        return None
+    section, op = t.rng.choice(
+        (("slower", ">"), ("slower", ">"), ("slower", ">"), ("faster", "<"), ("slower_eq", ">="))
+    )
+    value = duration(t.rng, column.detail)
+    return Condition((Filter(column.name, op, value.value),), t.say(section, t=guard(value.text)), False)
+
+
+def _status(t: Teller) -> Condition | None:
+    column = t.role("status")
+    if not column:
+        return None
+    roll = t.rng.random()
+    if roll < 0.16:
+        return Condition((Filter(column.name, ">=", 500),), t.say("status_5xx"), False)
+    if roll < 0.34:
+        section, low = t.rng.choice((("status_4xx", 400), ("status_2xx", 200)))
+        pair = (Filter(column.name, ">=", low), Filter(column.name, "<", low + 100))
+        return Condition(pair, t.say(section), False)
+    section, op = ("status_not", "!=") if roll < 0.44 else ("status_is", "=")
+    value = sample_value(t.rng, column)
+    return Condition((Filter(column.name, op, value.value),), t.say(section, v=guard(value.text)), False)
+
+
+def _by_value(role: str) -> Callable[[Teller], Condition | None]:
+    """The value alone tells the column: a method, a service, a region, an environment, a path, an address."""
+
+    def said(t: Teller) -> Condition | None:
+        column = t.role(role) or (_only(t, role) if role == "email" else None)
+        if not column:
+            return None
+        value = sample_value(t.rng, column)
+        if role == "service" and not any(mark in value.text for mark in ("-", "_")):
+            return None  # a bare "cart" could be anything
+        section = "path" if role == "route" else role
+        return Condition((Filter(column.name, "=", value.value),), t.say(section, v=t.quote(value)), False)
+
+    return said
+
+
+def _only(t: Teller, kind: str) -> Column | None:
+    found = [c for c in t.columns.columns if c.kind == kind]
+    return found[0] if len(found) == 1 else None
+
+
+def _adjective(t: Teller) -> Condition | None:
+    """`that are cached`: a flag by its own word."""
+    column = t.pick(lambda c: c.kind == "flag" and c.role is None and not c.exact_only)
+    words = strip_units(split_words(column.name)) if column else ()
+    if not column or words[-1][-2:] not in {"ed", "ic", "ve"} or t.columns.resolve(words[-1]) != column.name:
+        return None
+    section, truth = ("flag_is", True) if t.chance(0.7) else ("flag_is_not", False)
+    return Condition((Filter(column.name, "=", truth),), t.say(section, adj=words[-1]), False)
+
+
+def _named_value(t: Teller) -> Condition | None:
+    """`for service cart`, `excluding region eu`: a noun and its value."""
+    column = t.pick(
+        lambda c: c.kind in {"enum", "id", "service", "region", "host", "env", "version", "email"}
+    )
+    if not column:
+        return None
+    value = sample_value(t.rng, column)
+    section, op = ("prep_ne", "!=") if t.chance(0.2) else ("prep_eq", "=")
+    text = t.say(section, col=t.mention(column, exact_share=0.3), v=t.quote(value))
+    return Condition((Filter(column.name, op, value.value),), text, False)
+
+
+def _with_column(t: Teller) -> Condition | None:
+    """`with a user id`, `without a parent`: whether a column is there."""
+    column = t.pick(lambda c: c.kind in {"id", "enum", "text", "email", "host", "version"}, main_share=0.2)
+    if not column:
+        return None
+    section, op = t.rng.choice((("with_exists", "exists"), ("with_nexists", "does-not-exist")))
+    return Condition(
+        (Filter(column.name, op),), t.say(section, col=t.mention(column, exact_share=0.3)), False
+    )
+
+
+IDIOMS: dict[str, tuple[Callable[[Teller], Condition | None], int]] = {
+    "errors": (_errors_only, 7),
+    "no errors": (_no_errors, 3),
+    "root": (_root, 7),
+    "non-root": (_nonroot, 1),
+    "exceptions": (_exceptions, 2),
+    "slow": (_slow, 9),
+    "status": (_status, 9),
+    "method": (_by_value("method"), 4),
+    "service": (_by_value("service"), 6),
+    "region": (_by_value("region"), 3),
+    "env": (_by_value("env"), 3),
+    "route": (_by_value("route"), 5),
+    "email": (_by_value("email"), 2),
+    "adjective": (_adjective, 4),
+    "named value": (_named_value, 26),
+    "with column": (_with_column, 6),
+}
+
+
+def idiom(t: Teller) -> Condition | None:
+    """Some idiom that this dataset allows, or None."""
+    names = list(IDIOMS)
+    name = t.rng.choices(names, [IDIOMS[n][1] for n in names])[0]
+    condition = IDIOMS[name][0](t)
+    if condition is None or any(f.column in t.draft.used for f in condition.filters):
+        return None
+    return condition

@@ -1,0 +1,220 @@
+"""Owns what is added to the head of a question: groups, conditions, time, order, limit. Knows no heads.
+
+Use: `modifiers(teller, Wants(by=0.5))` returns the words and puts their meaning into the teller's draft.
+"""
+
+import re
+from dataclasses import dataclass
+
+from datagen.conditions import Condition, clause
+from datagen.draft import Filter
+from datagen.idioms import idiom
+from datagen.quantities import duration, span, span_text
+from datagen.teller import Teller, guard
+
+_VERB = re.compile(
+    r" (is|does|doesn't|isn't|contains|equals|starts|begins|ends|exists?|has|includes|mentions|differs)\b"
+)
+_VERB_WORDS = re.compile(r"never mentions|exceeds|holds| not like ")
+_FILTER_COUNTS = ((0, 34), (1, 44), (2, 17), (3, 5))
+_DAY, _WEEK, _MONTH = 86_400, 604_800, 2_419_200
+
+
+@dataclass(frozen=True)
+class Wants:
+    """The chances of each modifier; a head that already groups takes no `by`."""
+
+    by: float = 0.0
+    filters: bool = True
+    min_filters: int = 0
+    time: float = 0.33
+    limit: float = 0.06
+    order: float = 0.05
+    may_be_any: bool = True
+
+
+def modifiers(t: Teller, wants: Wants) -> str:
+    """All additions in one phrase, each with a space before it."""
+    grouped = _by(t) if t.chance(wants.by) else ""
+    t.draft.features |= {"breakdown"} if t.draft.breakdowns else set()
+    conditions = _conditions(t, wants) if wants.filters else ""
+    when = _when(t) if t.chance(wants.time) else ""
+    parts = [grouped, conditions] if t.chance(0.6) else [conditions, grouped]
+    parts.insert(t.rng.choice((2, 2, 2, 2, 0, 1)), when)
+    parts += [_granularity(t) if t.chance(0.03) else "", _compare(t) if t.chance(0.02) else ""]
+    tail = [_order(t) if t.chance(wants.order) else "", _limit(t) if t.chance(wants.limit) else ""]
+    return "".join(f" {part}" for part in parts + tail if part)
+
+
+def _by(t: Teller) -> str:
+    mentions: list[str] = []
+    for _ in range(t.rng.choices((1, 2, 3), (76, 20, 4))[0]):
+        if column := t.pick_group():
+            mentions.append(t.mention(column))
+            t.draft.breakdowns.append(column.name)
+    if not mentions:
+        return ""
+    names = dict(zip("abc", mentions, strict=False))
+    dims = t.say(f"dims{len(mentions)}", **names) if len(mentions) > 1 else mentions[0]
+    return t.say("by", dims=dims, pdims=dims)
+
+
+def _conditions(t: Teller, wants: Wants) -> str:
+    counts, weights = zip(*((n, w) for n, w in _FILTER_COUNTS if n >= wants.min_filters), strict=True)
+    count = t.rng.choices(counts, weights)[0]
+    if count >= 2 and wants.may_be_any and not t.draft.filters and t.chance(0.3):
+        return _any_of(t, count)
+    found: list[Condition] = []
+    for _ in range(count):
+        condition = idiom(t) if t.chance(0.5) else None
+        if condition is None:
+            column = t.pick(lambda c: c.kind not in {"ts"})
+            condition = clause(t, column) if column else None
+        if condition:
+            t.draft.filters += condition.filters
+            found.append(condition)
+    found.sort(key=lambda c: c.is_clause)
+    ordered = [f for condition in found for f in condition.filters]
+    t.draft.filters = [f for f in t.draft.filters if f not in ordered] + ordered
+    phrases = [c.text for c in found if not c.is_clause]
+    return " ".join(
+        filter(None, (_chain(t, phrases), _clauses(t, [c.text for c in found if c.is_clause], "and")))
+    )
+
+
+def _chain(t: Teller, phrases: list[str]) -> str:
+    return (" and " if t.chance(0.35) else " ").join(phrases)
+
+
+def _clauses(t: Teller, texts: list[str], word: str) -> str:
+    if not texts:
+        return ""
+    bare = not any(_VERB.search(text) or _VERB_WORDS.search(text) for text in texts)
+    lead = t.say("lead_with" if bare and t.chance(0.65) else "lead")
+    if word == "and" and t.chance(0.15):
+        return f"{lead} " + f" and {lead} ".join(texts)
+    if word == "and" and len(texts) > 1 and t.chance(0.1):
+        return f"{lead} {', '.join(texts)}"
+    return f"{lead} " + f" {word if not t.chance(0.1) else word.upper()} ".join(texts)
+
+
+def _any_of(t: Teller, count: int) -> str:
+    """Conditions joined by "or": each a single filter on a column of its own."""
+    texts: list[str] = []
+    for _ in range(count):
+        condition = _or_idiom(t) if t.chance(0.3) else None
+        column = None if condition else t.pick(lambda c: c.kind not in {"ts"})
+        condition = clause(t, column) if column else condition
+        if condition and len(condition.filters) == 1 and condition.filters[0].op not in {"in", "not-in"}:
+            t.draft.filters += condition.filters
+            texts.append(condition.text)
+    if len(texts) < 2:
+        return _clauses(t, texts, "and")
+    t.draft.any_filter = True
+    t.draft.features.add("or")
+    return _clauses(t, texts, "or")
+
+
+def _or_idiom(t: Teller) -> Condition | None:
+    error, slow = t.role("error"), t.role("duration")
+    if error and error.name not in t.draft.used and t.chance(0.5):
+        return Condition((Filter(error.name, "=", True),), t.say("error_clause"), True)
+    if slow and slow.name not in t.draft.used:
+        value = duration(t.rng, slow.detail)
+        return Condition(
+            (Filter(slow.name, ">", value.value),), t.say("slow_clause", t=guard(value.text)), True
+        )
+    return None
+
+
+def _when(t: Teller) -> str:
+    t.draft.features.add("time")
+    roll = t.rng.random()
+    if roll < 0.04:
+        return _absolute(t)
+    if roll < 0.12:
+        section, seconds = t.rng.choice(
+            (("today", _DAY), ("today", _DAY), ("week", _WEEK), ("month", 2_592_000))
+        )
+        t.draft.times["time_range"] = seconds
+        return t.say(section)
+    state = t.rng.getstate()
+    plain = span(t.rng)
+    t.rng.setstate(state)
+    counted = span(t.rng, counted=True)
+    assert plain.value == counted.value
+    t.draft.times["time_range"] = int(plain.value)
+    return t.say("time", t=plain.text, ta=counted.text)
+
+
+def _absolute(t: Teller) -> str:
+    start = t.rng.randint(1_690_000_000, 1_760_000_000)
+    t.draft.times["start_time"] = start
+    if t.chance(0.35):
+        return t.say("since_time", a=guard(str(start)))
+    end = start + t.rng.choice((600, 1800, 3600, 7200, 86_400, t.rng.randint(60, 90_000)))
+    t.draft.times["end_time"] = end
+    return t.say("between_time", a=guard(str(start)), b=guard(str(end)))
+
+
+def _granularity(t: Teller) -> str:
+    steps = [
+        (1, "minute"),
+        (5, "minute"),
+        (10, "minute"),
+        (1, "hour"),
+        (30, "second"),
+        (1, "day"),
+        (15, "minute"),
+    ]
+    seconds = {"second": 1, "minute": 60, "hour": 3600, "day": _DAY}
+    fitting = [(n, unit) for n, unit in steps if n * seconds[unit] <= t.draft.time_range // 10]
+    if not fitting or "start_time" in t.draft.times:
+        return ""
+    count, unit = t.rng.choice(fitting)
+    t.draft.times["granularity"] = count * seconds[unit]
+    t.draft.features.add("granularity")
+    text = f"1 {unit}" if count == 1 else span_text(t.rng, count, unit).removesuffix("s")
+    return t.say("granularity", t=text)
+
+
+def _compare(t: Teller) -> str:
+    choices = [
+        ("compare_day", _DAY),
+        ("compare_week", _WEEK),
+        ("compare_hour", 3600),
+        ("compare_month", _MONTH),
+    ]
+    fitting = [c for c in choices if c[1] >= t.draft.time_range]
+    if not fitting or "start_time" in t.draft.times:
+        return ""
+    section, offset = t.rng.choice(fitting)
+    t.draft.times["compare_time_offset_seconds"] = offset
+    t.draft.features.add("compare")
+    return t.say(section)
+
+
+def _limit(t: Teller) -> str:
+    if t.draft.limit or not t.draft.breakdowns:
+        return ""
+    t.draft.limit = t.rng.choice((3, 5, 10, 10, 20, 25, 50, 100, 100, 500, 1000))
+    t.draft.features.add("limit")
+    return t.say("limit", n=guard(str(t.draft.limit)))
+
+
+def _order(t: Teller) -> str:
+    """Order said outright, for a single calculation or a group."""
+    if not t.draft.breakdowns or t.draft.limit or len(t.draft.calculations) > 1:
+        return ""
+    op, column = (t.draft.calculations or [("COUNT", None)])[0]
+    t.draft.features.add("order")
+    if t.chance(0.25):
+        name = t.rng.choice(t.draft.breakdowns)
+        found = next(c for c in t.columns.columns if c.name == name)
+        t.draft.order_column, t.draft.ascending = name, True
+        return t.say("order_col", o=t.mention(found))
+    if op == "HEATMAP" or column is not None:
+        return ""
+    section = "order_asc" if t.chance(0.55) else "order_desc"
+    t.draft.ascending = section == "order_asc"
+    return t.say(section, o="count" if op == "COUNT" else "concurrency")

@@ -1,0 +1,69 @@
+"""Owns how a column's name is spelled in a dataset. Knows no meaning. Use: `restyle("cart.item_count", "camel")`."""
+
+from random import Random
+
+from datagen.words import split_words
+
+STYLES = ("plain", "app", "snake", "camel", "prefix", "kebab")
+_PREFIXES = ("svc", "meta", "attr", "custom", "labels", "ctx", "tags", "x", "event", "data", "fields", "otel")
+
+
+def restyle(name: str, style: str, prefix: str = "svc") -> str:
+    """The name in another spelling: its words stay the same, a prefix may come before them."""
+    words = split_words(name)
+    if style == "app":
+        return f"app.{name}"
+    if style == "prefix":
+        return f"{prefix}.{name}"
+    if style == "snake":
+        return "_".join(words)
+    if style == "kebab":
+        return "-".join(words)
+    if style == "camel":
+        return words[0] + "".join(word.capitalize() for word in words[1:])
+    return name
+
+
+def random_prefix(rng: Random) -> str:
+    """A namespace as teams choose them."""
+    return rng.choice(_PREFIXES)
+
+
+def ugly_name(rng: Random) -> str:
+    """A name that says nothing: hashed, numbered or generated."""
+    digits = f"{rng.getrandbits(48):012x}"
+    shapes = (
+        f"f_{digits[:6]}",
+        f"attr{rng.randint(1, 99)}",
+        f"x{digits[:8]}",
+        f"col_{rng.randint(1, 400):03d}",
+        digits,
+        f"custom.{digits[:8]}",
+        f"_h{digits[:4]}",
+        f"fld-{digits[:4]}",
+        f"tmp{rng.randint(1, 9)}.v{rng.randint(1, 4)}",
+        f"{digits[:8]}.value",
+        f"K{digits[:5].upper()}",
+        f"m_{rng.randint(1000, 99999)}",
+    )
+    return rng.choice(shapes)
+
+
+def near_duplicate(name: str, rng: Random) -> str:
+    """A name that is easily mistaken for this one."""
+    words = split_words(name)
+    shapes = (
+        f"{name}_v2",
+        f"{name}_old",
+        f"{name}_hash",
+        f"raw_{name}",
+        f"prev.{name}",
+        f"legacy.{name}",
+        f"parent.{name}",
+        f"{name}.original",
+        f"upstream.{name}",
+        "_".join(words),
+        ".".join(words),
+        f"x_{'_'.join(words)}",
+    )
+    return rng.choice(shapes)

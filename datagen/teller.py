@@ -1,0 +1,128 @@
+"""Owns one question in the making: its columns, its words and its meaning, and how columns are mentioned.
+
+A mention is used only if it means that column by the rule of `columns.py`. Exact names and values are guarded,
+so that later typing errors leave them alone. Use: `Teller(rng, columns, book).mention(column, many=True)`.
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from datagen.columns import Column, ColumnSet
+from datagen.draft import Draft
+from datagen.phrasebook import Phrasebook
+from datagen.values import Value
+from datagen.words import last_part, plural, split_words, strip_units
+
+GUARD, END_GUARD = "\x02", "\x03"
+_EVENTS = (
+    ("request", 42),
+    ("event", 26),
+    ("span", 16),
+    ("call", 7),
+    ("log", 4),
+    ("operation", 3),
+    ("record", 2),
+)
+_VAGUE = frozenset(
+    {"id", "ids", "ms", "us", "ns", "s", "min", "b", "kb", "mb", "is", "has", "was", "v2", "old"}
+)
+_TOO_GENERAL = frozenset({"name", "names", "key", "value", "code", "number", "type", "count", "address"})
+_MAIN_ROLES = frozenset({"service", "route", "name", "method", "status", "host", "region", "env", "user"})
+
+
+def _is_tracing(column: Column) -> bool:
+    return column.role in {"trace", "parent"} or split_words(column.name)[-2:] == ("span", "id")
+
+
+def guard(text: str) -> str:
+    """Text that must stay as it is."""
+    return f"{GUARD}{text}{END_GUARD}"
+
+
+class Teller:
+    """Says one question about one column list."""
+
+    def __init__(self, rng: Random, columns: ColumnSet, book: Phrasebook) -> None:
+        self.rng = rng
+        self.columns = columns
+        self.book = book
+        self.draft = Draft()
+        self.event = rng.choices([e for e, _ in _EVENTS], [w for _, w in _EVENTS])[0]
+        if columns.resolve(self.event) or columns.resolve(plural(self.event)):
+            self.event = "event"  # otherwise "requests" could mean a column
+
+    def chance(self, share: float) -> bool:
+        """True in this share of cases."""
+        return self.rng.random() < share
+
+    def say(self, section: str, **slots: str) -> str:
+        """A phrase, with the words for events filled in."""
+        return self.book.say(section, event=self.event, events=plural(self.event), **slots)
+
+    def role(self, role: str) -> Column | None:
+        """The column with this role, if the dataset has it."""
+        return self.columns.roles.get(role)
+
+    def pick(self, fits: Callable[[Column], bool], *, main_share: float = 0.45) -> Column | None:
+        """A column not used yet; the ones every dataset has come up more often."""
+        used = self.draft.used
+        pool = [c for c in self.columns.columns if fits(c) and c.name not in used]
+        main = [c for c in pool if c.role in _MAIN_ROLES]
+        if main and self.chance(main_share):
+            return self.rng.choice(main)
+        plain = [c for c in pool if not c.exact_only or self.chance(0.3)]
+        return self.rng.choice(plain) if plain else None
+
+    def pick_group(self, *, main_share: float = 0.45, flags: bool = True) -> Column | None:
+        """A column to group by; the ids that tracing needs are seldom that."""
+        rare = self.chance(0.1)
+        return self.pick(
+            lambda c: c.groupable and (flags or c.kind != "flag") and (rare or not _is_tracing(c)),
+            main_share=main_share,
+        )
+
+    def mention(self, column: Column, *, many: bool = False, exact_share: float = 0.36) -> str:
+        """Words for a column: its name, a part of it or a synonym."""
+        if not self.chance(exact_share):
+            options = self._phrases(column)
+            if options:
+                phrase = self.rng.choice(options)
+                return plural(phrase) if many else phrase
+        return self.exact(column)
+
+    def exact(self, column: Column) -> str:
+        """The name itself, now and then in other case or in quotes."""
+        name = column.name
+        if self.chance(0.03) and sum(name.lower() == other.lower() for other in self.columns.names) == 1:
+            name = self.rng.choice((name.lower(), name.upper()))
+        if self.chance(0.05):
+            mark = self.rng.choice("`'\"")
+            name = f"{mark}{name}{mark}"
+        return guard(name)
+
+    def quote(self, value: Value) -> str:
+        """A value as typed: bare, or in quotes where it needs them or people like them."""
+        bare_is_clear = not any(c in value.text for c in " ,;()'\"") and value.text
+        if bare_is_clear and not self.chance(0.22):
+            return guard(value.text)
+        mark = self.rng.choice("''\"\"`")
+        return guard(f"{mark}{value.text}{mark}")
+
+    def join(self, words: Sequence[str], last: str) -> str:
+        """`a, b or c`."""
+        if len(words) == 1:
+            return words[0]
+        comma = "," if len(words) > 2 and self.chance(0.3) else ""
+        return f"{', '.join(words[:-1])}{comma} {last} {words[-1]}"
+
+    def _phrases(self, column: Column) -> list[str]:
+        """Every phrase but the name that means this column; synonyms more often."""
+        if column.exact_only:
+            return []
+        words = split_words(column.name)
+        phrases = [" ".join(words[start:]) for start in range(len(words))]
+        phrases += [last_part(column.name)] if "." in column.name else []
+        phrases += [" ".join(strip_units(words)), " ".join(strip_units(split_words(last_part(column.name))))]
+        phrases += 2 * [*column.strong, *column.synonyms] + list(column.weak)
+        vague = _VAGUE | (_TOO_GENERAL - {column.name})
+        return [p for p in phrases if p and p not in vague and self.columns.resolve(p) == column.name]

@@ -1,0 +1,75 @@
+"""Owns reading `vocab/*.txt`. Knows not how columns are put together. Use: `vocabularies()["shop"].columns`.
+
+A section `[name]` is a vocabulary, `[!name]` one kept for testing only. A line is
+`column kind[:detail] @role = synonyms`, with `!strong` and `~weak` synonyms and `~` for a space in a value.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from datagen.columns import Column
+
+FOLDER = Path(__file__).parent / "vocab"
+CORE = ("otel", "otel_new", "beeline", "plain", "camel", "seconds", "gateway")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Columns that occur together, and whether they are kept from training."""
+
+    name: str
+    held_out: bool
+    columns: tuple[Column, ...]
+
+
+def _column(line: str) -> Column:
+    left, _, right = line.partition(" = ")
+    name, kind, *rest = left.split()
+    kind, _, detail = kind.partition(":")
+    phrases = [phrase.strip() for phrase in right.split(";") if phrase.strip()]
+    return Column(
+        name=name,
+        kind=kind,
+        detail=detail.replace("~", " "),
+        role=rest[0].removeprefix("@") if rest else None,
+        strong=tuple(p[1:] for p in phrases if p[0] == "!"),
+        synonyms=tuple(p for p in phrases if p[0] not in "!~"),
+        weak=tuple(p[1:] for p in phrases if p[0] == "~"),
+    )
+
+
+def sections(path: Path) -> list[tuple[str, bool, list[str]]]:
+    """The `[name]` sections of a file: name, whether held out, lines."""
+    found: list[tuple[str, bool, list[str]]] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            name = line.strip("[]")
+            found.append((name.lstrip("!"), name.startswith("!"), []))
+        elif line and not line.startswith("#"):
+            found[-1][2].append(line)
+    return found
+
+
+@lru_cache(maxsize=1)
+def vocabularies() -> dict[str, Vocabulary]:
+    """All hand-written vocabularies by name."""
+    return {
+        name: Vocabulary(name, held_out, tuple(_column(line) for line in lines))
+        for path in sorted(FOLDER.glob("*.txt"))
+        if path.stem != "entities"
+        for name, held_out, lines in sections(path)
+    }
+
+
+@lru_cache(maxsize=2)
+def entity_parts(held_out: bool) -> tuple[tuple[str, ...], tuple[Column, ...]]:
+    """Entities and attributes for made-up columns; the held-out ones apart."""
+    entities: list[str] = []
+    attributes: list[Column] = []
+    for name, held, lines in sections(FOLDER / "entities.txt"):
+        if name == "entities" and held == held_out:
+            entities += [word for line in lines for word in line.split()]
+        elif name == "attributes" and (held == held_out or not held):
+            attributes += [_column(line) for line in lines]
+    return tuple(entities), tuple(attributes)
