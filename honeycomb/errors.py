@@ -62,14 +62,14 @@ class UnknownColumnError(QueryError):
         self.place = place
         self.nearest = tuple(difflib.get_close_matches(column[:255], columns, n=3, cutoff=0.5))
         known = f"{len(columns)} column{'s' if len(columns) != 1 else ''} given"
-        hint = f"nearest: {', '.join(map(repr, self.nearest))}" if self.nearest else "none is near"
+        hint = f"nearest: {', '.join(map(shorten, self.nearest))}" if self.nearest else "none is near"
         super().__init__(f"{place}: unknown column {shorten(column)}, not one of the {known}; {hint}")
 
 
 def shorten(value: object, limit: int = 60) -> str:
     """`repr(value)`, cut in the middle so that a hostile value cannot flood a message."""
-    text = repr(value) if not isinstance(value, str) else repr(value[: 4 * limit])
-    if len(text) <= limit:
-        return text
-    half = (limit - 1) // 2
-    return f"{text[:half]}…{text[-half:]}"
+    text = value if isinstance(value, str) else repr(value)
+    if len(text) > limit:
+        half = (limit - 1) // 2
+        text = f"{text[:half]}…{text[-half:]}"
+    return repr(text) if isinstance(value, str) else text

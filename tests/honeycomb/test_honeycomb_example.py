@@ -1,0 +1,13 @@
+"""The worked examples in the package's docstrings are true."""
+
+import doctest
+import importlib
+
+import pytest
+
+
+@pytest.mark.parametrize("module", ["honeycomb", "honeycomb.query"])
+def test_docstring_examples_give_what_they_show(module):
+    result = doctest.testmod(importlib.import_module(module))
+    assert result.attempted > 0
+    assert result.failed == 0
