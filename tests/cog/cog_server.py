@@ -1,0 +1,141 @@
+"""The real Cog server as a child process, and a folder of weights small enough to start it in a second.
+
+with CogServer("predict.py:Predictor", env={"ENGINE": "fake"}) as server: server.predict(nlq=…, cols=…)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import numpy as np
+from safetensors.numpy import save_file
+
+from serving.weights import LockedSource, LockedWeights, WeightsLock, lock_files, set_digest
+from tests.tiny_tokenizers import byte_level, save
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class CogServer:
+    """One server; ready when entered, gone when left.
+
+    Args:
+        reference: what cog.yaml would name, relative to the repository.
+        env: settings of the server.
+        concurrency: predictions at once; one more is refused.
+        log: where its output goes.
+    """
+
+    def __init__(self, reference: str, *, env: dict[str, str], log: Path, concurrency: int = 32) -> None:
+        self.log = log
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self._env = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PORT": str(self.port),
+            "COG_PREDICT_TYPE_STUB": reference,
+            "COG_MAX_CONCURRENCY": str(concurrency),
+            "PYTHONPATH": str(ROOT),
+            **env,
+        }
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-m", "cog.server.http", "--host", "127.0.0.1"]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=self._env, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+        self.wait_for("READY")
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    def health(self) -> dict[str, Any]:
+        return self.client.get("/health-check").json()
+
+    def wait_for(self, status: str, seconds: float = 120) -> dict[str, Any]:
+        """The health check, once it has that status."""
+        deadline = time.monotonic() + seconds
+        seen: dict[str, Any] = {}
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                seen = self.health()
+            except httpx.TransportError:
+                pass
+            else:
+                if seen["status"] == status:
+                    return seen
+            time.sleep(0.1)
+        raise AssertionError(f"the server is not {status} but {seen}:\n{self.log.read_text()[-4000:]}")
+
+    def post(self, **inputs: Any) -> httpx.Response:
+        return self.client.post("/predictions", json={"input": inputs})
+
+    @contextmanager
+    def stream(self, prediction_id: str, **inputs: Any) -> Iterator[Iterator[tuple[str, Any, float]]]:
+        """Server-sent events of a prediction: name, data, and when it came."""
+        headers = {"Accept": "text/event-stream"}
+        body = {"id": prediction_id, "input": inputs}
+        with self.client.stream(
+            "PUT", f"/predictions/{prediction_id}", json=body, headers=headers
+        ) as response:
+            assert response.status_code == 200, response.read()
+            yield _events(response)
+
+
+def _events(response: httpx.Response) -> Iterator[tuple[str, Any, float]]:
+    name = ""
+    for line in response.iter_lines():
+        if line.startswith("event:"):
+            name = line.removeprefix("event:").strip()
+        elif line.startswith("data:"):
+            yield name, json.loads(line.removeprefix("data:")), time.monotonic()
+
+
+def make_tiny_weights(folder: Path, *, surface: str = "json") -> dict[str, str]:
+    """A tokenizer, a profile and their lock, enough for the fake engine; the settings that name them."""
+    weights = folder / "tiny"
+    weights.mkdir()
+    save(byte_level(), weights)
+    save_file({"unused": np.zeros(1, np.float32)}, weights / "model.safetensors")
+    profile = {"name": "tiny", "prompt": "columns-first", "surface": surface}
+    (weights / "profile.json").write_text(json.dumps(profile))
+    lock = folder / "weights.lock"
+    lock.write_text(lock_text(weights))
+    return {"WEIGHTS_DIR": str(weights), "WEIGHTS_LOCK": str(lock)}
+
+
+def lock_text(weights: Path) -> str:
+    files = lock_files(weights)
+    entry = LockedWeights(
+        name=weights.name,
+        target=f"/src/weights/{weights.name}",
+        sources=(LockedSource(uri=f"file://{weights}", fingerprint=set_digest(files)),),
+        imported_at="2026-01-01T00:00:00Z",
+        set_digest=set_digest(files),
+        size=sum(file.size for file in files),
+        files=files,
+    )
+    return WeightsLock(version=1, envelope_format="", weights=(entry,)).text()

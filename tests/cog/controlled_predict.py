@@ -1,0 +1,57 @@
+"""Predictor with an engine that the tests can slow down, break and look into.
+
+Started by the real Cog server in tests/cog/test_server.py; what the tests need to know and to do goes
+through files in the folder CONTROL: `stats.json` is written, and `kill` obeyed, at each health check.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+from predict import Predictor
+from serving.fake_engine import FakeEngine
+
+CONTROL = Path(os.environ["CONTROL"])
+
+
+class ControlledPredictor(Predictor):
+    """As Predictor, but the answer repeats the question as a filter's value."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.engine.close()
+        self.engine = FakeEngine(
+            self.tokenizer,
+            answer=repeat_question,
+            max_model_len=4096,
+            max_num_seqs=int(os.environ["MAX_NUM_SEQS"]),
+            step_seconds=float(os.environ["STEP_SECONDS"]),
+        )
+
+    async def healthcheck(self) -> bool:
+        if (CONTROL / "kill").exists():
+            self.engine.kill()
+        partial = CONTROL / "stats.json.partial"
+        partial.write_text(json.dumps(asdict(self.engine.stats())))
+        partial.replace(CONTROL / "stats.json")
+        return await super().healthcheck()
+
+
+def repeat_question(prompt: str) -> str:
+    """A query that could answer nothing else but this prompt."""
+    match = re.search(r"### Columns:\n\['(.*?)'.*### NLQ:\n\"(.*)\"\n", prompt, re.DOTALL)
+    if match is None:
+        return "health"
+    column, question = match.groups()
+    query = {
+        "breakdowns": [column],
+        "calculations": [{"op": "COUNT"}],
+        "filters": [{"column": column, "op": "=", "value": question}],
+        "orders": [{"op": "COUNT", "order": "descending"}],
+        "limit": 10,
+    }
+    return json.dumps(query)
