@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from serving.kernels.base import AttentionMetadata
+
 DENSE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -45,3 +47,12 @@ def check_tensor(
     if row_strided and tensor.dim() == 2 and tensor.stride(1) == 1:
         return
     raise KernelArgumentError(f"{name} has strides {tensor.stride()}, wanted contiguous")
+
+
+def check_metadata(metadata: AttentionMetadata, rows: int) -> None:
+    """Shapes and dtypes; what the numbers point to is the kernel's to check."""
+    seqs = metadata.context_lens.shape[0]
+    check_tensor("query_start", metadata.query_start, (seqs + 1,), torch.int32)
+    check_tensor("context_lens", metadata.context_lens, (seqs,), torch.int32)
+    check_tensor("block_tables", metadata.block_tables, (seqs, None), torch.int32)
+    check_tensor("slot_mapping", metadata.slot_mapping, (rows,), torch.int32)

@@ -5,10 +5,26 @@ kernels = create_kernels("cpu", num_threads=2)
 
 from __future__ import annotations
 
+import os
+
 from serving.kernels.base import Kernels
+from serving.kernels.build import build_library
+from serving.kernels.cpu import CpuKernels
+from serving.kernels.library import CpuLibrary
 from serving.kernels.reference import ReferenceKernels
 
 
 def create_kernels(device: str, num_threads: int | None = None) -> Kernels:
-    """The fastest kernels for the device; plain torch where there are none of our own."""
-    return ReferenceKernels(device)
+    """The fastest kernels for the device; plain torch where there are none of our own.
+
+    None threads takes all cores that this process may use.
+    """
+    path = build_library() if device == "cpu" else None
+    if path is None:
+        return ReferenceKernels(device)
+    return CpuKernels(CpuLibrary(path, num_threads or available_cores()))
+
+
+def available_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,100 @@
+"""Compiling the C++ kernels at first use.
+
+Owns: the compiler, its flags and a cache keyed by source, flags, compiler and CPU. Knows nothing of what
+the kernels compute. The folder of the cache belongs to the user alone.
+
+    path = build_library()  # None: no compiler, or it failed; the log says which
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+_SOURCES = Path(__file__).parent / "cpp"
+_FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-pthread")
+_QUIET = ("-Wno-ignored-attributes", "-Wno-psabi")
+_COMPILERS = ("g++", "c++", "clang++")
+_TIMEOUT = 300.0
+
+
+def build_library(extra_flags: tuple[str, ...] = (), cache: Path | None = None) -> Path | None:
+    """The compiled kernels, from the cache when they are there."""
+    compiler = find_compiler()
+    if compiler is None:
+        _log.warning("no C++ compiler (%s): using the slower torch kernels", ", ".join(_COMPILERS))
+        return None
+    flags = (*_FLAGS, *_QUIET, *extra_flags)
+    folder = _cache_folder() if cache is None else cache
+    library = folder / f"cpu-{_fingerprint(compiler, flags)}.so"
+    if library.is_file():
+        return library
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _compile(compiler, flags, library)
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = getattr(error, "stderr", "") or str(error)
+        _log.warning("compiling the kernels failed (%s): using the slower torch kernels", _first_line(reason))
+        return None
+    return library
+
+
+def find_compiler() -> str | None:
+    """$CXX, or the first compiler on the path."""
+    names = (os.environ.get("CXX"), *_COMPILERS)
+    return next((path for name in names if name and (path := shutil.which(name))), None)
+
+
+def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:
+    """Compile beside the target and move it there, so that nobody ever loads half a file."""
+    handle, partial = tempfile.mkstemp(dir=library.parent, suffix=".partial")
+    os.close(handle)
+    try:
+        command = [compiler, *flags, str(_SOURCES / "cpu.cpp"), "-o", partial]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT)
+        Path(partial).replace(library)
+    finally:
+        Path(partial).unlink(missing_ok=True)
+
+
+def _fingerprint(compiler: str, flags: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(_SOURCES.iterdir()):
+        digest.update(path.read_bytes())
+    binary = Path(compiler).resolve()
+    for part in (*flags, str(binary), str(binary.stat().st_mtime_ns), _cpu()):
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()[:24]
+
+
+def _cpu() -> str:
+    """What -march=native depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.machine()
+    wanted = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
+
+
+def _cache_folder() -> Path:
+    """~/.cache/honeycomb-nlq, or a fresh folder where there is no home to write to."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "honeycomb-nlq"
+    try:
+        base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="honeycomb-nlq-"))
+    return base if os.access(base, os.W_OK) else Path(tempfile.mkdtemp(prefix="honeycomb-nlq-"))
+
+
+def _first_line(text: str | bytes) -> str:
+    decoded = text.decode(errors="replace") if isinstance(text, bytes) else text
+    lines = [line for line in decoded.splitlines() if "error" in line.lower()] or decoded.splitlines()
+    return lines[0] if lines else "no message"

@@ -1,0 +1,207 @@
+// Causal attention over the blocks of the KV cache, nothing gathered.
+//
+// A unit is some rows of one request and one KV head: its query heads of those rows share every key and
+// value that is loaded. Each query goes over its whole context, positions in order: scores (one chain
+// over head_dim each), their maximum, exponentials summed by lane (position mod W) and lane order, values
+// (one chain over positions each). So neither chunking, tiling nor other rows change its bits: positions
+// that a query may not see weigh exactly 0.
+#pragma once
+
+#include <algorithm>
+
+#include "elementwise.h"
+#include "pool.h"
+#include "simd.h"
+
+namespace hk {
+
+struct Batch {
+  int64_t tokens, seqs, max_blocks, num_blocks, block_size;
+  const int32_t *query_start, *context_lens, *block_tables;
+};
+
+inline bool all_below(const int32_t* values, int64_t count, int64_t limit) {
+  for (int64_t i = 0; i < count; i++)
+    if (values[i] < 0 || values[i] >= limit) return false;
+  return true;
+}
+
+// Whether every row and position of the batch lies inside what it points to.
+inline bool valid(const Batch& b) {
+  if (b.query_start[0] != 0 || b.query_start[b.seqs] != b.tokens) return false;
+  for (int64_t s = 0; s < b.seqs; s++) {
+    const int64_t rows = int64_t(b.query_start[s + 1]) - b.query_start[s], context = b.context_lens[s];
+    if (rows < 0 || context < rows || context > b.max_blocks * b.block_size) return false;
+    const int64_t blocks = (context + b.block_size - 1) / b.block_size;
+    if (!all_below(b.block_tables + s * b.max_blocks, blocks, b.num_blocks)) return false;
+  }
+  return true;
+}
+
+// The queries of one unit and the range of positions that any of them sees.
+struct Queries {
+  int64_t count, first, last;  // positions first … last - 1, first a multiple of W
+  int64_t start;               // of the block that holds `first`
+  float* rows;                 // [count, head_dim], scaled
+  float* inverse;              // [count] 1 / sum of exponentials
+  float* scores;               // [count, stride], position p at p - start
+  int64_t stride;
+};
+
+constexpr int kQueries = 6;  // queries in registers at a time, two vectors of positions or dims each
+
+// scores[q, p] for positions of one block; writes up to a vector too far, which the next block overwrites.
+template <int MQ>
+inline void score_block(const float* q, const float* keys, int64_t size, int64_t dim, float* out,
+                        int64_t stride) {
+  for (int64_t p = 0; p < size; p += 2 * W) {
+    vf acc[MQ][2] = {};
+    for (int64_t d = 0; d < dim; d++) {
+      vf k0 = loadf(keys + d * size + p), k1 = loadf(keys + d * size + p + W);
+      pin(k0);
+      pin(k1);
+#pragma GCC unroll 6
+      for (int i = 0; i < MQ; i++) {
+        const vf value = splat(q[i * dim + d]);
+        acc[i][0] = fma(value, k0, acc[i][0]);
+        acc[i][1] = fma(value, k1, acc[i][1]);
+      }
+    }
+    for (int i = 0; i < MQ; i++) {
+      storef(out + i * stride + p, acc[i][0]);
+      storef(out + i * stride + p + W, acc[i][1]);
+    }
+  }
+}
+
+inline vi lanes() {
+  vi v;
+  for (int i = 0; i < W; i++) v[i] = i;
+  return v;
+}
+
+// Scores of one query become weights; returns 1 / their sum. It sees positions low … high - 1.
+inline float softmax(const Queries& u, int64_t query, int64_t low, int64_t high) {
+  float* scores = u.scores + query * u.stride - u.start;
+  auto seen = [&](int64_t p) { return (lanes() + int(p) >= int(low)) & (lanes() + int(p) < int(high)); };
+  vf top = splat(-INFINITY);
+  for (int64_t p = low / W * W; p < high; p += W)
+    top = max(top, select(seen(p), loadf(scores + p), splat(-INFINITY)));
+  float highest = top[0];
+  for (int i = 1; i < W; i++) highest = std::max(highest, top[i]);
+  vf total = {};
+  for (int64_t p = u.first; p < u.last; p += W) {
+    vf weight = select(seen(p), exp(loadf(scores + p) - highest), vf{});
+    storef(scores + p, weight);
+    total += weight;
+  }
+  return 1.0f / sum(total);
+}
+
+// out[q, d] = Σ weights[q, p] · values[p, d] for two vectors of d, and MQ queries from `query` on.
+template <int MQ>
+inline void weigh_values(const Queries& u, int64_t query, const KvCache& cache, const int32_t* blocks,
+                         int64_t head, int64_t d, vf (&acc)[MQ][2]) {
+  const int64_t size = cache.block_size, dim = cache.head_dim;
+  const float* weights = u.scores + query * u.stride - u.start;
+  for (int64_t p = u.first; p < u.last;) {
+    const float* v = cache.values(blocks[p / size], head) + p % size * dim + d;
+    const int64_t end = std::min(u.last, (p / size + 1) * size);
+    for (; p < end; p++, v += dim) {
+      vf v0 = loadf(v), v1 = loadf(v + W);
+      pin(v0);
+      pin(v1);
+#pragma GCC unroll 6
+      for (int i = 0; i < MQ; i++) {
+        const vf weight = splat(weights[i * u.stride + p]);
+        acc[i][0] = fma(weight, v0, acc[i][0]);
+        acc[i][1] = fma(weight, v1, acc[i][1]);
+      }
+    }
+  }
+}
+
+template <int MQ = kQueries, class F>
+inline void with_count(int64_t count, F f) {
+  if constexpr (MQ > 1)
+    if (count < MQ) return with_count<MQ - 1>(count, f);
+  f(std::integral_constant<int, MQ>{});
+}
+
+// Some rows of one request and one KV head.
+struct Unit {
+  int64_t row, count;  // rows row … row + count - 1 of the batch
+  int64_t position;    // of the first
+  const int32_t* blocks;
+  int64_t head;
+};
+
+inline Queries gather_queries(const Unit& unit, const float* qkv, AttentionShape shape, int64_t size) {
+  const int64_t dim = shape.head_dim, group = shape.heads / shape.kv_heads;
+  const int64_t ld = (shape.heads + 2 * shape.kv_heads) * dim;
+  Queries u;
+  u.count = unit.count * group;
+  u.first = shape.window ? std::max<int64_t>(0, unit.position + 1 - shape.window) / W * W : 0;
+  u.last = unit.position + unit.count;
+  u.start = u.first / size * size;
+  u.stride = (u.last - u.start + size + 4 * W) / W * W + 2;  // not a power of two: rows in different sets
+  u.rows = scratch(u.count * (dim + u.stride + 1));
+  u.inverse = u.rows + u.count * dim;
+  u.scores = u.inverse + u.count;
+  const float scale = 1.0f / std::sqrt(float(dim));
+  for (int64_t i = 0; i < u.count; i++) {
+    const float* from = qkv + (unit.row + i / group) * ld + (unit.head * group + i % group) * dim;
+    for (int64_t d = 0; d < dim; d++) u.rows[i * dim + d] = from[d] * scale;
+  }
+  return u;
+}
+
+inline void attend(const Unit& unit, const float* qkv, const KvCache& cache, AttentionShape shape, float* out) {
+  const int64_t dim = shape.head_dim, group = shape.heads / shape.kv_heads, size = cache.block_size;
+  const Queries u = gather_queries(unit, qkv, shape, size);
+  for (int64_t p = u.start; p < u.last; p += size)
+    for (int64_t i = 0; i < u.count; i += kQueries)
+      with_count(u.count - i, [&](auto n) {
+        score_block<n>(u.rows + i * dim, cache.keys(unit.blocks[p / size], unit.head), size, dim,
+                       u.scores + i * u.stride + p - u.start, u.stride);
+      });
+  for (int64_t i = 0; i < u.count; i++) {
+    const int64_t at = unit.position + i / group;
+    u.inverse[i] = softmax(u, i, shape.window ? std::max<int64_t>(0, at + 1 - shape.window) : 0, at + 1);
+  }
+  for (int64_t i = 0; i < u.count; i += kQueries)
+    for (int64_t d = 0; d < dim; d += 2 * W)
+      with_count(u.count - i, [&](auto n) {
+        vf acc[n][2] = {};
+        weigh_values<n>(u, i, cache, unit.blocks, unit.head, d, acc);
+        for (int64_t j = i; j < i + n; j++) {
+          float* to = out + ((unit.row + j / group) * shape.heads + unit.head * group + j % group) * dim + d;
+          storef_n(to, acc[j - i][0] * u.inverse[j], dim - d);
+          if (d + W < dim) storef_n(to + W, acc[j - i][1] * u.inverse[j], dim - d - W);
+        }
+      });
+}
+
+inline void paged_attention(Pool& pool, const float* qkv, KvCache cache, const Batch& b, AttentionShape shape,
+                            float* out) {
+  const int64_t group = shape.heads / shape.kv_heads;
+  const int64_t rows = std::max<int64_t>(1, 2 * kQueries / group);  // of one request in a unit
+  int64_t units = 0;
+  for (int64_t s = 0; s < b.seqs; s++)
+    units += (b.query_start[s + 1] - b.query_start[s] + rows - 1) / rows * shape.kv_heads;
+  pool.each(units, [&](int64_t unit) {
+    const int64_t head = unit % shape.kv_heads;
+    int64_t tile = unit / shape.kv_heads, s = 0;
+    for (;; s++) {
+      const int64_t tiles = (b.query_start[s + 1] - b.query_start[s] + rows - 1) / rows;
+      if (tile < tiles) break;
+      tile -= tiles;
+    }
+    const int64_t end = b.query_start[s + 1], row = b.query_start[s] + tile * rows;
+    const int64_t position = b.context_lens[s] - (end - row);
+    const int32_t* blocks = b.block_tables + s * b.max_blocks;
+    attend({row, std::min(rows, end - row), position, blocks, head}, qkv, cache, shape, out);
+  });
+}
+
+}  // namespace hk

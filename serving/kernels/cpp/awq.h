@@ -1,0 +1,208 @@
+// 4-bit weights: their layout, and the matmuls over them.
+//
+// Columns lie in strips of W. A strip is [K / 8, W] words; word (b, c) holds the values of column c for
+// k = 8 b … 8 b + 7, lowest nibble first. scales [K / group, W] are float16, zeros [K / group, W] bytes.
+//
+// w = (q − z) · s has at most 16 bits, so it is exact in float32 however it is computed: here as
+// fma(q · 16^j, s · 16^-j, −z · s), which spares the shift. out[m, n] is one chain of fma over k, started
+// at 0 and in order of k, in every path below. So a row's result has the same bits whatever M is.
+#pragma once
+
+#include <algorithm>
+
+#include "pool.h"
+#include "simd.h"
+
+namespace hk {
+
+struct Awq {
+  const uint32_t* quants;
+  const uint8_t* zeros;
+  const Half* scales;
+  int64_t in, out, group;
+
+  int64_t strips() const { return (out + W - 1) / W; }
+  int64_t groups() const { return in / group; }
+  const uint32_t* words(int64_t strip, int64_t k) const { return quants + (strip * in + k) / 8 * W; }
+};
+
+// For NV strips and one group of k: s · 16^-j for j = 0 … 3, and −z · s.
+template <int NV>
+struct Group {
+  vf scale[NV][4], offset[NV];
+
+  Group(const Awq& a, int64_t strip, int64_t group) {
+    for (int n = 0; n < NV; n++) {
+      int64_t at = ((strip + n) * a.groups() + group) * W;
+      vf s = widen(a.scales + at);
+      for (int j = 0; j < 4; j++) scale[n][j] = s * (1.0f / (1 << 4 * j));
+      offset[n] = -(to_float(__builtin_convertvector(load<vb>(a.zeros + at), vi)) * s);
+    }
+  }
+};
+
+// Calls f(j, n, w) for the eight k's of one block of words and NV strips, k outermost.
+template <int NV, class F>
+inline __attribute__((always_inline)) void dequantize8(const Awq& a, const Group<NV>& group, int64_t strip,
+                                                       int64_t k, F f) {
+  vi words[NV];
+#pragma GCC unroll 4
+  for (int n = 0; n < NV; n++) words[n] = load<vi>(a.words(strip + n, k));
+#pragma GCC unroll 2
+  for (int high = 0; high < 2; high++) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+#pragma GCC unroll 4
+      for (int n = 0; n < NV; n++) {
+        vf w = fma(to_float(words[n] & (15 << 4 * j)), group.scale[n][j], group.offset[n]);
+        pin(w);
+        f(4 * high + j, n, w);
+      }
+    }
+#pragma GCC unroll 4
+    for (int n = 0; n < NV; n++) words[n] = (vi)((vu)words[n] >> 16);
+  }
+}
+
+// A few rows: dequantized in registers, never stored.
+template <int MR, int NV>
+void few_rows(const Awq& a, int64_t strip, const float* x, float* out) {
+  vf acc[MR][NV] = {};
+  for (int64_t g = 0; g < a.groups(); g++) {
+    const Group<NV> group(a, strip, g);
+    for (int64_t k = g * a.group; k < (g + 1) * a.group; k += 8)
+      dequantize8<NV>(a, group, strip, k, [&](int j, int n, vf w) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+        for (int m = 0; m < MR; m++) acc[m][n] = fma(w, splat(x[m * a.in + k + j]), acc[m][n]);
+      });
+  }
+  for (int m = 0; m < MR; m++)
+    for (int n = 0; n < NV; n++)
+      storef_n(out + m * a.out + (strip + n) * W, acc[m][n], a.out - (strip + n) * W);
+}
+
+// w[k, strip …] for groups first … last - 1 as [k, NV · W] floats.
+template <int NV>
+void dequantize(const Awq& a, int64_t strip, int64_t first, int64_t last, float* w_out) {
+  for (int64_t g = first; g < last; g++) {
+    const Group<NV> group(a, strip, g);
+    for (int64_t k = g * a.group; k < (g + 1) * a.group; k += 8) {
+      float* to = w_out + (k - first * a.group) * NV * W;
+      dequantize8<NV>(a, group, strip, k, [&](int j, int n, vf w) __attribute__((always_inline)) {
+        storef(to + (j * NV + n) * W, w);
+      });
+    }
+  }
+}
+
+// out += x · w for MR rows, going on from what out holds (from 0 when it is the first of K's parts).
+template <int MR, int NV>
+void tile(const float* w, int64_t depth, const float* x, int64_t ldx, bool first, float* out, int64_t ldo,
+          int64_t columns) {
+  vf acc[MR][NV];
+  for (int m = 0; m < MR; m++)
+    for (int n = 0; n < NV; n++)
+      acc[m][n] = first ? vf{} : loadf_n(out + m * ldo + n * W, columns - n * W);
+  for (int64_t k = 0; k < depth; k++) {
+    vf row[NV];
+#pragma GCC unroll 4
+    for (int n = 0; n < NV; n++) {
+      row[n] = loadf(w + (k * NV + n) * W);
+      pin(row[n]);
+    }
+#pragma GCC unroll 12
+    for (int m = 0; m < MR; m++) {
+      const vf value = splat(x[m * ldx + k]);
+#pragma GCC unroll 4
+      for (int n = 0; n < NV; n++) acc[m][n] = fma(row[n], value, acc[m][n]);
+    }
+  }
+  for (int m = 0; m < MR; m++)
+    for (int n = 0; n < NV; n++) storef_n(out + m * ldo + n * W, acc[m][n], columns - n * W);
+}
+
+// Accumulators that fit the registers: 12 of 16, or 24 of 32.
+constexpr int kAccumulators = W == 16 ? 24 : 12;
+constexpr int kDepth = 512;  // k's dequantized at a time: they stay in the second-level cache
+
+template <int NV, int MR = kAccumulators / NV>
+inline void tile_of(int rows, const float* w, int64_t depth, const float* x, int64_t ldx, bool first,
+                    float* out, int64_t ldo, int64_t columns) {
+  if constexpr (MR > 1)
+    if (rows < MR) return tile_of<NV, MR - 1>(rows, w, depth, x, ldx, first, out, ldo, columns);
+  tile<MR, NV>(w, depth, x, ldx, first, out, ldo, columns);
+}
+
+// Many rows and NV strips: dequantize once, then multiply tile by tile, rows split evenly.
+template <int NV>
+void many_rows(const Awq& a, int64_t strip, const float* x, int64_t rows, float* out) {
+  constexpr int kMax = kAccumulators / NV;
+  const int64_t tiles = (rows + kMax - 1) / kMax;
+  const int64_t step = std::max<int64_t>(1, kDepth / a.group);
+  float* w = scratch(step * a.group * NV * W);
+  for (int64_t g = 0; g < a.groups(); g += step) {
+    const int64_t last = std::min(g + step, a.groups());
+    dequantize<NV>(a, strip, g, last, w);
+    for (int64_t i = 0; i < tiles; i++) {
+      const int64_t m = rows * i / tiles, count = rows * (i + 1) / tiles - m;
+      tile_of<NV>(count, w, (last - g) * a.group, x + m * a.in + g * a.group, a.in, g == 0,
+                  out + m * a.out + strip * W, a.out, a.out - strip * W);
+    }
+  }
+}
+
+template <int NV>
+inline void strips_of(const Awq& a, int64_t strip, const float* x, int64_t rows, float* out) {
+  if (rows == 1) return few_rows<1, NV>(a, strip, x, out);
+  if (rows == 2) return few_rows<2, NV>(a, strip, x, out);
+  if (rows == 3) return few_rows<3, NV>(a, strip, x, out);
+  if (rows == 4) return few_rows<4, NV>(a, strip, x, out);
+  many_rows<NV>(a, strip, x, rows, out);
+}
+
+// Strips taken together, by the number of rows; measured, see docs/log.md.
+inline int strips_together(int64_t rows) {
+  if (rows == 1) return 4;
+  if (rows == 4 || rows == 5 || rows == 6 || rows > 8) return 2;
+  return 3;
+}
+
+inline void awq_gemm(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
+  const int64_t together = strips_together(rows);
+  pool.each_range(a.strips(), together, [&](int64_t first, int64_t last) {
+    switch (last - first) {
+      case 4: return strips_of<4>(a, first, x, rows, out);
+      case 3: return strips_of<3>(a, first, x, rows, out);
+      case 2: return strips_of<2>(a, first, x, rows, out);
+      default: return strips_of<1>(a, first, x, rows, out);
+    }
+  });
+}
+
+// From AutoAWQ's layout: qweight [K, N / 8] and qzeros [K / group, N / 8], column i of eight in nibble
+// kNibble[i]. Columns past N become zeros with scale 0.
+constexpr int kNibble[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+
+inline void pack_awq(Pool& pool, const uint32_t* qweight, const uint32_t* qzeros, const Half* scales_in,
+                     const Awq& shape, uint32_t* quants, uint8_t* zeros, Half* scales) {
+  const int64_t packed = shape.out / 8, groups = shape.groups();
+  pool.each(shape.strips(), [&](int64_t strip) {
+    uint32_t* words = quants + strip * shape.in / 8 * W;
+    const int64_t first = strip * W, columns = std::min<int64_t>(W, shape.out - first);
+    std::memset(words, 0, shape.in / 8 * W * sizeof *words);
+    for (int64_t k = 0; k < shape.in; k++)
+      for (int64_t c = 0; c < columns; c++) {
+        uint32_t q = qweight[k * packed + (first + c) / 8] >> 4 * kNibble[c % 8] & 15;
+        words[k / 8 * W + c] |= q << 4 * (k % 8);
+      }
+    for (int64_t g = 0; g < groups; g++)
+      for (int64_t c = 0; c < W; c++) {
+        const int64_t at = (strip * groups + g) * W + c;
+        const bool inside = c < columns;
+        zeros[at] = inside ? qzeros[g * packed + (first + c) / 8] >> 4 * kNibble[c % 8] & 15 : 0;
+        scales[at] = inside ? scales_in[g * shape.out + first + c] : Half{0};
+      }
+  });
+}
+
+}  // namespace hk

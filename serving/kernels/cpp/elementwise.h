@@ -1,0 +1,120 @@
+// What is computed element by element or row by row: embedding, norms, activation, rotation.
+#pragma once
+
+#include "pool.h"
+#include "simd.h"
+
+namespace hk {
+
+enum DType : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
+
+// Calls f with a typed pointer.
+template <class F>
+inline void with_type(const void* data, int dtype, F f) {
+  if (dtype == kFloat16)
+    f(static_cast<const Half*>(data));
+  else if (dtype == kBFloat16)
+    f(static_cast<const BFloat16*>(data));
+  else
+    f(static_cast<const float*>(data));
+}
+
+template <class T>
+void embedding(Pool& pool, const int32_t* ids, const T* table, int64_t rows, int64_t width, float* out) {
+  pool.each_range(rows, 16, [&](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; t++)
+      for (int64_t i = 0; i < width; i += W)
+        storef_n(out + t * width + i, widen_n(table + ids[t] * width + i, width - i), width - i);
+  });
+}
+
+inline void norm_row(const float* x, const float* weight, float eps, int64_t width, float* out) {
+  vf squares = {};
+  for (int64_t i = 0; i < width; i += W) {
+    vf v = loadf_n(x + i, width - i);
+    squares = fma(v, v, squares);
+  }
+  vf scale = splat(1.0f / std::sqrt(sum(squares) / width + eps));
+  for (int64_t i = 0; i < width; i += W) {
+    vf v = loadf_n(x + i, width - i) * scale * loadf_n(weight + i, width - i);
+    storef_n(out + i, v, width - i);
+  }
+}
+
+// With x, residual += x first; without, residual is only read.
+inline void add_rms_norm(Pool& pool, const float* x, float* residual, const float* weight, float eps,
+                         int64_t rows, int64_t width, float* out) {
+  pool.each_range(rows, 8, [&](int64_t first, int64_t last) {
+    for (int64_t t = first * width; t < last * width; t += width) {
+      for (int64_t i = 0; x && i < width; i += W) {
+        vf v = loadf_n(residual + t + i, width - i) + loadf_n(x + t + i, width - i);
+        storef_n(residual + t + i, v, width - i);
+      }
+      norm_row(residual + t, weight, eps, width, out + t);
+    }
+  });
+}
+
+inline void silu_and_mul(Pool& pool, const float* gate_up, int64_t rows, int64_t width, float* out) {
+  constexpr int64_t kSegment = 512;
+  int64_t segments = (width + kSegment - 1) / kSegment;
+  pool.each(rows * segments, [&](int64_t unit) {
+    int64_t t = unit / segments, start = unit % segments * kSegment;
+    int64_t stop = start + kSegment < width ? start + kSegment : width;
+    const float* gate = gate_up + t * 2 * width;
+    for (int64_t i = start; i < stop; i += W) {
+      vf g = loadf_n(gate + i, stop - i);
+      vf silu = g / (1.0f + exp(-g));
+      storef_n(out + t * width + i, silu * loadf_n(gate + width + i, stop - i), stop - i);
+    }
+  });
+}
+
+struct AttentionShape {
+  int32_t heads, kv_heads, head_dim;
+  int32_t window;  // 0: none
+};
+
+// Where one block keeps the keys ([head_dim, block_size]) and values ([block_size, head_dim]) of a head.
+struct KvCache {
+  float* data;
+  int64_t block_size, kv_heads, head_dim;
+  float* keys(int64_t block, int64_t head) const {
+    return data + (block * 2 * kv_heads + head) * block_size * head_dim;
+  }
+  float* values(int64_t block, int64_t head) const { return keys(block, head + kv_heads); }
+};
+
+// (a, b) → (a·cos − b·sin, b·cos + a·sin), a and b the halves of one head.
+inline void rotate(const float* x, const float* cos, const float* sin, int64_t half, float* out) {
+  for (int64_t i = 0; i < half; i += W) {
+    vf a = loadf_n(x + i, half - i), b = loadf_n(x + half + i, half - i);
+    vf c = loadf_n(cos + i, half - i), s = loadf_n(sin + i, half - i);
+    storef_n(out + i, a * c - b * s, half - i);
+    storef_n(out + half + i, b * c + a * s, half - i);
+  }
+}
+
+inline void rotary_and_store_kv(Pool& pool, float* qkv, const float* cos, const float* sin, KvCache cache,
+                                const int32_t* slots, AttentionShape shape, int64_t rows) {
+  const int64_t dim = shape.head_dim, half = dim / 2, size = cache.block_size;
+  const int64_t stride = (shape.heads + 2 * shape.kv_heads) * dim;
+  pool.each_range(rows, 4, [&](int64_t first, int64_t last) {
+    float* rotated = scratch(dim);
+    for (int64_t t = first; t < last; t++) {
+      float* row = qkv + t * stride;
+      for (int64_t h = 0; h < shape.heads; h++)
+        rotate(row + h * dim, cos + t * half, sin + t * half, half, row + h * dim);
+      const int64_t block = slots[t] / size, offset = slots[t] % size;
+      for (int64_t h = 0; h < shape.kv_heads; h++) {
+        const float* key = row + (shape.heads + h) * dim;
+        rotate(key, cos + t * half, sin + t * half, half, rotated);
+        float* keys = cache.keys(block, h) + offset;
+        for (int64_t d = 0; d < dim; d++) keys[d * size] = rotated[d];
+        std::memcpy(cache.values(block, h) + offset * dim, key + shape.kv_heads * dim, dim * sizeof(float));
+      }
+    }
+  });
+}
+
+}  // namespace hk

@@ -1,0 +1,161 @@
+// Vectors of W floats, W fixed at compile time: 16 with AVX512, else 8. One source serves both, and
+// machines that are not x86 through the compiler's vector extensions.
+//
+// Arithmetic is the same for every element whatever its lane, so a result never depends on how work was
+// split. Built with -ffp-contract=off: only fma() fuses, everywhere or (without the instruction) nowhere.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace hk {
+
+#if defined(__AVX512F__) || defined(HK_WIDE)  // HK_WIDE: the wide code on a narrow machine, for tests
+constexpr int W = 16;
+#else
+constexpr int W = 8;
+#endif
+
+typedef float vf __attribute__((vector_size(W * 4)));
+typedef int32_t vi __attribute__((vector_size(W * 4)));
+typedef uint32_t vu __attribute__((vector_size(W * 4)));
+typedef uint16_t vh __attribute__((vector_size(W * 2)));
+typedef uint8_t vb __attribute__((vector_size(W)));
+
+template <class V>
+inline V load(const void* p) {
+  V v;
+  std::memcpy(&v, p, sizeof(V));
+  return v;
+}
+
+inline vf loadf(const float* p) { return load<vf>(p); }
+inline void storef(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
+inline vf splat(float x) { return x - vf{}; }
+
+// The first n lanes; the others are 0.
+inline vf loadf_n(const float* p, int n) {
+  if (n >= W) return loadf(p);
+  vf v = {};
+  std::memcpy(&v, p, n * sizeof(float));
+  return v;
+}
+
+inline void storef_n(float* p, vf v, int n) {
+  if (n >= W) return storef(p, v);
+  std::memcpy(p, &v, n * sizeof(float));
+}
+
+inline vf fma(vf a, vf b, vf c) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__) && !defined(HK_WIDE)
+  return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__FP_FAST_FMAF)
+  vf r;
+  for (int i = 0; i < W; i++) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return r;
+#else
+  return a * b + c;
+#endif
+}
+
+inline vf to_float(vi v) { return __builtin_convertvector(v, vf); }
+inline vi to_int(vf v) { return __builtin_convertvector(v, vi); }  // truncates
+inline vf bits_to_float(vi v) { return (vf)v; }
+inline vf select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
+inline vf max(vf a, vf b) { return select(a > b, a, b); }
+inline vf min(vf a, vf b) { return select(a < b, a, b); }
+
+// Sums the lanes, halving: lane i takes lane i + half, half = W/2 … 1.
+inline float sum(vf v) {
+  typedef float v4 __attribute__((vector_size(16)));
+  v4 part[W / 4];
+  std::memcpy(part, &v, sizeof v);
+  for (int half = W / 8; half; half /= 2)
+    for (int i = 0; i < half; i++) part[i] += part[i + half];
+  v4 pairs = part[0] + __builtin_shufflevector(part[0], part[0], 2, 3, 2, 3);
+  return pairs[0] + pairs[1];
+}
+
+// Keeps a value in a register: the compiler would otherwise load it again for every use.
+inline void pin(vf& v) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(v));
+#elif defined(__AVX__) && !defined(HK_WIDE)
+  asm("" : "+x"(v));
+#else
+  (void)v;
+#endif
+}
+
+inline float half_to_float(uint16_t h) {
+  uint32_t exponent = (h >> 10) & 31, mantissa = h & 1023, sign = uint32_t(h & 0x8000) << 16;
+  if (exponent == 0) {
+    float value = std::ldexp(float(mantissa), -24);
+    return sign ? -value : value;
+  }
+  uint32_t bits = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | mantissa << 13;
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+struct Half {
+  uint16_t bits;
+};
+struct BFloat16 {
+  uint16_t bits;
+};
+
+inline vf widen(const float* p) { return loadf(p); }
+
+inline vf widen(const BFloat16* p) {
+  return (vf)(__builtin_convertvector(load<vh>(p), vu) << 16);
+}
+
+inline vf widen(const Half* p) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_cvtph_ps((__m256i)load<vh>(p));
+#elif defined(__F16C__) && !defined(HK_WIDE)
+  return (vf)_mm256_cvtph_ps((__m128i)load<vh>(p));
+#else
+  vf v;
+  for (int i = 0; i < W; i++) v[i] = half_to_float(p[i].bits);
+  return v;
+#endif
+}
+
+// The first n values; the other lanes are 0.
+template <class T>
+inline vf widen_n(const T* p, int n) {
+  if (n >= W) return widen(p);
+  T padded[W] = {};
+  std::memcpy(padded, p, n * sizeof(T));
+  return widen(padded);
+}
+
+// e^x: range reduction by ln 2 in two parts, then a polynomial; within 2 ulp, 0 below the range.
+inline vf exp(vf x) {
+  vf clipped = min(max(x, splat(-87.0f)), splat(88.0f));
+  vf scaled = clipped * 1.44269504088896341f;
+  vf n = to_float(to_int(scaled + select(scaled < splat(0.0f), splat(-0.5f), splat(0.5f))));
+  vf r = fma(n, splat(-0.693359375f), clipped);
+  r = fma(n, splat(2.12194440e-4f), r);
+  vf p = splat(1.9875691500e-4f);
+  p = fma(p, r, splat(1.3981999507e-3f));
+  p = fma(p, r, splat(8.3334519073e-3f));
+  p = fma(p, r, splat(4.1665795894e-2f));
+  p = fma(p, r, splat(1.6666665459e-1f));
+  p = fma(p, r, splat(5.0000001201e-1f));
+  p = fma(p, r * r, r) + 1.0f;
+  vf power = bits_to_float((to_int(n) + 127) << 23);
+  return select(x < splat(-87.0f), splat(0.0f), p * power);
+}
+
+}  // namespace hk

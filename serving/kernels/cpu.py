@@ -1,0 +1,188 @@
+"""Our C++ kernels on the CPU.
+
+Owns: checking arguments and handing their addresses over. Results do not depend on the number of rows in
+a call, on how they are grouped or on the number of threads: bit for bit.
+
+    kernels = CpuKernels(CpuLibrary(path, num_threads=2))
+"""
+
+from __future__ import annotations
+
+from ctypes import byref
+
+import torch
+from torch import Tensor
+
+from serving.kernels.base import (
+    AttentionMetadata,
+    AttentionShape,
+    AwqTensors,
+    AwqWeight,
+    DecoderPlan,
+    DecoderWeights,
+)
+from serving.kernels.checks import DENSE_DTYPES, check_metadata, check_tensor, require
+from serving.kernels.cpu_decoder import CpuDecoderPlan
+from serving.kernels.library import CpuLibrary
+from serving.kernels.structs import awq_struct, batch_struct, dense_struct, dtype_code, shape_struct
+
+_FLOAT = torch.float32
+_SLACK = 64  # floats behind a cache: vectors may be read, never used, past its end
+
+
+class CpuKernels:
+    """See `Kernels`."""
+
+    def __init__(self, library: CpuLibrary) -> None:
+        self._library = library
+
+    @property
+    def name(self) -> str:
+        return f"c++ {32 * self._library.vector_width} bits, {self._library.num_threads} threads"
+
+    def embedding(self, ids: Tensor, table: Tensor, out: Tensor) -> None:
+        check_tensor("ids", ids, (None,), torch.int32)
+        check_tensor("table", table, (None, None), DENSE_DTYPES)
+        check_tensor("out", out, (ids.shape[0], table.shape[1]), _FLOAT)
+        self._library.call_checked(
+            "hk_embedding",
+            "a token id",
+            ids.data_ptr(),
+            table.data_ptr(),
+            dtype_code(table.dtype),
+            table.shape[0],
+            *out.shape,
+            out.data_ptr(),
+        )
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        self._norm(None, x, weight, eps, out)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        check_tensor("x", x, tuple(residual.shape), _FLOAT)
+        self._norm(x, residual, weight, eps, out)
+
+    def _norm(self, x: Tensor | None, residual: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        check_tensor("residual", residual, (None, None), _FLOAT)
+        check_tensor("weight", weight, (residual.shape[1],), _FLOAT)
+        check_tensor("out", out, tuple(residual.shape), _FLOAT)
+        self._library.call(
+            "hk_add_rms_norm",
+            None if x is None else x.data_ptr(),
+            residual.data_ptr(),
+            weight.data_ptr(),
+            eps,
+            *out.shape,
+            out.data_ptr(),
+        )
+
+    def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
+        check_tensor("out", out, (None, None), _FLOAT)
+        check_tensor("gate_up", gate_up, (out.shape[0], 2 * out.shape[1]), _FLOAT)
+        self._library.call("hk_silu_and_mul", gate_up.data_ptr(), *out.shape, out.data_ptr())
+
+    def rotary_and_store_kv(
+        self,
+        qkv: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        kv_cache: Tensor,
+        slot_mapping: Tensor,
+        shape: AttentionShape,
+    ) -> None:
+        rows = qkv.shape[0]
+        block_size = _check_attention(qkv, kv_cache, shape)
+        check_tensor("cos", cos, (rows, shape.head_dim // 2), _FLOAT)
+        check_tensor("sin", sin, (rows, shape.head_dim // 2), _FLOAT)
+        check_tensor("slot_mapping", slot_mapping, (rows,), torch.int32)
+        self._library.call_checked(
+            "hk_rotary_and_store_kv",
+            "a slot",
+            qkv.data_ptr(),
+            cos.data_ptr(),
+            sin.data_ptr(),
+            kv_cache.data_ptr(),
+            kv_cache.shape[0],
+            block_size,
+            slot_mapping.data_ptr(),
+            byref(shape_struct(shape)),
+            rows,
+        )
+
+    def paged_attention(
+        self, qkv: Tensor, kv_cache: Tensor, metadata: AttentionMetadata, shape: AttentionShape, out: Tensor
+    ) -> None:
+        rows = qkv.shape[0]
+        block_size = _check_attention(qkv, kv_cache, shape)
+        check_metadata(metadata, rows)
+        check_tensor("out", out, (rows, shape.num_heads * shape.head_dim), _FLOAT)
+        self._library.call_checked(
+            "hk_paged_attention",
+            "a row, a block or a context",
+            qkv.data_ptr(),
+            kv_cache.data_ptr(),
+            byref(batch_struct(metadata, rows, kv_cache.shape[0], block_size)),
+            byref(shape_struct(shape)),
+            out.data_ptr(),
+        )
+
+    def allocate_kv_cache(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> Tensor:
+        shape = (num_blocks, 2, num_kv_heads, block_size * head_dim)
+        count = num_blocks * 2 * num_kv_heads * block_size * head_dim
+        return torch.empty(count + _SLACK)[:count].view(shape)
+
+    def pack_awq(self, tensors: AwqTensors) -> AwqWeight:
+        inputs, packed = tensors.qweight.shape
+        outputs, group, width = 8 * packed, tensors.group_size, self._library.vector_width
+        require(group > 0 and group % 8 == 0, f"group size {group} is not a multiple of 8")
+        require(inputs % group == 0, f"{inputs} inputs are not a multiple of group size {group}")
+        check_tensor("qweight", tensors.qweight, (None, None), torch.int32)
+        check_tensor("qzeros", tensors.qzeros, (inputs // group, packed), torch.int32)
+        check_tensor("scales", tensors.scales, (inputs // group, outputs), torch.float16)
+        strips = -(-outputs // width)
+        weight = AwqWeight(
+            quants=torch.empty(strips, inputs // 8, width, dtype=torch.int32),
+            zeros=torch.empty(strips, inputs // group, width, dtype=torch.uint8),
+            scales=torch.empty(strips, inputs // group, width, dtype=torch.float16),
+            in_features=inputs,
+            out_features=outputs,
+            group_size=group,
+        )
+        sources = (tensors.qweight.data_ptr(), tensors.qzeros.data_ptr(), tensors.scales.data_ptr())
+        self._library.call("hk_pack_awq", *sources, byref(awq_struct(weight)))
+        return weight
+
+    def awq_gemm(self, x: Tensor, weight: AwqWeight, out: Tensor) -> None:
+        check_tensor("x", x, (None, weight.in_features), _FLOAT)
+        check_tensor("out", out, (x.shape[0], weight.out_features), _FLOAT)
+        self._library.call("hk_awq_gemm", byref(awq_struct(weight)), x.data_ptr(), x.shape[0], out.data_ptr())
+
+    def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor, rows: Tensor | None = None) -> None:
+        check_tensor("weight", weight, (None, None), DENSE_DTYPES)
+        check_tensor("x", x, (None, weight.shape[1]), _FLOAT)
+        if rows is not None:
+            check_tensor("rows", rows, (None,), torch.int32)
+        struct = dense_struct(weight, rows)
+        check_tensor("out", out, (x.shape[0], struct.out_features), _FLOAT, row_strided=True)
+        self._library.call_checked(
+            "hk_dense_gemm",
+            "a row",
+            byref(struct),
+            weight.shape[0],
+            x.data_ptr(),
+            x.shape[0],
+            out.data_ptr(),
+            out.stride(0),
+        )
+
+    def plan_decoder(self, weights: DecoderWeights) -> DecoderPlan | None:
+        return CpuDecoderPlan(weights, self._library)
+
+
+def _check_attention(qkv: Tensor, kv_cache: Tensor, shape: AttentionShape) -> int:
+    """The block size."""
+    width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
+    check_tensor("qkv", qkv, (None, width), _FLOAT)
+    check_tensor("kv_cache", kv_cache, (None, 2, shape.num_kv_heads, None), _FLOAT)
+    require(kv_cache.shape[3] % shape.head_dim == 0, f"kv_cache has blocks of {kv_cache.shape[3]} floats")
+    return kv_cache.shape[3] // shape.head_dim

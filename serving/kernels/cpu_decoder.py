@@ -1,0 +1,113 @@
+"""All decoder layers in one call to C++.
+
+Owns: the structs that describe the decoder, made once, and the workspace, which grows. Not for several
+threads at a time.
+
+    plan = CpuDecoderPlan(weights, library)
+    plan.run(hidden, cos, sin, kv_caches, metadata, out)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import byref, pointer
+
+import torch
+from torch import Tensor
+
+from serving.kernels.base import AttentionMetadata, DecoderLayerWeights, DecoderWeights
+from serving.kernels.checks import check_metadata, check_tensor, require
+from serving.kernels.library import CpuLibrary
+from serving.kernels.structs import (
+    CDecoder,
+    CLayer,
+    CPass,
+    batch_struct,
+    linear_struct,
+    pointer_array,
+    shape_struct,
+)
+
+
+class CpuDecoderPlan:
+    """See `DecoderPlan`."""
+
+    def __init__(self, weights: DecoderWeights, library: CpuLibrary) -> None:
+        self._weights = weights  # the structs hold addresses only
+        self._library = library
+        layers = [_layer_struct(layer) for layer in weights.layers]
+        self._decoder = CDecoder(
+            (CLayer * len(layers))(*layers),
+            len(layers),
+            weights.final_norm.data_ptr(),
+            shape_struct(weights.attention),
+            weights.hidden_size,
+            weights.intermediate_size,
+            weights.rms_norm_eps,
+        )
+        self._workspace = torch.empty(0)
+
+    def run(
+        self,
+        hidden: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        kv_caches: Sequence[Tensor],
+        metadata: AttentionMetadata,
+        out: Tensor,
+    ) -> None:
+        rows, shape = hidden.shape[0], self._weights.attention
+        check_tensor("hidden", hidden, (None, self._weights.hidden_size), torch.float32)
+        check_tensor("cos", cos, (rows, shape.head_dim // 2), torch.float32)
+        check_tensor("sin", sin, (rows, shape.head_dim // 2), torch.float32)
+        check_tensor("out", out, tuple(hidden.shape), torch.float32)
+        check_metadata(metadata, rows)
+        num_blocks, block_size = self._check_caches(kv_caches)
+        self._library.call_checked(
+            "hk_decode",
+            "a row, a slot, a block or a context",
+            byref(self._decoder),
+            byref(
+                CPass(
+                    hidden.data_ptr(),
+                    cos.data_ptr(),
+                    sin.data_ptr(),
+                    pointer_array(list(kv_caches)),
+                    metadata.slot_mapping.data_ptr(),
+                    batch_struct(metadata, rows, num_blocks, block_size),
+                    self._room(rows).data_ptr(),
+                    out.data_ptr(),
+                )
+            ),
+        )
+
+    def _check_caches(self, kv_caches: Sequence[Tensor]) -> tuple[int, int]:
+        """Number of blocks and block size, the same in every layer."""
+        shape = self._weights.attention
+        require(
+            len(kv_caches) == len(self._weights.layers),
+            f"{len(kv_caches)} KV caches for {len(self._weights.layers)} layers",
+        )
+        first = kv_caches[0]
+        require(first.dim() == 4 and first.shape[3] % shape.head_dim == 0, "kv_caches have other blocks")
+        wanted = (first.shape[0], 2, shape.num_kv_heads, first.shape[3])
+        for cache in kv_caches:
+            check_tensor("kv_caches", cache, wanted, torch.float32)
+        return first.shape[0], first.shape[3] // shape.head_dim
+
+    def _room(self, rows: int) -> Tensor:
+        floats = self._library.workspace_floats(self._decoder, rows)
+        if floats > self._workspace.numel():
+            self._workspace = torch.empty(floats)
+        return self._workspace
+
+
+def _layer_struct(layer: DecoderLayerWeights) -> CLayer:
+    return CLayer(
+        layer.input_norm.data_ptr(),
+        layer.post_attention_norm.data_ptr(),
+        pointer(linear_struct(layer.qkv)),
+        pointer(linear_struct(layer.output)),
+        pointer(linear_struct(layer.gate_up)),
+        pointer(linear_struct(layer.down)),
+    )

@@ -1,0 +1,169 @@
+"""The structs that cross to C++, field by field as cpp/*.h declare them.
+
+Owns: filling them from tensors. A struct holds addresses only: whoever makes one keeps the tensors.
+
+    struct = awq_struct(weight)
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
+
+import torch
+from torch import Tensor
+
+from serving.kernels.base import AttentionMetadata, AttentionShape, AwqWeight, DenseWeight, LinearWeight
+
+_DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+_MAX_PARTS = 3
+
+
+class CShape(Structure):
+    """AttentionShape"""
+
+    _fields_ = (("heads", c_int32), ("kv_heads", c_int32), ("head_dim", c_int32), ("window", c_int32))
+
+
+class CAwq(Structure):
+    """Awq"""
+
+    _fields_ = (
+        ("quants", c_void_p),
+        ("zeros", c_void_p),
+        ("scales", c_void_p),
+        ("in_features", c_int64),
+        ("out_features", c_int64),
+        ("group", c_int64),
+    )
+
+
+class CDense(Structure):
+    """Dense"""
+
+    _fields_ = (
+        ("data", c_void_p),
+        ("dtype", c_int32),
+        ("in_features", c_int64),
+        ("out_features", c_int64),
+        ("rows", c_void_p),
+    )
+
+
+class CLinear(Structure):
+    """Linear"""
+
+    _fields_ = (("awq", CAwq), ("parts", c_int64), ("dense", CDense * _MAX_PARTS))
+
+
+class CLayer(Structure):
+    """Layer"""
+
+    _fields_ = (
+        ("input_norm", c_void_p),
+        ("post_attention_norm", c_void_p),
+        ("qkv", POINTER(CLinear)),
+        ("output", POINTER(CLinear)),
+        ("gate_up", POINTER(CLinear)),
+        ("down", POINTER(CLinear)),
+    )
+
+
+class CDecoder(Structure):
+    """Decoder"""
+
+    _fields_ = (
+        ("layers", POINTER(CLayer)),
+        ("num_layers", c_int64),
+        ("final_norm", c_void_p),
+        ("shape", CShape),
+        ("hidden", c_int64),
+        ("intermediate", c_int64),
+        ("eps", c_float),
+    )
+
+
+class CBatch(Structure):
+    """Batch"""
+
+    _fields_ = (
+        ("tokens", c_int64),
+        ("seqs", c_int64),
+        ("max_blocks", c_int64),
+        ("num_blocks", c_int64),
+        ("block_size", c_int64),
+        ("query_start", c_void_p),
+        ("context_lens", c_void_p),
+        ("block_tables", c_void_p),
+    )
+
+
+class CPass(Structure):
+    """Pass"""
+
+    _fields_ = (
+        ("hidden", c_void_p),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("kv_caches", POINTER(c_void_p)),
+        ("slot_mapping", c_void_p),
+        ("batch", CBatch),
+        ("workspace", c_void_p),
+        ("out", c_void_p),
+    )
+
+
+def shape_struct(shape: AttentionShape) -> CShape:
+    """0 stands for no window there."""
+    return CShape(shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.sliding_window or 0)
+
+
+def awq_struct(weight: AwqWeight) -> CAwq:
+    """A packed weight."""
+    return CAwq(
+        weight.quants.data_ptr(),
+        weight.zeros.data_ptr(),
+        weight.scales.data_ptr(),
+        weight.in_features,
+        weight.out_features,
+        weight.group_size,
+    )
+
+
+def dense_struct(weight: Tensor, rows: Tensor | None = None) -> CDense:
+    """[N, K], or some of its rows."""
+    count = weight.shape[0] if rows is None else rows.shape[0]
+    chosen = None if rows is None else rows.data_ptr()
+    return CDense(weight.data_ptr(), _DTYPES[weight.dtype], weight.shape[1], count, chosen)
+
+
+def linear_struct(weight: LinearWeight) -> CLinear:
+    """Either kind."""
+    if isinstance(weight, DenseWeight):
+        parts = [dense_struct(part) for part in weight.parts]
+        return CLinear(CAwq(), len(parts), (CDense * _MAX_PARTS)(*parts))
+    return CLinear(awq_struct(weight), 0, (CDense * _MAX_PARTS)())
+
+
+def batch_struct(metadata: AttentionMetadata, tokens: int, num_blocks: int, block_size: int) -> CBatch:
+    """The slots travel apart."""
+    return CBatch(
+        tokens,
+        metadata.context_lens.shape[0],
+        metadata.block_tables.shape[1],
+        num_blocks,
+        block_size,
+        metadata.query_start.data_ptr(),
+        metadata.context_lens.data_ptr(),
+        metadata.block_tables.data_ptr(),
+    )
+
+
+def dtype_code(dtype: torch.dtype) -> int:
+    """DType"""
+    return _DTYPES[dtype]
+
+
+def pointer_array(tensors: list[Tensor]) -> ctypes.Array[c_void_p]:
+    """Addresses of tensors."""
+    return (c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
