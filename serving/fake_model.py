@@ -120,7 +120,8 @@ class FakeGeneration:
         if self._detokenizer.stopped_by is not None:
             return self._last_delta(text, (token_id,), FinishReason.STOP)
         if self._num_tokens == self._room:
-            return self._last_delta(text + self._detokenizer.flush(), (token_id,), FinishReason.LENGTH)
+            reason = FinishReason.STOP if self._script.is_complete else FinishReason.LENGTH
+            return self._last_delta(text + self._detokenizer.flush(), (token_id,), reason)
         return GenerationOutput(text, (token_id,))
 
     def _last_delta(self, text: str, token_ids: tuple[int, ...], reason: FinishReason) -> GenerationOutput:
@@ -146,11 +147,16 @@ class _Script:
         self._eos = eos
         self._closers = closers
 
+    @property
+    def is_complete(self) -> bool:
+        """The grammar allows nothing more."""
+        return self._matcher is not None and bool(self._matcher.is_stopped())
+
     def next_token(self) -> int | None:
         """The next token; None when the answer is complete."""
         if self._matcher is None:
             return self._advance_script()
-        if self._matcher.is_stopped():
+        if self.is_complete:
             return None
         token_id = self._choose(self._matcher.compute_bitmask())
         if token_id is None:

@@ -54,6 +54,7 @@ def _limits(engine: str, weights_dir: Path) -> Settings:
         max_queue=MAX_QUEUE,
         max_model_len=MAX_MODEL_LEN,
         max_num_batched_tokens=64,  # prompts longer than this come in chunks
+        num_threads=1,  # tiny matrices gain nothing from more, and lose much on a busy machine
     )
 
 

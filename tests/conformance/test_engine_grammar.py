@@ -87,3 +87,11 @@ async def test_a_complete_grammar_ends_the_answer(engine: Engine, kind: Kind) ->
 async def test_stop_strings_work_beside_a_grammar(engine: Engine, kind: Kind) -> None:
     whole = await answer(engine, ask(kind.tokenizer, grammar='start: "all there is"', stop=("ere",)))
     assert (whole.text, whole.finish_reason) == ("all th", FinishReason.STOP)
+
+
+async def test_an_answer_complete_at_its_last_token_is_not_cut_off(engine: Engine, kind: Kind) -> None:
+    """The end token is not counted by max_tokens, so this is a stop."""
+    grammar = 'start: "all there is"'
+    whole = await answer(engine, ask(kind.tokenizer, grammar=grammar, max_tokens=100))
+    exact = await answer(engine, ask(kind.tokenizer, grammar=grammar, max_tokens=len(whole.token_ids)))
+    assert (exact.text, exact.finish_reason) == ("all there is", FinishReason.STOP)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import threading
 import time
 from collections.abc import AsyncGenerator
@@ -216,7 +217,8 @@ class Generation:
     def finish(self) -> None:
         """No more tokens come."""
         text = self._detokenizer.flush()
-        reason = FinishReason.STOP if self._detokenizer.stopped_by is not None else self._reason
+        is_stop = self._detokenizer.stopped_by is not None or self.choose.is_complete
+        reason = FinishReason.STOP if is_stop else self._reason
         metrics = RequestMetrics(
             input_token_count=len(self.request.prompt_token_ids),
             output_token_count=self._num_tokens,
@@ -240,11 +242,13 @@ class Choose(LogitsProcessor):
         self.num_passes = 0
         self._sampling = sampling
         self._matcher = matcher
-        self._generator = torch.Generator()
-        if sampling.seed is None:
-            self._generator.seed()
-        else:
-            self._generator.manual_seed(sampling.seed)
+        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        self._generator = torch.Generator().manual_seed(seed)
+
+    @property
+    def is_complete(self) -> bool:
+        """The grammar allows nothing more."""
+        return self._matcher is not None and self._matcher.is_stopped()
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         # scores: [1, vocabulary]

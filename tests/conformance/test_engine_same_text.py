@@ -1,0 +1,36 @@
+"""Engines agree: the same request has the same greedy text as plain transformers gives in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from serving.config import Settings
+from serving.engine import Engine
+from tests.conformance.asking import PROMPTS, answers, ask
+from tests.conformance.kinds import MAX_MODEL_LEN, Kind
+
+GRAMMARS = [None, "start: /[a-z ]{40}/", 'start: "{" ("\\"a\\": " /[0-9]{1,6}/ | "\\"b\\": true") "}"']
+
+
+@pytest.fixture(scope="module")
+def reference(kind: Kind) -> Iterator[Engine]:
+    if kind.model_dir is None:
+        pytest.skip("no model, or one that transformers does not compute in float32")
+    from tests.engines import transformers_engine
+
+    reference = transformers_engine.create(Settings(weights_dir=kind.model_dir, max_model_len=MAX_MODEL_LEN))
+    yield reference
+    reference.close()
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS)
+async def test_greedy_text_is_that_of_transformers(
+    engine: Engine, reference: Engine, kind: Kind, grammar: str | None
+) -> None:
+    prompts = [*PROMPTS[:8], "a", PROMPTS[0] * 6]  # one token and several chunks too
+    requests = [ask(kind.tokenizer, prompt, grammar=grammar, max_tokens=16) for prompt in prompts]
+    theirs, ours = await answers(reference, requests), await answers(engine, requests)
+    for a, b in zip(theirs, ours, strict=True):
+        assert (a.text, a.token_ids, a.finish_reason) == (b.text, b.token_ids, b.finish_reason)
