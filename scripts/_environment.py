@@ -25,6 +25,13 @@ def ensure(name: str) -> None:
 
     Exits with a message when that cannot be done. Costs milliseconds when all is there.
     """
+    venv = prepare(name)
+    if Path(sys.prefix).resolve() != venv.resolve():
+        _enter(venv)
+
+
+def prepare(name: str) -> Path:
+    """The folder of environment `name`, installed if need be."""
     if name not in ENVIRONMENTS:
         sys.exit(f"Unknown environment {name!r}; there are {', '.join(ENVIRONMENTS)}.")
     venv = ROOT / ENVIRONMENTS[name]
@@ -32,9 +39,7 @@ def ensure(name: str) -> None:
         from _install import install  # threads, subprocess: only the first call pays for them
 
         install(venv, name)
-    if Path(sys.prefix).resolve() == venv.resolve():
-        return
-    _enter(venv)
+    return venv
 
 
 def _enter(venv: Path) -> None:
