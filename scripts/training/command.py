@@ -6,9 +6,9 @@ Owns: options, reading the data, progress on the terminal and stopping on a sign
 from __future__ import annotations
 
 import signal
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from honeycomb.prompt import build_prompt
 from scripts.training.adapter_file import AdapterError, load_adapter
 from scripts.training.model import LoraLlama
-from scripts.training.packing import Pack, build_packs, read_examples, tokenize
+from scripts.training.packing import Example, Packs, TokenizedExample, read_examples, tokenize
 from scripts.training.record import RunRecord, describe_data
 from scripts.training.trainer import Trainer, TrainSettings
 from scripts.training.workers import keep_freed_memory
@@ -94,18 +94,19 @@ def _dtype(name: str, device: str) -> torch.dtype:
     return dtypes[name]
 
 
-def _read(path: Path, base: Path, limit: int | None, max_tokens: int) -> tuple[list[Pack], dict[str, object]]:
+def _read(path: Path, base: Path, limit: int | None, max_tokens: int) -> tuple[Packs, dict[str, object]]:
     tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
     end = tokenizer.token_to_id(END_TOKEN)
-    examples = read_examples(path, limit)
-    tokenized = tokenize(examples, tokenizer, lambda nlq, cols: build_prompt(nlq, cols, "columns-first"), end)
-    built = build_packs(examples, tokenized, max_branches=8, max_tokens=max_tokens)
-    kept, tokens = sum(p.num_branches for p in built), sum(len(p.input_ids) for p in built)
-    console.print(
-        f"{path}: {kept} of {len(examples)} examples in {len(built)} packs, {tokens / kept:.0f} tokens each"
-    )
-    return built, describe_data(path, kept)
+
+    def encode(examples: Sequence[Example]) -> list[TokenizedExample]:
+        return tokenize(
+            examples, tokenizer, lambda q, columns: build_prompt(q, columns, "columns-first"), end
+        )
+
+    packs = Packs(read_examples(path, limit), encode, max_branches=8, max_tokens=max_tokens)
+    console.print(f"{path}: {packs.num_examples} examples, {len(packs)} packs", soft_wrap=True)
+    return packs, describe_data(path, packs.num_examples)
 
 
 def _record(output: Path, choices: dict[str, object], data: dict[str, object], resume: bool) -> RunRecord:
@@ -121,8 +122,8 @@ def _record(output: Path, choices: dict[str, object], data: dict[str, object], r
 
 def _run(
     model: LoraLlama,
-    packs: list[Pack],
-    held_out: list[Pack],
+    packs: Packs,
+    held_out: Packs,
     output: Path,
     settings: TrainSettings,
     record: RunRecord,
@@ -131,7 +132,9 @@ def _run(
     columns = (BarColumn(), TextColumn("{task.percentage:.1f} %"), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("train", total=1.0)
-        trainer = Trainer(model, packs, held_out, output, settings, record, _reporter(bar, task))
+        trainer = Trainer(
+            model, packs, packs.num_examples, held_out, output, settings, record, _reporter(bar, task)
+        )
         if resume:
             trainer.restore()
 
@@ -148,7 +151,6 @@ def _run(
 def _reporter(bar: Progress, task: object) -> Callable[[str, float], None]:
     def report(text: str, progress: float) -> None:
         bar.update(task, completed=progress)  # type: ignore[arg-type]
-        console.log(text, highlight=False)
-        sys.stdout.flush()
+        console.print(f"{datetime.now():%H:%M:%S} {text}", highlight=False, soft_wrap=True)
 
     return report

@@ -3,16 +3,16 @@
 Owns: tokenizing examples, finding the tokens that all examples of a column set share, and the
 index tensors that the model needs to compute the shared part once. Knows nothing of the model.
 
-    packs = build_packs(examples, tokenized, max_branches=8, max_tokens=1400)
+    packs = Packs(examples, encode, max_branches=8, max_tokens=1400)
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from tokenizers import Tokenizer
@@ -86,10 +86,9 @@ def _query_text(query: Any) -> str:
 
 
 def tokenize(
-    examples: Iterable[Example], tokenizer: Tokenizer, to_prompt: ToPrompt, end_token_id: int
+    examples: Sequence[Example], tokenizer: Tokenizer, to_prompt: ToPrompt, end_token_id: int
 ) -> list[TokenizedExample]:
     """Token ids as inference sees them: the prompt by itself, then the answer by itself."""
-    examples = list(examples)
     prompts = tokenizer.encode_batch([to_prompt(e.nlq, e.cols) for e in examples], add_special_tokens=False)
     answers = tokenizer.encode_batch([e.query for e in examples], add_special_tokens=False)
     return [
@@ -152,18 +151,41 @@ def make_pack(members: Sequence[TokenizedExample]) -> Pack:
     )
 
 
-def build_packs(
-    examples: Sequence[Example],
-    tokenized: Sequence[TokenizedExample],
-    max_branches: int,
-    max_tokens: int,
-) -> list[Pack]:
-    """All examples as packs, in the order of their column sets; over-long examples are left out."""
-    packs = []
-    for group in group_by_columns(examples, max_branches):
-        members = [
-            tokenized[i] for i in group if len(tokenized[i].prompt) + len(tokenized[i].answer) <= max_tokens
-        ]
-        if members:
-            packs.append(make_pack(members))
-    return packs
+class Packs(Sequence[Pack]):
+    """The packs of examples, each tokenized when it is asked for: a run may never see them all.
+
+    Args:
+        encode: prompt and answer of examples as token ids.
+        max_tokens: longer examples are left out, unless a pack has no other.
+    """
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        encode: Callable[[Sequence[Example]], list[TokenizedExample]],
+        max_branches: int,
+        max_tokens: int,
+    ) -> None:
+        self.num_examples = len(examples)
+        self._examples, self._encode, self._max_tokens = examples, encode, max_tokens
+        self._groups = group_by_columns(examples, max_branches)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    @overload
+    def __getitem__(self, index: int) -> Pack: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Pack]: ...
+
+    def __getitem__(self, index: int | slice) -> Pack | Sequence[Pack]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        members = self._encode([self._examples[i] for i in self._groups[index]])
+        shortest = min(members, key=_length)
+        return make_pack([m for m in members if _length(m) <= self._max_tokens] or [shortest])
+
+
+def _length(example: TokenizedExample) -> int:
+    return len(example.prompt) + len(example.answer)

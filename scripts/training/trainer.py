@@ -38,7 +38,7 @@ class TrainSettings:
     workers: int
     base_name: str
     checkpoint_seconds: float = 240.0
-    validation_seconds: float = 600.0
+    validation_seconds: float = 900.0
     curve_every: int = 5
 
 
@@ -49,6 +49,7 @@ class Trainer:
         self,
         model: LoraLlama,
         packs: Sequence[Pack],
+        num_examples: int,
         validation: Sequence[Pack],
         output: Path,
         settings: TrainSettings,
@@ -62,8 +63,9 @@ class Trainer:
         self.stream = PackStream(len(packs), settings.seed, record.epoch, record.offset)
         self.stop_requested = False
         self._report, self._clock = report, clock
-        self._total_samples = settings.epochs * sum(p.num_branches for p in packs)
+        self._total_samples = settings.epochs * num_examples
         self._recent: list[float] = []
+        self._start = 0.0
 
     def restore(self) -> None:
         """Parameters and moments of the last checkpoint."""
@@ -76,18 +78,17 @@ class Trainer:
 
     def run(self) -> RunRecord:
         """Train until the time, the epochs or the caller's patience are over."""
-        start = self._clock() - self.record.seconds
+        self._start = self._clock() - self.record.seconds
         saved = validated = self.record.seconds
         with Workers(self.model, self.settings.workers) as workers:
             while self.progress < 1 and not self.stop_requested:
                 self._step(workers)
-                self.record.seconds = self._clock() - start
                 if self.record.seconds - validated >= self.settings.validation_seconds:
                     self._validate(workers)
-                    validated = self._clock() - start
+                    validated = self.record.seconds
                 if self.record.seconds - saved >= self.settings.checkpoint_seconds:
                     self.save()
-                    saved = self._clock() - start
+                    saved = self.record.seconds
             self.record.finished = self.progress >= 1
             self._validate(workers)
         self.save()
@@ -129,6 +130,7 @@ class Trainer:
             record.train_curve.append(Point(record.steps, record.samples, record.seconds, mean, rate))
             self._recent.clear()
         speed = record.seconds / record.samples
+        record.seconds = self._clock() - self._start
         self._report(
             f"step {record.steps} · {record.samples} examples · loss {loss:.4f} · norm {norm:.2f} · "
             f"rate {rate:.2e} · {speed:.2f} s each · {100 * self.progress:.1f} %",

@@ -9,8 +9,8 @@ import torch
 
 from scripts.training.packing import (
     Example,
+    Packs,
     TokenizedExample,
-    build_packs,
     common_prefix_length,
     group_by_columns,
     make_pack,
@@ -73,11 +73,13 @@ def test_groups_are_by_column_list_and_of_bounded_size() -> None:
     assert all(len(g) <= 3 and len({examples[i].cols for i in g}) == 1 for g in groups)
 
 
-def test_overlong_examples_are_left_out() -> None:
-    examples = [Example(str(i), ("a",), "{}") for i in range(3)]
-    tokenized = [*some_examples()[:2], TokenizedExample(tuple(range(90)), (1, 257))]
-    packs = build_packs(examples, tokenized, max_branches=8, max_tokens=40)
-    assert [p.num_branches for p in packs] == [2]
+def test_overlong_examples_are_left_out_but_no_pack_is_empty() -> None:
+    long, longer = (TokenizedExample(tuple(range(n)), (1, 257)) for n in (90, 95))
+    by_question = dict(zip("abcd", [*some_examples()[:2], long, longer], strict=True))
+    examples = [Example(q, ("x",) if q in "abc" else ("y",), "{}") for q in by_question]
+    packs = Packs(examples, lambda some: [by_question[e.nlq] for e in some], max_branches=8, max_tokens=40)
+    assert [p.num_branches for p in packs] == [2, 1]
+    assert packs.num_examples == 4
 
 
 def test_reads_queries_as_text_or_objects(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def make_trainer(base: Path, output: Path, record: RunRecord | None = None, **ch
     packs = [make_pack(examples), make_pack(examples[:1]), make_pack(examples[1:])]
     output.mkdir(exist_ok=True)
     return Trainer(
-        model, packs, packs[:1], output, settings(**changes), record or RunRecord({}, []),
+        model, packs, 6, packs[:1], output, settings(**changes), record or RunRecord({}, []),
         report=lambda text, progress: None, clock=Clock(),
     )  # fmt: skip
 
