@@ -10,6 +10,10 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+
+import numpy as np
+import torch
 
 from serving.errors import ServingError
 from serving.paged.block_manager import BlockManager
@@ -78,6 +82,49 @@ class FakeRunner:
         token, written_at = self.kv[self._slot(request, position)]
         assert written_at == position
         return token
+
+
+class HistoryModel:
+    """In place of `LlamaForCausalLM`: logits are random numbers seeded by what attention would see.
+
+    Its KV cache holds token ids, written and read through the metadata of the step.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self.config = SimpleNamespace(vocab_size=vocab_size)
+        self._block_size = 0
+
+    def allocate_kv_caches(self, num_blocks: int, block_size: int) -> list[torch.Tensor]:
+        self._block_size = block_size
+        return [torch.full((num_blocks * block_size,), -1, dtype=torch.int32)]
+
+    def forward(self, input_ids, positions, kv_caches, attention_metadata) -> torch.Tensor:
+        [cache] = kv_caches
+        metadata = attention_metadata
+        assert {t.dtype for t in (input_ids, positions, *vars(metadata).values())} == {torch.int32}
+        cache[metadata.slot_mapping] = input_ids
+        starts, hidden = metadata.query_start.tolist(), []
+        for i, length in enumerate(metadata.context_lens.tolist()):
+            blocks = metadata.block_tables[i][:, None] * self._block_size
+            slots = (blocks + torch.arange(self._block_size)).flatten()[:length]
+            history = cache[slots].tolist()
+            places = positions[starts[i] : starts[i + 1]].tolist()
+            assert places == list(range(length - len(places), length))
+            hidden += [seed_of(history[: place + 1]) for place in places]
+        return torch.tensor(hidden)[:, None]
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(np.stack([logits_of(h, self.config.vocab_size) for h in hidden.flatten()]))
+
+
+def seed_of(history: Sequence[int]) -> int:
+    """What the history model takes for a hidden state."""
+    return zlib.crc32(repr(list(history)).encode())
+
+
+def logits_of(seed: int, vocab_size: int) -> np.ndarray:
+    """What it makes of that."""
+    return np.random.default_rng(int(seed)).standard_normal(vocab_size, dtype=np.float32)
 
 
 class OracleDrafter:

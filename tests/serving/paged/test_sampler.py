@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.errors import GrammarError
@@ -116,6 +116,7 @@ def test_a_dead_end_fails_its_own_request_only():
     assert isinstance(output.failures["a"], GrammarError)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, VOCAB - 1), min_size=5, max_size=5), st.data())
 def test_any_draft_gives_a_prefix_of_the_plain_tokens(best, data):
     allowed = data.draw(st.lists(st.sets(st.integers(0, VOCAB - 1), min_size=1), min_size=5, max_size=5))
@@ -193,8 +194,9 @@ def test_bonus_and_recovered_tokens_follow_their_own_rows():
     assert chi_square(counts.ravel(), np.full(16, 1 / 16)) < 37.7  # p = 0.001 at 15
 
 
+@settings(deadline=None)
 @given(
-    st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=40),
+    st.lists(st.integers(-160, 160).map(lambda n: n / 8), min_size=2, max_size=40),  # with ties
     st.floats(0.05, 3),
     st.one_of(st.none(), st.integers(1, 50)),
     st.floats(0.05, 1),

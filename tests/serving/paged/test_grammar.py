@@ -1,0 +1,124 @@
+"""A grammar's state follows the tokens, goes back when asked, and never takes one that it forbids."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from serving.errors import GrammarError
+from serving.paged.grammar import GrammarCompiler
+from tests.tiny_tokenizers import byte_level
+
+JSON = 'start: "{\\"op\\": \\"" OP "\\"}"\nOP: "COUNT" | "SUM" | "COUNT_DISTINCT"\n'
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return byte_level()
+
+
+@pytest.fixture
+def compiler(tokenizer):
+    return GrammarCompiler(tokenizer, vocab_size=tokenizer.vocab_size + 12, cache_size=2)
+
+
+def ids(tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text, add_bos=False)
+
+
+def allowed(state, compiler) -> set[int]:
+    mask = np.zeros(-(-compiler._vocab_size // 32), np.int32)
+    state.fill_bitmask(mask)
+    return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
+
+
+def test_it_accepts_what_the_grammar_allows_up_to_the_first_wrong_token(compiler, tokenizer):
+    state = compiler.compile(JSON)
+    good, wrong = ids(tokenizer, '{"op": "SUM'), ids(tokenizer, "x")
+    assert state.validate(good + wrong) == len(good)
+    assert state.accept(good + wrong) == len(good)
+    assert state.accept(wrong) == 0
+    assert not state.is_complete
+    assert state.accept(ids(tokenizer, '"}')) > 0
+    assert state.is_complete
+
+
+def test_rollback_leaves_it_as_if_nothing_had_been_accepted(compiler, tokenizer):
+    state = compiler.compile(JSON)
+    tokens = ids(tokenizer, '{"op": "COUNT"}')
+    for keep in range(len(tokens)):
+        state.accept(tokens[:keep])
+        before = allowed(state, compiler)
+        state.accept(tokens[keep:])
+        assert state.is_complete
+        state.rollback(len(tokens) - keep)
+        assert not state.is_complete
+        assert allowed(state, compiler) == before
+        state.rollback(keep)
+
+
+def test_forced_tokens_are_the_text_that_must_come(compiler, tokenizer):
+    state = compiler.compile(JSON)
+    forced = state.forced_tokens()
+    assert '{"op": "COUNT'.startswith(tokenizer.decode(forced))
+    assert len(tokenizer.decode(forced)) > 4
+    assert state.accept(forced) == len(forced)
+    state.accept(ids(tokenizer, "SUM"))
+    assert tokenizer.decode(state.forced_tokens()) in ('"}', '"', "")
+
+
+def test_the_mask_agrees_with_accept(compiler, tokenizer):
+    state = compiler.compile(JSON)
+    state.accept(ids(tokenizer, '{"op": "COUNT'))
+    permitted = allowed(state, compiler)
+    for token_id in range(tokenizer.vocab_size):
+        assert state.validate([token_id]) == (token_id in permitted)
+    assert max(permitted) < tokenizer.vocab_size  # rows of padding are never allowed
+
+
+def test_the_end_token_is_allowed_where_the_text_may_end(compiler, tokenizer):
+    state = compiler.compile("start: /[a-z]+/")
+    eos = tokenizer.eos_token_ids[0]
+    assert eos not in allowed(state, compiler)
+    state.accept(ids(tokenizer, "abc"))
+    assert eos in allowed(state, compiler)
+    assert not state.is_complete
+    assert state.accept([eos]) == 1
+    assert state.is_complete
+
+
+def test_states_of_one_grammar_are_independent(compiler, tokenizer):
+    first, second = compiler.compile(JSON), compiler.compile(JSON)
+    first.accept(ids(tokenizer, '{"op'))
+    third = compiler.find(JSON)
+    assert allowed(second, compiler) == allowed(third, compiler) != allowed(first, compiler)
+
+
+@pytest.mark.parametrize("text", ["start: missing", "", 'start: "a', "start: /(/"])
+def test_a_grammar_that_does_not_compile_says_why(compiler, text):
+    with pytest.raises(GrammarError, match=r"does not compile: \S+"):
+        compiler.compile(text)
+    assert compiler.find(text) is None
+
+
+def test_the_grammars_used_last_are_remembered(compiler):
+    texts = [f'start: "{i}"' for i in range(3)]
+    for text in (texts[0], texts[1], texts[0], texts[2]):
+        compiler.compile(text)
+    assert [compiler.find(text) is not None for text in texts] == [True, False, True]
+
+
+def test_compiling_from_several_threads(compiler, tokenizer):
+    states = []
+    threads = [threading.Thread(target=lambda: states.append(compiler.compile(JSON))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    text = ids(tokenizer, '{"op": "SUM"}')
+    assert [state.accept(text) for state in states] == [len(text)] * 8
+
+
+def test_going_back_further_than_it_came_is_an_error(compiler):
+    with pytest.raises(GrammarError):
+        compiler.compile(JSON).rollback(1)
