@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import json
+from collections import Counter
 from typing import Any
 
 from honeycomb.errors import QuerySyntaxError, shorten
@@ -68,8 +69,7 @@ def _no_constant(name: str) -> None:
 def _object(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
         raise QuerySyntaxError(f"the key {shorten(twice)} is given twice; give it once")
     return value
 

@@ -129,10 +129,10 @@ def test_hostile_text_is_refused_within_50_ms(text):
 
 
 def _refusal_time(text):
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(InputError):
         parse_columns(text)
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 @given(st.text() | st.text(alphabet="['\"\\],a x u{("))
