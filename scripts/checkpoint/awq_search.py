@@ -22,6 +22,7 @@ from awq.utils.module import get_op_name
 from .awq_search_result import CLIP_STEPS, AwqSearchResult, ScaleGroup
 
 _BLOCK_TOKENS = 512  # AutoAWQ joins all texts and cuts them into blocks of this many tokens
+_SCALE_BLOCKS = 4  # enough to choose among 20 candidates; the finer clips are chosen on all blocks
 _MOST_SHRUNK = CLIP_STEPS // 2  # AutoAWQ clips to no less than half
 _ROWS_AT_ONCE = 128
 
@@ -34,8 +35,9 @@ class RecordingQuantizer(AwqQuantizer):  # type: ignore[misc]
         self.scale_groups: list[ScaleGroup] = []
         self.clip_steps: dict[str, Any] = {}
 
-    def _search_best_scale(self, module: Any, *args: Any, **kwargs: Any) -> Any:
-        before, after, scales = super()._search_best_scale(module, *args, **kwargs)
+    def _search_best_scale(self, module: Any, prev_op: Any, layers: Any, inp: Any, **kwargs: Any) -> Any:
+        some = inp[:_SCALE_BLOCKS]
+        before, after, scales = super()._search_best_scale(module, prev_op, layers, some, **kwargs)
         narrow = scales.to(torch.float16)
         prefix = self._prefix(module)
         self.scale_groups.append(
@@ -117,9 +119,9 @@ def search(
     )
     found: RecordingQuantizer = model.quantizer
     clip_steps = {name: np.asarray(steps) for name, steps in found.clip_steps.items()}
-    return AwqSearchResult(group_size, found.scale_groups, clip_steps, fingerprint)
+    return AwqSearchResult(group_size, found.scale_groups, clip_steps, fingerprint, _versions())
 
 
-def versions() -> dict[str, str]:
+def _versions() -> dict[str, str]:
     """What the search ran with."""
     return {name: metadata.version(name) for name in ("autoawq", "torch", "transformers")}

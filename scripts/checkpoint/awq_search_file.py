@@ -3,13 +3,12 @@
 Owns: its layout: scales in fp16, clip steps two to a byte, the rest as JSON in the metadata.
 Knows nothing of how the result is found or applied.
 
-    save_search_result(Path("quantization/model.safetensors"), result, {"autoawq": "0.2.9"})
+    save_search_result(Path("quantization/model.safetensors"), result)
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +36,14 @@ class _Tensors:
         return self._arrays[name]
 
 
-def save_search_result(path: Path, result: AwqSearchResult, made_with: Mapping[str, str]) -> None:
-    """Write the file; `made_with` tells a reader where it came from."""
+def save_search_result(path: Path, result: AwqSearchResult) -> None:
+    """Write the file."""
     arrays = {group.before + _SCALES: group.scales for group in result.scale_groups}
     arrays |= {name + _CLIP: _pack_nibbles(steps) for name, steps in result.clip_steps.items()}
     about = {
         "group_size": result.group_size,
         "fingerprint": result.fingerprint,
-        "made_with": dict(made_with),
+        "made_with": result.made_with,
         "scale_groups": {group.before: list(group.after) for group in result.scale_groups},
         "clip_shapes": {name: list(steps.shape) for name, steps in result.clip_steps.items()},
     }
@@ -68,7 +67,9 @@ def load_search_result(path: Path) -> AwqSearchResult:
             name: _unpack_nibbles(file.load(name + _CLIP), tuple(shape))
             for name, shape in about["clip_shapes"].items()
         }
-        return AwqSearchResult(about["group_size"], groups, clip_steps, about["fingerprint"])
+        return AwqSearchResult(
+            about["group_size"], groups, clip_steps, about["fingerprint"], about["made_with"]
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} is not a result of scripts/quantize_awq: {error!r}") from error
 

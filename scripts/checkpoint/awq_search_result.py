@@ -9,7 +9,7 @@ reproducible across machines; its result is small and committed, and applying it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +42,7 @@ class AwqSearchResult:
         scale_groups: found scales.
         clip_steps: [N, K // group_size] uint8, a step of the grid for each group of a linear layer.
         fingerprint: of the checkpoint it was found on; None fits any.
+        made_with: versions of what found it, for readers.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class AwqSearchResult:
         scale_groups: Sequence[ScaleGroup] = (),
         clip_steps: dict[str, Array] | None = None,
         fingerprint: str | None = None,
+        made_with: Mapping[str, str] | None = None,
     ) -> None:
         self.group_size = group_size
         self.scale_groups = tuple(scale_groups)
         self.clip_steps = clip_steps or {}
         self.fingerprint = fingerprint
+        self.made_with = dict(made_with or {})
         self._divisors = {group.before: group.scales.astype(np.float32) for group in scale_groups}
         self._multipliers = {
             name: group.scales.astype(np.float32) for group in scale_groups for name in group.after

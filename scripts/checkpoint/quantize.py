@@ -3,24 +3,47 @@
 Owns: which files an AWQ checkpoint has and what its config says. Knows nothing of where the
 unquantized checkpoint or the search came from.
 
-    write_awq(checkpoint, config, search, Path("out"))
+    write_awq_model(Path("out/model.safetensors"), checkpoint, search)
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from .atomic import partial_file, write_json
 from .awq_checkpoint import AwqCheckpoint, quantization_config
+from .awq_search_file import save_search_result
 from .awq_search_result import AwqSearchResult
+from .console import progress_bar
 from .errors import CheckpointError
-from .safetensors_io import write_safetensors
+from .safetensors_io import SafetensorsCheckpoint, write_safetensors
 from .tensors import Checkpoint, Fingerprinted, Progress, no_progress
 
 _COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json")
+
+
+def quantize_folder(
+    model: Path,
+    config: dict[str, Any],
+    output: Path,
+    search: Callable[[str], AwqSearchResult],
+    save_search: Path | None,
+) -> None:
+    """Search on a checkpoint folder, keep what was found if asked to, and write the AWQ folder.
+
+    `search` takes the fingerprint of the checkpoint.
+    """
+    source = SafetensorsCheckpoint(model)
+    result = search(Fingerprinted(source).fingerprint())
+    if save_search is not None:
+        save_search_result(save_search, result)
+    with progress_bar("Packing", source) as progress:
+        write_awq_model(output / "model.safetensors", source, result, progress)
+    write_companions(model, config, result.group_size, output)
 
 
 def write_awq_model(
@@ -37,9 +60,9 @@ def check_fingerprint(found: str, search: AwqSearchResult) -> None:
     """Raise unless the search result belongs to the checkpoint with this fingerprint."""
     if search.fingerprint not in (None, found):
         raise CheckpointError(
-            f"the AWQ search result belongs to the checkpoint {search.fingerprint}, these weights are {found}: "
-            "the base or the adapter has changed since. Run the search again (scripts/quantize_awq --help "
-            "says how), or pass --plain to round without it."
+            f"the AWQ search result belongs to the checkpoint {search.fingerprint}, these weights are "
+            f"{found}: the base or the adapter has changed since. Run the search again "
+            "(scripts/quantize_awq --help says how), or pass --plain to round without it."
         )
 
 
