@@ -1,0 +1,113 @@
+"""The repository's Python files and what they import, by reading them, never by running them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("serving", "honeycomb", "datagen", "scripts", "predict.py")
+
+
+@dataclass(frozen=True)
+class Module:
+    """A Python file, by the name that an import would give it."""
+
+    name: str
+    path: Path
+    tree: ast.Module
+
+    @cached_property
+    def imports(self) -> set[str]:
+        """Modules that any import statement names when the file runs, those inside functions too.
+
+        `from a import b` names `a.b` where that is a module of this repository, and `a` otherwise.
+        """
+        skipped = {id(inner) for block in self._typing_blocks() for inner in ast.walk(block)}
+        return {n for node in ast.walk(self.tree) if id(node) not in skipped for n in self._named_by(node)}
+
+    @cached_property
+    def all_imports(self) -> set[str]:
+        """The same and those for type checkers only."""
+        return {name for node in ast.walk(self.tree) for name in self._named_by(node)}
+
+    def _typing_blocks(self) -> Iterator[ast.If]:
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+                yield node
+
+    def _named_by(self, node: ast.AST) -> Iterator[str]:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = self._absolute(node)
+            for alias in node.names:
+                child = f"{base}.{alias.name}"
+                yield child if _file_of(child) is not None else base
+
+    def _absolute(self, node: ast.ImportFrom) -> str:
+        if node.level == 0:
+            return node.module or ""
+        package = self.name.split(".") if self.path.name == "__init__.py" else self.name.split(".")[:-1]
+        parts = package[: len(package) - node.level + 1]
+        return ".".join([*parts, node.module] if node.module else parts)
+
+
+@cache
+def modules(*folders: str) -> tuple[Module, ...]:
+    """Every Python file below these folders (or files), scripts without an ending included."""
+    return tuple(_module(path) for folder in folders for path in _python_files(ROOT / folder))
+
+
+def _python_files(top: Path) -> Iterator[Path]:
+    files = [top] if top.is_file() else sorted(top.rglob("*"))
+    for path in files:
+        if path.is_file() and "__pycache__" not in path.parts and _is_python(path):
+            yield path
+
+
+def _is_python(path: Path) -> bool:
+    if path.suffix:
+        return path.suffix == ".py"
+    with path.open("rb") as file:
+        first = file.readline()
+    return first.startswith(b"#!") and b"python" in first
+
+
+@cache
+def _module(path: Path) -> Module:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return Module(name, path, ast.parse(path.read_text(encoding="utf-8"), filename=str(path)))
+
+
+@cache
+def _file_of(name: str) -> Path | None:
+    base = ROOT.joinpath(*name.split("."))
+    candidates = (base.with_name(base.name + ".py"), base / "__init__.py")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def reachable(start: str) -> set[str]:
+    """All modules that importing `start` imports: its packages, and what those import in turn."""
+    by_name = {module.name: module for module in modules(*PRODUCT)}
+    found: set[str] = set()
+    todo = [start]
+    while todo:
+        name = todo.pop()
+        if name in found:
+            continue
+        found.add(name)
+        if "." in name:
+            todo.append(name.rpartition(".")[0])
+        if name in by_name:
+            todo.extend(by_name[name].imports)
+    return found
+
+
+def within(name: str, packages: tuple[str, ...]) -> bool:
+    """Whether a module is one of these or inside one of these."""
+    return any(name == package or name.startswith(package + ".") for package in packages)

@@ -1,0 +1,100 @@
+"""Every path of this repository that the docs name exists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.source_tree import ROOT
+
+DOCS = [
+    path
+    for path in (ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").glob("*.md")))
+    if path.is_file()
+]
+# Made by commands, so they may be absent in a fresh clone.
+MADE = ("weights/", "build/", ".venv")
+# Named by the docs, and somebody else's.
+NOT_OURS = {"run.py"}
+ENDINGS = (
+    ".py",
+    ".md",
+    ".yaml",
+    ".toml",
+    ".lock",
+    ".txt",
+    ".json",
+    ".jsonl",
+    ".png",
+    ".html",
+    ".cpp",
+    ".csv",
+)
+
+
+def named_paths(text: str) -> Iterator[str]:
+    """What looks like a path of ours: in backticks, or first on a line of a code block."""
+    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    inline = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    for words in (*inline, *(line for block in blocks for line in block.splitlines())):
+        first = re.match(r"\s*(?:\$ )?(?:\./)?([\w.-]+(?:/[\w.-]+)*/?)(?:::?[\w.]+)?(?=\s|$)", words)
+        if first is not None and _is_ours(first[1]):
+            yield first[1]
+
+
+def _is_ours(path: str) -> bool:
+    """A path that begins at the root, or the bare name of a Python file or a page."""
+    if path.startswith(MADE) or path in NOT_OURS:
+        return False
+    if "/" in path:
+        return (ROOT / path.split("/")[0]).exists() or path.endswith(ENDINGS)
+    return path.endswith((".py", ".md"))
+
+
+def exists(path: str) -> bool:
+    if "/" in path:
+        return (ROOT / path).exists()
+    folders = ("serving", "honeycomb", "datagen", "scripts", "tests", "docs", "adapters")
+    return (ROOT / path).exists() or any(any((ROOT / folder).rglob(path)) for folder in folders)
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_paths_in_the_docs_exist(page: Path) -> None:
+    missing = {path for path in named_paths(page.read_text(encoding="utf-8")) if not exists(path)}
+    assert missing == set()
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    missing = []
+    for page in DOCS:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if "://" not in target and not (page.parent / target).exists():
+                missing.append(f"{page.name}: {target}")
+    assert missing == []
+
+
+def test_paths_are_recognized() -> None:
+    text = (
+        "See `serving/types.py`, `serving/no_such.py:12`, `gone/away.py`, `types.py`, `a/b`, `run.py`,\n"
+        "`https://x.y/z.py`, `weights/any`, `/src/weights`, `scripts/nothing -i nlq=x`.\n"
+        "```\nscripts/missing --json\nserving/  engines\n  text about scripts/unseen\n```\n"
+    )
+    found = list(named_paths(text))
+    assert found == [
+        "serving/types.py",
+        "serving/no_such.py",
+        "gone/away.py",
+        "types.py",
+        "scripts/nothing",
+        "scripts/missing",
+        "serving/",
+    ]
+    assert [path for path in found if not exists(path)] == [
+        "serving/no_such.py",
+        "gone/away.py",
+        "scripts/nothing",
+        "scripts/missing",
+    ]
