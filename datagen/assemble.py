@@ -47,6 +47,8 @@ def assemble(rng: Random, *, held_out: bool) -> ColumnSet:
         chosen = _merge(chosen, rng.sample(domain, min(take, len(domain), size - len(chosen))))
     chosen = _merge(chosen, _clutter(rng, chosen))[:_MAX_SIZE]
     rng.shuffle(chosen)
+    if rng.random() < 0.12:
+        chosen.sort(key=lambda column: column.name)
     return ColumnSet(tuple(chosen), tuple(dict.fromkeys(used)))
 
 
@@ -69,7 +71,7 @@ def _core_columns(rng: Random, core: str, wanted: int) -> list[Column]:
 
 def _domain(rng: Random, held_out: bool, core: str) -> tuple[str, list[Column]]:
     """One vocabulary of the business, in some naming style."""
-    style = rng.choices(STYLES, (50, 18, 14, 6, 8, 4))[0]
+    style = rng.choices(STYLES, (49, 18, 14, 6, 8, 3, 2))[0]
     if core in {"camel", "seconds", "plain"} and rng.random() < 0.75:
         style = "camel" if core == "camel" else "snake"
     prefix = random_prefix(rng)

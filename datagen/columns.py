@@ -34,7 +34,7 @@ class Column:
     def groupable(self) -> bool:
         """Makes sense after `by`."""
         return self.kind in {"id", "enum", "op", "service", "method", "path", "status", "host", "env"} or (
-            self.kind in {"region", "version", "email", "url", "ip", "flag"}
+            self.kind in {"region", "version", "email", "url", "ip", "flag", "code"}
         )
 
 

@@ -41,7 +41,7 @@ def clause(t: Teller, column: Column) -> Condition:
         return _flag(t, column, col)
     if column.numeric or (column.kind == "status" and roll < 0.5):
         return _numeric(t, column, col)
-    if roll < (0.14 if column.kind == "id" else 0.27):
+    if roll < (0.14 if column.kind == "id" else 0.27) and column.kind != "text":
         return _several(t, column, col)
     if column.kind in {"text", "path", "url"} or (
         column.kind in {"op", "host", "email", "service"} and roll < 0.5
@@ -64,7 +64,7 @@ def _equal(t: Teller, column: Column, col: str) -> Condition:
 
 def _several(t: Teller, column: Column, col: str) -> Condition:
     values: dict[str, Value] = {}
-    for _ in range(t.rng.choice((2, 2, 3, 3, 4))):
+    for _ in range(t.rng.choice((2, 2, 2, 3, 3, 4))):
         value = sample_value(t.rng, column)
         values.setdefault(value.text, value)
     if len(values) < 2:

@@ -9,15 +9,13 @@ from random import Random
 from typing import Any
 
 from datagen.columns import ColumnSet
-from datagen.heads import HEADS
+from datagen.kinds import KINDS
 from datagen.noise import as_typed
 from datagen.phrasebook import Phrasebook, Style
-from datagen.ranks import RANKS
 from datagen.teller import Teller
 from honeycomb.errors import HoneycombError
 from honeycomb.query import canonical_json, parse_query
 
-_KINDS = HEADS | RANKS
 _TRIES = 40
 
 
@@ -56,21 +54,21 @@ def questions(rng: Random, columns: ColumnSet, style: Style, *, count: int, set_
 
 def _next_kind(rng: Random, kinds: list[str]) -> str:
     """By weight, but seldom a kind that this column list has had."""
-    names = list(_KINDS)
-    return rng.choices(names, [_KINDS[name][1] * (0.25 if name in kinds else 1) for name in names])[0]
+    names = list(KINDS)
+    return rng.choices(names, [KINDS[name].weight * (0.25 if name in kinds else 1) for name in names])[0]
 
 
 def _one(rng: Random, columns: ColumnSet, style: Style, kind: str, set_id: str) -> Example | None:
     teller = Teller(rng, columns, Phrasebook(rng, style))
-    sentence = _KINDS[kind][0](teller)
-    if not sentence:
+    sentence = KINDS[kind].ask(teller)
+    if not sentence or teller.before not in sentence:
         return None
     try:
         query = parse_query(json.dumps(teller.draft.query()), columns.names)
     except HoneycombError as error:
         raise AssertionError(f"{kind}: {sentence!r} has the wrong query {teller.draft.query()}") from error
     return Example(
-        nlq=as_typed(rng, sentence),
+        nlq=as_typed(rng, teller.front + sentence),
         cols=columns.names,
         query=json.loads(canonical_json(query)),
         category=kind,

@@ -8,25 +8,11 @@ from collections.abc import Callable
 from datagen.columns import Column
 from datagen.conditions import Condition
 from datagen.draft import Filter
+from datagen.implied import adjective_column, error_filter, root_filter
 from datagen.quantities import duration
 from datagen.teller import Teller, guard
 from datagen.values import sample_value
-from datagen.words import split_words, strip_units
-
-
-def error_filter(t: Teller) -> Filter | None:
-    """What "errors" means here: the error flag is true, else the status is 500 or more."""
-    if flag := t.role("error"):
-        return Filter(flag.name, "=", True)
-    if status := t.role("status"):
-        return Filter(status.name, ">=", 500)
-    return None
-
-
-def root_filter(t: Teller) -> Filter | None:
-    """Spans without a parent."""
-    parent = t.role("parent")
-    return Filter(parent.name, "does-not-exist") if parent else None
+from datagen.words import split_words
 
 
 def _errors_only(t: Teller) -> Condition | None:
@@ -104,12 +90,12 @@ def _only(t: Teller, kind: str) -> Column | None:
 
 def _adjective(t: Teller) -> Condition | None:
     """`that are cached`: a flag by its own word."""
-    column = t.pick(lambda c: c.kind == "flag" and c.role is None and not c.exact_only)
-    words = strip_units(split_words(column.name)) if column else ()
-    if not column or words[-1][-2:] not in {"ed", "ic", "ve"} or t.columns.resolve(words[-1]) != column.name:
+    column = adjective_column(t)
+    if not column:
         return None
     section, truth = ("flag_is", True) if t.chance(0.7) else ("flag_is_not", False)
-    return Condition((Filter(column.name, "=", truth),), t.say(section, adj=words[-1]), False)
+    text = t.say(section, adj=split_words(column.name)[-1])
+    return Condition((Filter(column.name, "=", truth),), text, False)
 
 
 def _named_value(t: Teller) -> Condition | None:

@@ -30,7 +30,6 @@ class Wants:
     time: float = 0.33
     limit: float = 0.06
     order: float = 0.05
-    may_be_any: bool = True
 
 
 def modifiers(t: Teller, wants: Wants) -> str:
@@ -62,13 +61,13 @@ def _by(t: Teller) -> str:
 def _conditions(t: Teller, wants: Wants) -> str:
     counts, weights = zip(*((n, w) for n, w in _FILTER_COUNTS if n >= wants.min_filters), strict=True)
     count = t.rng.choices(counts, weights)[0]
-    if count >= 2 and wants.may_be_any and not t.draft.filters and t.chance(0.3):
+    if count >= 2 and not t.draft.filters and t.chance(0.3):
         return _any_of(t, count)
     found: list[Condition] = []
     for _ in range(count):
         condition = idiom(t) if t.chance(0.5) else None
         if condition is None:
-            column = t.pick(lambda c: c.kind not in {"ts"})
+            column = t.pick_filter()
             condition = clause(t, column) if column else None
         if condition:
             t.draft.filters += condition.filters
@@ -103,7 +102,7 @@ def _any_of(t: Teller, count: int) -> str:
     texts: list[str] = []
     for _ in range(count):
         condition = _or_idiom(t) if t.chance(0.3) else None
-        column = None if condition else t.pick(lambda c: c.kind not in {"ts"})
+        column = None if condition else t.pick_filter()
         condition = clause(t, column) if column else condition
         if condition and len(condition.filters) == 1 and condition.filters[0].op not in {"in", "not-in"}:
             t.draft.filters += condition.filters
@@ -144,6 +143,9 @@ def _when(t: Teller) -> str:
     counted = span(t.rng, counted=True)
     assert plain.value == counted.value
     t.draft.times["time_range"] = int(plain.value)
+    if t.chance(0.12):
+        t.front = t.say("time_front", t=plain.text, ta=counted.text)
+        return ""
     return t.say("time", t=plain.text, ta=counted.text)
 
 
@@ -174,7 +176,8 @@ def _granularity(t: Teller) -> str:
     count, unit = t.rng.choice(fitting)
     t.draft.times["granularity"] = count * seconds[unit]
     t.draft.features.add("granularity")
-    text = f"1 {unit}" if count == 1 else span_text(t.rng, count, unit).removesuffix("s")
+    text = f"1 {unit}" if count == 1 else span_text(t.rng, count, unit)
+    text = text.removesuffix("s") if text[-2].isalpha() else text
     return t.say("granularity", t=text)
 
 

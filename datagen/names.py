@@ -4,7 +4,7 @@ from random import Random
 
 from datagen.words import split_words
 
-STYLES = ("plain", "app", "snake", "camel", "prefix", "kebab")
+STYLES = ("plain", "app", "snake", "camel", "prefix", "kebab", "title")
 _PREFIXES = ("svc", "meta", "attr", "custom", "labels", "ctx", "tags", "x", "event", "data", "fields", "otel")
 
 
@@ -17,6 +17,8 @@ def restyle(name: str, style: str, prefix: str = "svc") -> str:
         return f"{prefix}.{name}"
     if style == "snake":
         return "_".join(words)
+    if style == "title":
+        return " ".join(word.capitalize() for word in words)
     if style == "kebab":
         return "-".join(words)
     if style == "camel":

@@ -10,7 +10,8 @@ from random import Random
 _GUARDED = re.compile("(\x02[^\x03]*\x03)")
 _WORD = re.compile(r"[a-z]{5,}")
 _GREETINGS = ("hey, ", "hi, ", "please ", "pls ", "hello! ", "ok ", "so, ", "hey honeycomb, ")
-_THANKS = (" please", " pls", " thanks", "!", " thx", " :)", " asap", "...")
+_THANKS = (" please", " pls", " thanks", "!", " thx", " :)", " asap", "...", " right now", " recently")
+_SYLLABLES = ("em", "is", "sing", "do", "ra", "kel", "vo", "tri", "ban", "ops", "lu", "mar", "zen", "pro")
 _TAGS = (
     "EMISSING",
     "DOGFOOD",
@@ -44,7 +45,7 @@ def as_typed(rng: Random, text: str) -> str:
     if rng.random() < 0.04:
         text = rng.choice(_GREETINGS) + text
     if rng.random() < 0.012:
-        text = f"{rng.choice(_TAGS)} {text}"
+        text = f"{rng.choice(_TAGS) if rng.random() < 0.4 else _made_up_tag(rng)} {text}"
     if rng.random() < 0.03 and not text.endswith(("?", ".")):
         text += rng.choice(_THANKS)
     text = _outside(text, lambda part: _style(rng, part)) if rng.random() < 0.04 else text
@@ -52,6 +53,11 @@ def as_typed(rng: Random, text: str) -> str:
         text = _typo(rng, text)
     text = _case(rng, text)
     return text.replace("\x02", "").replace("\x03", "")
+
+
+def _made_up_tag(rng: Random) -> str:
+    """The name of a team or dataset in front of a question; it means nothing for the query."""
+    return "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(2, 4))).upper() + rng.choice(("", "", ":"))
 
 
 def _outside(text: str, change: Callable[[str], str]) -> str:

@@ -44,7 +44,21 @@ _SPANS = {
 _SPAN_WEIGHTS = (1, 26, 32, 24, 11, 4)
 _SHORT = {"second": "s", "minute": "m", "hour": "h", "day": "d", "week": "w"}
 _ABBREVIATED = {"second": "sec", "minute": "min", "hour": "hr"}
-_WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+_WORDS = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+]
 
 
 def whole(number: float) -> int | float:

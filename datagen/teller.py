@@ -24,10 +24,45 @@ _EVENTS = (
     ("record", 2),
 )
 _VAGUE = frozenset(
-    {"id", "ids", "ms", "us", "ns", "s", "min", "b", "kb", "mb", "is", "has", "was", "v2", "old"}
+    {
+        "id",
+        "ids",
+        "ms",
+        "us",
+        "ns",
+        "s",
+        "min",
+        "b",
+        "kb",
+        "mb",
+        "pct",
+        "usd",
+        "kg",
+        "total",
+        "value",
+        "is",
+        "has",
+        "was",
+        "v2",
+        "old",
+    }
 )
 _TOO_GENERAL = frozenset({"name", "names", "key", "value", "code", "number", "type", "count", "address"})
 _MAIN_ROLES = frozenset({"service", "route", "name", "method", "status", "host", "region", "env", "user"})
+_ATTRIBUTES = frozenset(
+    {"status", "state", "tier", "region", "email", "version", "method", "host", "path", "url"}
+)
+_ATTRIBUTES |= {
+    "country",
+    "reason",
+    "source",
+    "category",
+    "model",
+    "carrier",
+    "provider",
+    "currency",
+    "owner",
+}
 
 
 def _is_tracing(column: Column) -> bool:
@@ -47,6 +82,8 @@ class Teller:
         self.columns = columns
         self.book = book
         self.draft = Draft()
+        self.front = ""
+        self.before = ""
         self.event = rng.choices([e for e, _ in _EVENTS], [w for _, w in _EVENTS])[0]
         if columns.resolve(self.event) or columns.resolve(plural(self.event)):
             self.event = "event"  # otherwise "requests" could mean a column
@@ -57,7 +94,8 @@ class Teller:
 
     def say(self, section: str, **slots: str) -> str:
         """A phrase, with the words for events filled in."""
-        return self.book.say(section, event=self.event, events=plural(self.event), **slots)
+        before = f"{self.before} " if self.before else ""
+        return self.book.say(section, event=before + self.event, events=before + plural(self.event), **slots)
 
     def role(self, role: str) -> Column | None:
         """The column with this role, if the dataset has it."""
@@ -81,14 +119,22 @@ class Teller:
             main_share=main_share,
         )
 
+    def pick_filter(self) -> Column | None:
+        """A column for a condition; whose ids are those of tracing is seldom asked."""
+        rare = self.chance(0.3)
+        return self.pick(lambda c: c.kind != "ts" and (rare or not _is_tracing(c)))
+
     def mention(self, column: Column, *, many: bool = False, exact_share: float = 0.36) -> str:
         """Words for a column: its name, a part of it or a synonym."""
-        if not self.chance(exact_share):
-            options = self._phrases(column)
-            if options:
-                phrase = self.rng.choice(options)
-                return plural(phrase) if many else phrase
-        return self.exact(column)
+        phrase = self.phrase(column) if not self.chance(exact_share) else None
+        if phrase is None:
+            return self.exact(column)
+        return plural(phrase) if many else phrase
+
+    def phrase(self, column: Column) -> str | None:
+        """Words for a column other than its name, where any mean only this one."""
+        options = self._phrases(column)
+        return self.rng.choice(options) if options else None
 
     def exact(self, column: Column) -> str:
         """The name itself, now and then in other case or in quotes."""
@@ -120,9 +166,15 @@ class Teller:
         if column.exact_only:
             return []
         words = split_words(column.name)
-        phrases = [" ".join(words[start:]) for start in range(len(words))]
+        phrases = [" ".join(words[start:]) for start in range(max(1, len(words) - 1))]
+        phrases += [words[-1]] if words[-1] in _ATTRIBUTES else []
         phrases += [last_part(column.name)] if "." in column.name else []
         phrases += [" ".join(strip_units(words)), " ".join(strip_units(split_words(last_part(column.name))))]
         phrases += 2 * [*column.strong, *column.synonyms] + list(column.weak)
         vague = _VAGUE | (_TOO_GENERAL - {column.name})
-        return [p for p in phrases if p and p not in vague and self.columns.resolve(p) == column.name]
+        return [p for p in phrases if p and p not in vague and self._means(p, column)]
+
+    def _means(self, phrase: str, column: Column) -> bool:
+        """Whether the phrase means the column, and means no other without its unit ("latency ms")."""
+        bare = " ".join(strip_units(split_words(phrase)))
+        return self.columns.resolve(phrase) == column.name and self.columns.resolve(bare) in {column.name, None}

@@ -12,30 +12,151 @@ from datagen.columns import Column
 
 Scalar = str | int | float | bool
 
-_NAMES = (
-    ["checkout", "cart", "payment", "auth", "search", "catalog", "user", "order", "billing", "email", "ingest", "gateway", "pricing", "fraud"]
-)
-_NAMES += (
-    ["inventory", "shipping", "recommendation", "profile", "session", "frontend", "api", "web", "notification", "report", "export"]
-)
+_NAMES = [
+    "checkout",
+    "cart",
+    "payment",
+    "auth",
+    "search",
+    "catalog",
+    "user",
+    "order",
+    "billing",
+    "email",
+    "ingest",
+    "gateway",
+    "pricing",
+    "fraud",
+]
+_NAMES += [
+    "inventory",
+    "shipping",
+    "recommendation",
+    "profile",
+    "session",
+    "frontend",
+    "api",
+    "web",
+    "notification",
+    "report",
+    "export",
+]
 _SUFFIXES = ("service", "api", "worker", "svc", "backend", "proxy", "server", "")
-_WORDS = ["alpha", "zeta", "acme", "nova", "delta", "orbit", "falcon", "maple", "ember", "quartz", "lunar", "pixel", "cobalt", "harbor", "comet"]
-_WORDS += ["blue", "north", "test", "demo", "main", "legacy", "canary", "temp", "core", "edge", "primary", "shadow", "bulk"]
-_PEOPLE = ["alice", "bob", "carol", "dave", "erin", "frank", "grace", "heidi", "ivan", "judy", "mallory", "olivia", "peggy", "sam", "trent"]
+_WORDS = [
+    "alpha",
+    "zeta",
+    "acme",
+    "nova",
+    "delta",
+    "orbit",
+    "falcon",
+    "maple",
+    "ember",
+    "quartz",
+    "lunar",
+    "pixel",
+    "cobalt",
+    "harbor",
+    "comet",
+]
+_WORDS += [
+    "blue",
+    "north",
+    "test",
+    "demo",
+    "main",
+    "legacy",
+    "canary",
+    "temp",
+    "core",
+    "edge",
+    "primary",
+    "shadow",
+    "bulk",
+]
+_PEOPLE = [
+    "alice",
+    "bob",
+    "carol",
+    "dave",
+    "erin",
+    "frank",
+    "grace",
+    "heidi",
+    "ivan",
+    "judy",
+    "mallory",
+    "olivia",
+    "peggy",
+    "sam",
+    "trent",
+]
 _MAIL = ("example.com", "acme.io", "gmail.com", "test.org", "corp.net")
-_PATHS = ["users", "orders", "cart", "items", "login", "search", "products", "checkout", "health", "status", "invoices", "sessions"]
-_REGIONS = (
-    ["us-east-1", "us-west-2", "eu-west-1", "eu-central-1", "ap-southeast-2", "us-central1", "europe-west4", "sa-east-1"]
-)
+_PATHS = [
+    "users",
+    "orders",
+    "cart",
+    "items",
+    "login",
+    "search",
+    "products",
+    "checkout",
+    "health",
+    "status",
+    "invoices",
+    "sessions",
+]
+_REGIONS = [
+    "us-east-1",
+    "us-west-2",
+    "eu-west-1",
+    "eu-central-1",
+    "ap-southeast-2",
+    "us-central1",
+    "europe-west4",
+    "sa-east-1",
+]
 _ENVS = ("production", "staging", "prod", "dev", "development", "test", "qa", "canary")
-_MESSAGES = (
-    ["timeout", "connection refused", "not found", "null pointer", "deadlock", "permission denied", "out of memory", "retry"]
-)
-_MESSAGES += (
-    ["invalid token", "rate limit", "disk full", "broken pipe", "panic", "unauthorized", "EOF", "certificate", "failed to"]
-)
-_OPERATIONS = ["GET", "HTTP GET", "GET /cart", "SELECT orders", "redis.get", "handleRequest", "render_template", "fetchUser"]
-_OPERATIONS += ["POST /checkout", "processOrder", "kafka.publish", "grpc.client", "auth.verify", "db.query", "poll"]
+_MESSAGES = [
+    "timeout",
+    "connection refused",
+    "not found",
+    "null pointer",
+    "deadlock",
+    "permission denied",
+    "out of memory",
+    "retry",
+]
+_MESSAGES += [
+    "invalid token",
+    "rate limit",
+    "disk full",
+    "broken pipe",
+    "panic",
+    "unauthorized",
+    "EOF",
+    "certificate",
+    "failed to",
+]
+_OPERATIONS = [
+    "GET",
+    "HTTP GET",
+    "GET /cart",
+    "SELECT orders",
+    "redis.get",
+    "handleRequest",
+    "render_template",
+    "fetchUser",
+]
+_OPERATIONS += [
+    "POST /checkout",
+    "processOrder",
+    "kafka.publish",
+    "grpc.client",
+    "auth.verify",
+    "db.query",
+    "poll",
+]
 _STATUSES = (200, 201, 204, 301, 302, 304, 400, 401, 403, 404, 409, 422, 429, 500, 502, 503, 504)
 _METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "GET", "POST", "HEAD", "OPTIONS")
 
@@ -90,6 +211,9 @@ def _text(rng: Random, column: Column) -> str:
         "version": lambda: (
             f"{rng.choice(('', '', 'v'))}{rng.randint(0, 9)}.{rng.randint(0, 30)}.{rng.randint(0, 20)}"
         ),
+        "code": lambda: str(
+            rng.choice((0, 1, 2, 3, 4, 7, 12, 25, 80, 443, 5432, 8080, rng.randint(1, 9999)))
+        ),
         "ts": lambda: str(rng.randint(1_690_000_000, 1_760_000_000)),
     }
     return simple[kind]() if kind in simple else number_text(rng, kind)
@@ -105,7 +229,8 @@ def number_text(rng: Random, kind: str) -> str:
         )
     if rng.random() < 0.35:
         return str(rng.randint(2, 3000))
-    return str(rng.choice((0, 1, 2, 3, 4, 5, 10, 20, 25, 50, 100, 200, 256, 500, 1000, 2000, 5000, 10000)))
+    number = rng.choice((0, 1, 2, 3, 4, 5, 10, 20, 25, 50, 100, 200, 256, 500, 1000, 2000, 5000, 10_000))
+    return str(number if number or kind in {"num", "count"} else 1)
 
 
 def service_name(rng: Random) -> str:
@@ -138,7 +263,7 @@ def _made_up(rng: Random) -> str:
 def _identifier(rng: Random, detail: str) -> str:
     kind, _, prefix = detail.partition(":")
     if kind == "uuid":
-        return str(UUID(int=rng.getrandbits(128))) if rng.random() < 0.4 else f"{rng.getrandbits(32):08x}"
+        return str(UUID(int=rng.getrandbits(128))) if rng.random() < 0.25 else f"{rng.getrandbits(32):08x}"
     if kind == "hex":
         return f"{rng.getrandbits(64) | 1 << 60:016x}"[: rng.choice((6, 8, 16))] + rng.choice("abcdef")
     if kind == "prefix":
