@@ -26,7 +26,8 @@ _SHA256 = r"^sha256:[0-9a-f]{64}$"
 def _check_relative(path: str) -> str:
     """A path that stays inside its folder on every system, written the one way."""
     parts = path.split("/")
-    if not path or "\\" in path or "\0" in path or ":" in parts[0] or {"", ".", ".."} & set(parts):
+    odd = any(ord(character) < 32 or character == "\\" for character in path)
+    if odd or ":" in parts[0] or {"", ".", ".."} & set(parts):
         raise ValueError(f"{path!r} is not a plain relative path")
     return str(PurePosixPath(path))
 
