@@ -77,8 +77,8 @@ class EngineCore:
             if request_id in self._streams:
                 message = f"request_id {request_id!r} is in flight already; choose another"
                 raise InvalidRequestError(message)
-            if len(self._streams) >= self._max_in_flight:
-                message = f"{len(self._streams)} requests run or wait, which is the limit; try again later"
+            if len(self._streams) - len(self._probes) >= self._max_in_flight:
+                message = f"{self._max_in_flight} requests run or wait, which is the limit; try again later"
                 raise EngineBusyError(message)
             self._streams[request_id] = stream
         return stream

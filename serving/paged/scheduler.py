@@ -143,7 +143,8 @@ class Scheduler:
     def _reserve_for_drafts(self) -> int:
         """Tokens that prompts must leave to the drafts of requests that are decoding."""
         ready = sum(r.num_tokens - r.num_computed_tokens == 1 for r in self._running)
-        return min(ready * self._max_draft_tokens, self._max_num_batched_tokens // 2)
+        spare = max(0, self._max_num_batched_tokens - len(self._running))
+        return min(ready * self._max_draft_tokens, spare // 2)
 
     def _schedule_running(self, output: SchedulerOutput, budget: int) -> None:
         index = 0

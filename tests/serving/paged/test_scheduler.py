@@ -134,8 +134,8 @@ def test_drafts_and_prompts_leave_room_for_each_other():
     harness.step()
     harness.add("b", make_prompt(40, 1), 5)
     first, second = harness.step().scheduled
-    assert (first.num_tokens, len(first.draft_token_ids)) == (1, 16)
-    assert (second.num_tokens, len(second.draft_token_ids)) == (15, 0)
+    assert (first.num_tokens, len(first.draft_token_ids)) == (1, 15)
+    assert (second.num_tokens, len(second.draft_token_ids)) == (16, 0)
 
 
 def test_drafts_share_equally_and_take_no_block_that_a_known_token_needs():
