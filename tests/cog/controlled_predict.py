@@ -19,10 +19,12 @@ CONTROL = Path(os.environ["CONTROL"])
 
 
 class ControlledPredictor(Predictor):
-    """As Predictor, but the answer repeats the question as a filter's value."""
+    """As Predictor; a fake engine is replaced by one that repeats the question as a filter's value."""
 
     def setup(self) -> None:
         super().setup()
+        if self.engine.name != "fake":
+            return
         self.engine.close()
         self.engine = FakeEngine(
             self.tokenizer,

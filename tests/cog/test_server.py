@@ -1,0 +1,260 @@
+"""The real Cog server around the Predictor: what clients see. The engine is a fake with real queues."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from honeycomb.prompt import build_prompt
+from honeycomb.query import parse_query
+from tests.cog.cog_server import ROOT, CogServer, make_tiny_weights
+from tests.tiny_tokenizers import byte_level
+
+pytestmark = pytest.mark.server
+
+CONCURRENCY = 32
+COLUMNS = ["service.name", "order.cancelled"]
+LONG = "why is " + "a very long question " * 10 + "slow"  # seconds of answer
+
+
+class Control:
+    """What ControlledPredictor does and tells; see there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def stats(self, server: CogServer) -> dict[str, int]:
+        server.health()
+        return json.loads((self.folder / "stats.json").read_text())
+
+    def wait_until_idle(self, server: CogServer, seconds: float = 5) -> None:
+        deadline = time.monotonic() + seconds
+        while (stats := self.stats(server))["num_running"] + stats["num_waiting"]:
+            assert time.monotonic() < deadline, f"the engine still works: {stats}"
+            time.sleep(0.05)
+        assert stats["num_free_blocks"] == stats["num_blocks"]
+
+
+def start(folder: Path, control: Control) -> CogServer:
+    env = make_tiny_weights(folder) | {
+        "ENGINE": "fake",
+        "CONTROL": str(control.folder),
+        "MAX_NUM_SEQS": str(CONCURRENCY),
+        "STEP_SECONDS": "0.01",
+    }
+    reference = "tests/cog/controlled_predict.py:ControlledPredictor"
+    return CogServer(reference, env=env, log=folder / "server.log", concurrency=CONCURRENCY)
+
+
+@pytest.fixture(scope="module")
+def control(tmp_path_factory: pytest.TempPathFactory) -> Control:
+    return Control(tmp_path_factory.mktemp("control"))
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, control: Control) -> Iterator[CogServer]:
+    with start(tmp_path_factory.mktemp("server"), control) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared: CogServer, control: Control) -> Iterator[CogServer]:
+    """The module's server; each test leaves it idle."""
+    yield shared
+    control.wait_until_idle(shared)
+
+
+def read_stream(server: CogServer, prediction_id: str, nlq: str) -> list[tuple[str, Any, float]]:
+    with server.stream(prediction_id, nlq=nlq, cols=str(COLUMNS)) as events:
+        return list(events)
+
+
+def test_the_query_arrives_while_it_is_written(server):
+    events = read_stream(server, "live", "how many orders were there?")
+    chunks = [(data["chunk"], when) for name, data, when in events if name == "output"]
+    last, end = next((data, when) for name, data, when in events if name == "completed")
+    assert len(chunks) > 20
+    assert end - chunks[0][1] > 0.3, "the first chunk came with the last"
+    assert last["status"] == "succeeded"
+    assert last["output"] == [chunk for chunk, _ in chunks]
+    query = parse_query("".join(last["output"]), COLUMNS)
+    assert query.filters[0].value == "how many orders were there?"
+    assert query.orders[0].op == "COUNT"
+
+
+def test_as_many_predictions_as_slots_run_at_the_same_time_each_with_its_own_answer_and_metrics(server):
+    questions = [f"question {number}{' more' * number}?" for number in range(CONCURRENCY)]
+    with ThreadPoolExecutor(CONCURRENCY) as pool:
+        streams = list(pool.map(lambda q: read_stream(server, f"all-{len(q)}", q), questions))
+    begins = [next(when for name, _, when in events if name == "output") for events in streams]
+    ends = [events[-1][2] for events in streams]
+    assert max(begins) < min(ends), "one waited for another"
+    tokenizer = byte_level()
+    for question, events in zip(questions, streams, strict=True):
+        prediction = events[-1][1]
+        assert parse_query("".join(prediction["output"]), COLUMNS).filters[0].value == question
+        prompt = build_prompt(question, COLUMNS, "columns-first")
+        metrics = prediction["metrics"]
+        assert metrics["input_token_count"] == len(tokenizer.encode(prompt))
+        assert metrics["model_passes"] == metrics["output_token_count"] + 1
+        assert 0 < metrics["time_to_first_token"] < metrics["predict_time"]
+        assert metrics["tokens_per_second"] > 0
+
+
+def test_cancel_ends_the_prediction_and_frees_the_engine(server, control):
+    with server.stream("cancel-me", nlq=LONG, cols=str(COLUMNS)) as events:
+        for name, _, _ in events:
+            if name == "output":
+                break
+        assert control.stats(server)["num_running"] == 1
+        assert server.client.post("/predictions/cancel-me/cancel").status_code == 200
+        *_, (name, prediction, _) = events
+    assert (name, prediction["status"]) == ("completed", "canceled")
+    control.wait_until_idle(server, seconds=2)
+
+
+def test_half_of_many_cancelled_leaves_the_others_whole(server, control):
+    def predict(number: int) -> dict[str, Any]:
+        return read_stream(server, f"half-{number}", f"{LONG} {number}")[-1][1]
+
+    with ThreadPoolExecutor(CONCURRENCY) as pool:
+        futures = [pool.submit(predict, number) for number in range(CONCURRENCY)]
+        while control.stats(server)["num_running"] < CONCURRENCY:
+            time.sleep(0.05)
+        for number in range(0, CONCURRENCY, 2):
+            server.client.post(f"/predictions/half-{number}/cancel")
+        predictions = [future.result() for future in futures]
+    assert {p["status"] for p in predictions[::2]} == {"canceled"}
+    for number, prediction in list(enumerate(predictions))[1::2]:
+        query = parse_query("".join(prediction["output"]), COLUMNS)
+        assert query.filters[0].value == f"{LONG} {number}"
+
+
+def test_a_client_that_goes_away_frees_the_engine(server, control):
+    with server.stream("leave", nlq=LONG, cols=str(COLUMNS)) as events:
+        for name, _, _ in events:
+            if name == "output":
+                break
+        assert control.stats(server)["num_running"] == 1
+    control.wait_until_idle(server, seconds=3)
+
+
+def test_one_more_than_the_slots_is_refused_at_once(server, control):
+    with ThreadPoolExecutor(CONCURRENCY) as pool:
+        futures = [pool.submit(read_stream, server, f"full-{n}", LONG) for n in range(CONCURRENCY)]
+        while control.stats(server)["num_running"] < CONCURRENCY:
+            time.sleep(0.05)
+        started = time.monotonic()
+        refused = server.post(nlq="one more", cols="a")
+        assert (refused.status_code, time.monotonic() - started < 0.5) == (409, True)
+        for number in range(CONCURRENCY):
+            server.client.post(f"/predictions/full-{number}/cancel")
+        assert {future.result()[-1][1]["status"] for future in futures} == {"canceled"}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "field", "message"),
+    [
+        ({"cols": "a"}, "nlq", "required"),
+        ({"nlq": "a"}, "cols", "required"),
+        ({"nlq": 5, "cols": "a"}, "nlq", "string"),
+        ({"nlq": "a", "cols": ["a"]}, "cols", "string"),
+        ({"nlq": "a", "cols": "a", "max_tokens": 0}, "max_tokens", "minimum of 1"),
+        ({"nlq": "a", "cols": "a", "max_tokens": 2501}, "max_tokens", "maximum of 2500"),
+        ({"nlq": "a", "cols": "a", "max_tokens": "many"}, "max_tokens", "integer"),
+        ({"nlq": "a", "cols": "a", "seed": -1}, "seed", "minimum of 0"),
+    ],
+)
+def test_an_input_outside_the_schema_is_422_and_names_it(server, inputs, field, message):
+    response = server.post(**inputs)
+    assert response.status_code == 422
+    (detail,) = response.json()["detail"]
+    assert detail["loc"] == ["body", "input", field]
+    assert message in detail["msg"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"nlq": " ", "cols": "a"}, "nlq: is blank"),
+        ({"nlq": "a" * 2001, "cols": "a"}, "nlq: 2,001 characters, the limit is 2,000"),
+        ({"nlq": "a", "cols": "['order.cancelled', "}, "cols: item 2 does not parse"),
+        ({"nlq": "a", "cols": "['order.cancelled' 'CancelledError']"}, "cols: item 1"),
+        ({"nlq": "a", "cols": ",".join(f"c{n}" for n in range(1001))}, "cols: over 1,000 names"),
+        (
+            {"nlq": "a", "cols": ",".join("x" * 100 + str(n) for n in range(99))},
+            "nlq and cols: the prompt has",
+        ),
+        ({"nlq": "a", "cols": "a", "max_tokens": 5}, "max_tokens: the query was not complete after 5 tokens"),
+    ],
+)
+def test_an_input_that_cannot_be_answered_fails_with_its_name_and_limit(server, inputs, message):
+    """Also with "cancelled" in it, which Cog would take for a cancelled prediction elsewhere."""
+    prediction = server.post(**inputs).json()
+    assert prediction["status"] == "failed"
+    assert message in prediction["error"]
+
+
+def test_a_whole_number_written_as_a_float_is_one(server):
+    """JSON schema takes 400.0 for an integer, and Cog passes a float on."""
+    prediction = server.post(nlq="a", cols="a", max_tokens=400.0, seed=0.0).json()
+    assert prediction["status"] == "succeeded"
+
+
+def test_the_same_id_again_joins_the_prediction_in_flight(server, control):
+    stream = threading.Thread(target=read_stream, args=(server, "twice", LONG))
+    stream.start()
+    while not control.stats(server)["num_running"]:
+        time.sleep(0.02)
+    body = {"id": "twice", "input": {"nlq": LONG, "cols": str(COLUMNS)}}
+    answers = [server.client.put("/predictions/twice", json=body) for _ in range(20)]
+    assert {answer.status_code for answer in answers} == {202}
+    assert control.stats(server)["num_running"] == 1
+    server.client.post("/predictions/twice/cancel")
+    stream.join(10)
+
+
+def test_the_server_serves_the_schema_that_is_checked_in(server):
+    checked_in = json.loads((ROOT / ".cog" / "openapi_schema.json").read_text())
+    assert server.client.get("/openapi.json").json() == checked_in
+
+
+def test_a_dead_engine_fails_what_waits_and_the_health_check(tmp_path):
+    control = Control(tmp_path)
+    with start(tmp_path, control) as server:
+        assert server.health()["status"] == "READY"
+        with ThreadPoolExecutor(4) as pool:
+            futures = [pool.submit(read_stream, server, f"doomed-{n}", LONG) for n in range(4)]
+            while control.stats(server)["num_running"] < 4:
+                time.sleep(0.02)
+            (tmp_path / "kill").touch()
+            killed = time.monotonic()
+            health = server.wait_for("UNHEALTHY", seconds=5)
+            predictions = [future.result(timeout=10)[-1][1] for future in futures]
+        assert "the engine was killed" in health["user_healthcheck_error"]
+        assert time.monotonic() - killed < 10
+        assert {p["status"] for p in predictions} == {"failed"}
+        assert "the engine was killed" in server.post(nlq="a", cols="a").json()["error"]
+
+
+def test_sigterm_finishes_what_is_in_flight_and_ends_well(tmp_path):
+    control = Control(tmp_path)
+    with start(tmp_path, control) as server, ThreadPoolExecutor(CONCURRENCY) as pool:
+        futures = [pool.submit(read_stream, server, f"drain-{n}", f"drain {n}") for n in range(CONCURRENCY)]
+        while control.stats(server)["num_running"] < CONCURRENCY:
+            time.sleep(0.02)
+        server.process.send_signal(signal.SIGTERM)
+        predictions = [future.result(timeout=30)[-1][1] for future in futures]
+        assert server.process.wait(10) == 0
+        assert {p["status"] for p in predictions} == {"succeeded"}
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"http://127.0.0.1:{server.port}/health-check")
