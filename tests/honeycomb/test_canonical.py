@@ -85,6 +85,13 @@ def test_separators_and_characters_are_those_models_learn():
     assert canonical_json(parse_query(text, None)) == text
 
 
+def test_a_float_becomes_an_integer_only_while_it_can_be_no_other():
+    values = [2.0**53, 2.0**53 + 2, -(2.0**53), 1e300, -0.0]
+    query = {"filters": [{"column": "a", "op": "in", "value": values}]}
+    expected = "[9007199254740992, 9007199254740994.0, -9007199254740992, 1e+300, 0]"
+    assert expected in canonical_json(parse_query(json.dumps(query), None))
+
+
 def key(**query):
     return comparison_key(parse_query(json.dumps(query), None))
 
