@@ -68,7 +68,10 @@ async def answer(engine: Engine, request: GenerationRequest) -> Answer:
     *earlier, last = deltas
     assert all(delta.finish_reason is None and delta.metrics is None for delta in earlier)
     assert last.finish_reason is not None and last.metrics is not None
-    return Answer(deltas, last.finish_reason, last.metrics)
+    whole = Answer(deltas, last.finish_reason, last.metrics)
+    assert whole.metrics.input_token_count == len(request.prompt_token_ids)
+    assert whole.metrics.output_token_count == len(whole.token_ids) <= request.sampling.max_tokens
+    return whole
 
 
 async def answers(engine: Engine, requests: list[GenerationRequest]) -> list[Answer]:

@@ -13,10 +13,13 @@ from tests.conformance.kinds import MAX_NUM_SEQS, Kind
 
 
 async def test_closing_the_stream_in_the_middle_frees(engine: Engine, kind: Kind) -> None:
+    """Long before the answer would have ended by itself, which the steps show."""
     before = engine.stats()
     await read_some(engine, ask_long(kind.tokenizer))
     await until_idle(engine)
-    assert engine.stats().num_free_blocks == before.num_free_blocks
+    after = engine.stats()
+    assert after.num_free_blocks == before.num_free_blocks
+    assert after.num_steps - before.num_steps < 50
 
 
 async def test_closing_a_stream_that_never_began_does_nothing(engine: Engine, kind: Kind) -> None:
@@ -35,12 +38,14 @@ async def test_closing_a_finished_stream_does_nothing(engine: Engine, kind: Kind
 @pytest.mark.parametrize("delay", [0.0, 0.001, 0.05])
 async def test_cancelling_the_task_that_reads_frees(engine: Engine, kind: Kind, delay: float) -> None:
     """At once, while it is admitted, or in the middle of its answer."""
+    before = engine.stats()
     task = asyncio.create_task(answer(engine, ask_long(kind.tokenizer)))
     await asyncio.sleep(delay)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     await until_idle(engine)
+    assert engine.stats().num_steps - before.num_steps < 100
 
 
 async def test_cancelling_what_waits_leaves_what_runs(engine: Engine, kind: Kind) -> None:
