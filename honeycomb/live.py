@@ -81,8 +81,8 @@ class LiveAnswer:
         elif character in "{[":
             self._depth += 1
             if self._depth == 1:
-                self._entry_start = self._position + 1
                 self._ended = character == "["
+                self._entry_start = 0 if self._ended else self._position + 1
         elif character in "}]":
             self._depth -= 1
             if self._depth == 0:

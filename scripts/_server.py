@@ -31,7 +31,7 @@ READY on {url}  (Ctrl-C ends it)
   curl -s {url}/predictions -H 'Content-Type: application/json' \\
     -d '{{"input": {{"nlq": "slowest traces", "cols": "[\\"name\\", \\"duration_ms\\"]"}}}}'
 
-  With -N -H 'Accept: text/event-stream' the query shows while it is written. {url}/health-check has the state.
+  With -N -H 'Accept: text/event-stream' the query shows while it is written. State: {url}/health-check
 
 """
 

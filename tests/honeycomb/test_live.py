@@ -1,0 +1,111 @@
+"""What may be shown of an unfinished answer, and that it joins to one valid query."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from query_strategies import COLUMNS, queries
+
+from honeycomb.errors import QuerySyntaxError, UnknownColumnError
+from honeycomb.live import SHOWN_AT_ONCE, LiveAnswer
+from honeycomb.query import read_answer
+
+
+def show(text: str, cuts: list[int], columns=COLUMNS) -> list[str]:
+    """Push the text in pieces cut there; everything that was shown, the end last."""
+    live = LiveAnswer("json")
+    places = [0, *sorted(cuts), len(text)]
+    shown = [live.push(text[a:b]) for a, b in itertools.pairwise(places)]
+    return [*shown, live.finish(columns)]
+
+
+@given(query=queries(), cuts=st.lists(st.integers(0, 300), max_size=12), seed=st.integers())
+def test_whatever_the_order_of_keys_and_the_cuts_what_is_shown_is_the_query(query, cuts, seed):
+    items = list(query.items())
+    random.Random(seed).shuffle(items)
+    text = json.dumps(dict(items), ensure_ascii=False)
+    shown = "".join(show(text, [cut for cut in cuts if cut < len(text)]))
+    assert read_answer(shown, COLUMNS).text == read_answer(text, COLUMNS).text
+
+
+@given(query=queries(), cuts=st.lists(st.integers(0, 300), max_size=12))
+def test_a_canonical_answer_is_shown_as_exactly_its_text(query, cuts):
+    text = read_answer(json.dumps(query), COLUMNS).text
+    assert "".join(show(text, [cut for cut in cuts if cut < len(text)])) == text
+
+
+@given(query=queries())
+def test_what_cannot_change_is_shown_character_by_character(query):
+    """Of canonical text all is shown at once that stands before the first key that has to wait."""
+    text = read_answer(json.dumps(query), COLUMNS).text
+    live = LiveAnswer("json")
+    shown = "".join(live.push(character) for character in text)
+    head = {key: value for key, value in json.loads(text).items() if key in SHOWN_AT_ONCE}
+    assert shown == json.dumps(head, ensure_ascii=False)[:-1]
+
+
+def test_the_key_of_a_clause_that_waits_is_not_shown_in_part():
+    live = LiveAnswer("json")
+    assert live.push('{"calculations": [{"op": "COUNT"}], "ord') == '{"calculations": [{"op": "COUNT"}]'
+    assert live.push('ers": [{"op": "COUNT"}]}') == ""
+    assert live.finish(["a"]) == ', "orders": [{"op": "COUNT", "order": "ascending"}]}'
+
+
+def test_what_is_mended_was_never_shown():
+    """The order matches no calculation, so it is dropped."""
+    text = (
+        '{"orders": [{"op": "MAX", "column": "a", "order": "ascending"}], "calculations": [{"op": "COUNT"}]}'
+    )
+    live = LiveAnswer("json")
+    assert live.push(text) == "{"
+    assert live.finish(["a"]) == '"calculations": [{"op": "COUNT"}]}'
+    assert len(live.repairs) == 1
+
+
+@pytest.mark.parametrize(
+    "value", ['"orders": [', "}]}", "a\\", 'quote"', "{[", ', "limit": 5}', "\n"], ids=["key", *"abcdef"]
+)
+def test_text_in_a_string_is_not_taken_for_structure(value):
+    text = json.dumps(
+        {"calculations": [{"op": "COUNT"}], "filters": [{"column": "a", "op": "=", "value": value}]}
+    )
+    live = LiveAnswer("json")
+    assert "".join(live.push(character) for character in text) == text[:-1]
+    assert live.finish(["a"]) == "}"
+
+
+def test_white_space_before_the_answer_is_not_shown():
+    assert "".join(show(' \n{"limit": 5}', [1], ["a"])) == '{"calculations": [{"op": "COUNT"}], "limit": 5}'
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "nonsense", '"quoted"', "", "{}", '{"limit": 5', "{]", "}}{{"])
+def test_what_is_no_query_fails_at_the_end_and_shows_little(text):
+    live = LiveAnswer("json")
+    assert live.push(text) in ("", "{")
+    with pytest.raises(Exception, match=r"answer|query"):
+        live.finish(["a"])
+
+
+def test_an_invented_column_fails_at_the_end():
+    live = LiveAnswer("json")
+    live.push('{"breakdowns": ["b"]}')
+    with pytest.raises(UnknownColumnError):
+        live.finish(["a"])
+
+
+def test_a_python_literal_waits_for_its_end():
+    live = LiveAnswer("python-repr")
+    assert live.push(" \"{'breakdowns': ['a']}\"") == ""
+    assert live.finish(["a"]) == '{"breakdowns": ["a"], "calculations": [{"op": "COUNT"}]}'
+
+
+def test_an_unfinished_answer_fails():
+    live = LiveAnswer("json")
+    live.push('{"breakdowns": ["a"], "limit"')
+    with pytest.raises(QuerySyntaxError):
+        live.finish(["a"])
