@@ -23,7 +23,10 @@ from serving.types import FinishReason, GenerationOutput, RequestMetrics
 
 @dataclass(frozen=True, slots=True)
 class StepEvent:
-    """What one step brought to one request. The last one has a finish reason and metrics."""
+    """What one step brought to one request.
+
+    The last has metrics, and each has where a stop string may make it the last.
+    """
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None
@@ -114,7 +117,8 @@ class TextFollower:
             text += self._detokenizer.flush()
         self._num_tokens += len(token_ids)
         if self._detokenizer.stopped_by is None:
-            return GenerationOutput(text, token_ids, event.finish_reason, event.metrics)
+            metrics = None if event.finish_reason is None else event.metrics
+            return GenerationOutput(text, token_ids, event.finish_reason, metrics)
         assert event.metrics is not None, "a request with stop strings is measured at every step"
         metrics = replace(event.metrics, output_token_count=self._num_tokens)
         return GenerationOutput(text, token_ids, FinishReason.STOP, metrics)

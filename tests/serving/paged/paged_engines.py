@@ -127,7 +127,7 @@ class Answer:
 async def collect(engine: PagedEngine, request: GenerationRequest) -> Answer:
     """Read a request to its end, checking that only the last delta says how it ended."""
     outputs: list[GenerationOutput] = [output async for output in engine.generate(request)]
-    assert all(o.finish_reason is None for o in outputs[:-1])
+    assert all(o.finish_reason is None and o.metrics is None for o in outputs[:-1])
     token_ids = tuple(token_id for output in outputs for token_id in output.token_ids)
     metrics = outputs[-1].metrics
     assert metrics is not None

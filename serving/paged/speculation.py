@@ -1,0 +1,206 @@
+"""The drafter: what will the model most likely write, and is it worth a row of the next pass?
+
+Owns: where guesses come from and how far each is trusted. Knows nothing of the model or of the task.
+In this order: what the grammar forces; then, of all that suffix matches suggest, what has proved
+right most often. Matches are sought in the answer so far and its prompt, in answers this process gave
+lately (by adapter), and in a table that ships with the weights. Suffix matching as a drafter is from
+"Prompt Lookup Decoding" (Saxena 2023) and "SuffixDecoding" (Oliaro et al. 2024); the trust that is
+learned per source, and the rule for how many, are this module's.
+
+How many drafts: a row of a pass costs `row_cost` (in units of a pass's fixed cost), and a pass with
+R rows that is to yield N tokens therefore (1 + row_cost R) / N a token. A draft is worth its row if
+its chance to be accepted is above row_cost N / (1 + row_cost R). As the batch grows N grows with it,
+and drafts must be surer; as acceptance falls, so do the chances, and drafts end sooner.
+
+    drafter = SpeculativeDrafter(table, row_cost=0.06)
+    drafter.propose(request, max_tokens=16)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from serving.paged.ngrams import START, NgramTable, RecentNgrams
+from serving.paged.request import Grammar, Request
+
+_OWN_ORDERS = (1, 2, 3, 4, 6)
+_RECENT_ORDERS = (2, 3, 4, 6, 8, 12)
+_RECENT_CAPACITY = 60_000  # n-grams of a generation: about 150 answers, some 10 MB
+_MAX_ADAPTERS = 64
+
+Source = tuple[str, int]  # a kind of guess: where from, and how long or how frequent the match
+_FORCED: Source = ("forced", 0)
+# Acceptance seen on 100 answers that the model had not been trained on; only where trust starts.
+_START_TRUST = {"forced": 0.99, "own": 0.2, "recent": 0.3}
+
+
+class Trust:
+    """How often guesses of a kind were right, when all before them were; it starts from a prior."""
+
+    _PRIOR_WEIGHT = 16.0
+    _MEMORY = 400.0  # older outcomes fade, so that trust follows a change of traffic
+
+    def __init__(self) -> None:
+        self._counts: dict[Source, tuple[float, float]] = {}  # right, seen
+
+    def of(self, source: Source) -> float:
+        """The chance that a guess of this kind is right."""
+        right, seen = self._counts.get(source, (0.0, 0.0))
+        return (right + self._PRIOR_WEIGHT * _prior(source)) / (seen + self._PRIOR_WEIGHT)
+
+    def add(self, source: Source, was_right: bool) -> None:
+        """Learn an outcome."""
+        right, seen = self._counts.get(source, (0.0, 0.0))
+        fade = 1.0 if seen < self._MEMORY else self._MEMORY / (seen + 1.0)
+        self._counts[source] = ((right + was_right) * fade, (seen + 1.0) * fade)
+
+
+def _prior(source: Source) -> float:
+    kind, strength = source
+    if kind == "table":
+        return (strength + 0.5) / 10.0
+    return min(0.9, _START_TRUST[kind] + 0.12 * strength)
+
+
+@dataclass
+class _Follower:
+    """What the drafter remembers of one request."""
+
+    own: RecentNgrams = field(
+        default_factory=lambda: RecentNgrams(orders=_OWN_ORDERS, capacity=1 << 62)  # ends with its request
+    )
+    tokens: list[int] = field(default_factory=list)  # prompt and answer, leading spaces taken off
+    proposed: list[Source] = field(default_factory=list)
+
+
+class SpeculativeDrafter:
+    """Drafts from the grammar and from n-grams; see the module's text.
+
+    Args:
+        table: n-grams of answers that ship with the weights; None without.
+        row_cost: cost of one more row in a pass, as a share of the pass's fixed cost.
+        plain: the id of the same token without its leading space, so that a word in running text
+            matches the same word in quotes.
+    """
+
+    def __init__(
+        self, table: NgramTable | None, *, row_cost: float, plain: Callable[[int], int] = lambda token: token
+    ) -> None:
+        self._table = table
+        self._row_cost = row_cost
+        self._plain = plain
+        self._trust = Trust()
+        self._followers: dict[str, _Follower] = {}
+        self._recent: dict[str | None, RecentNgrams] = {}
+        self._yield = 3.0  # tokens that a request gets from a pass, lately
+        self._drafts = 6.0  # drafts that a request has in a pass, lately
+        self._least_chance = 0.0
+
+    def begin_step(self, num_requests: int, num_rows: int) -> None:
+        """Settle what a draft must promise in a pass of `num_rows` known tokens, `num_requests` of which draft."""
+        rows = num_rows + num_requests * self._drafts
+        tokens = num_requests * self._yield
+        self._least_chance = self._row_cost * tokens / (1.0 + self._row_cost * rows)
+
+    def propose(self, request: Request, max_tokens: int) -> list[int]:
+        """At most `max_tokens` tokens, each likely enough to be worth its row."""
+        follower = self._follow(request)
+        drafts: list[int] = []
+        follower.proposed = []
+        chance = 1.0
+        while len(drafts) < max_tokens:
+            tokens, source = self._next(request, follower, drafts, max_tokens - len(drafts), chance)
+            if not tokens:
+                break
+            chance *= self._trust.of(source) ** len(tokens)
+            drafts += tokens
+            follower.proposed += [source] * len(tokens)
+        if request.grammar is not None and drafts:
+            request.grammar.rollback(len(drafts))
+        return drafts
+
+    def observe(self, request: Request, num_drafts: int, num_accepted: int) -> None:
+        """Learn how many of the last drafts of a request were right."""
+        proposed = self._followers[request.request_id].proposed[:num_drafts]
+        for source in proposed[:num_accepted]:
+            self._trust.add(source, True)
+        if num_accepted < len(proposed):
+            self._trust.add(proposed[num_accepted], False)
+        self._yield += 0.02 * (num_accepted + 1 - self._yield)
+        self._drafts += 0.02 * (num_drafts - self._drafts)
+
+    def finish(self, request: Request) -> None:
+        """Learn the answer's n-grams, and forget the request."""
+        self._followers.pop(request.request_id, None)
+        recent = self._recent.pop(request.adapter, None)
+        if recent is None:
+            recent = RecentNgrams(orders=_RECENT_ORDERS, capacity=_RECENT_CAPACITY)
+        answer = [START, *request.output_token_ids]
+        recent.add(answer, answer)
+        self._recent[request.adapter] = recent  # the last one is the one used last
+        if len(self._recent) > _MAX_ADAPTERS:
+            del self._recent[next(iter(self._recent))]
+
+    def _follow(self, request: Request) -> _Follower:
+        follower = self._followers.setdefault(request.request_id, _Follower())
+        known = len(follower.tokens)
+        if known < request.num_tokens:
+            follower.tokens += map(self._plain, request.token_ids[known:])
+            follower.own.add(follower.tokens, request.token_ids, start=known)
+        return follower
+
+    def _next(
+        self, request: Request, follower: _Follower, drafts: list[int], room: int, chance: float
+    ) -> tuple[list[int], Source]:
+        """The next drafts and where they come from; none if nothing is likely enough."""
+        grammar = request.grammar
+        if grammar is not None:
+            if grammar.is_complete:
+                return [], _FORCED
+            forced = grammar.forced_tokens()[:room]
+            if forced:
+                return forced[: grammar.accept(forced)], _FORCED
+        for trust, token, source in self._ranked(request, follower, drafts):
+            if chance * trust < self._least_chance:
+                break
+            if _may_follow(grammar, token):
+                return [token], source
+        return [], _FORCED
+
+    def _ranked(
+        self, request: Request, follower: _Follower, drafts: list[int]
+    ) -> list[tuple[float, int, Source]]:
+        best: dict[int, tuple[float, Source]] = {}
+        for token, source in self._suggestions(request, follower, drafts):
+            trust = self._trust.of(source)
+            if trust > best.get(token, (0.0, source))[0]:
+                best[token] = (trust, source)
+        return sorted(((trust, token, source) for token, (trust, source) in best.items()), reverse=True)
+
+    def _suggestions(
+        self, request: Request, follower: _Follower, drafts: list[int]
+    ) -> Iterator[tuple[int, Source]]:
+        longest = _OWN_ORDERS[-1]
+        plain = [*follower.tokens[-longest:], *map(self._plain, drafts[-longest:])]
+        for token, order in follower.own.successors(plain):
+            yield token, ("own", order)
+        written = self._written(request, drafts)
+        recent = self._recent.get(request.adapter)
+        if recent is not None:
+            for token, order in recent.successors(written):
+                yield token, ("recent", order)
+        if self._table is not None:
+            for token, share in self._table.successors(written):
+                yield token, ("table", 10 * share // 256)
+
+    def _written(self, request: Request, drafts: list[int]) -> list[int]:
+        """The last tokens of the answer with its drafts, START in front if they are all of it."""
+        longest = _RECENT_ORDERS[-1]
+        if request.num_output_tokens >= longest:
+            return [*request.token_ids[-longest:], *drafts]
+        return [START, *request.output_token_ids, *drafts]
+
+
+def _may_follow(grammar: Grammar | None, token: int) -> bool:
+    return grammar is None or grammar.accept([token]) == 1
