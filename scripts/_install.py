@@ -41,8 +41,12 @@ def install(venv: Path, name: str) -> None:
             before = {}
             _run([base, "-m", "venv", "--clear", str(venv)])
         _write_state(venv, {"installing": name})
-        for file in requirement_files(name):
-            _pip_install(venv, file, total=_count_pins([*included(name), file]))
+        try:
+            for file in requirement_files(name):
+                _pip_install(venv, file, total=_count_pins([*included(name), file]))
+        except SystemExit:  # pip failed, and undid what it had begun: what was whole still is
+            _write_state(venv, before)
+            raise
         done = {stem: digest(stem) for stem in [*(file.stem for file in included(name)), name]}
         _write_state(venv, {**before, **done})
         _say(f"{venv.name} is ready\n")
@@ -137,7 +141,7 @@ class _Progress:
 
     def read(self, line: str) -> None:
         """Take one line of pip's output."""
-        if line.startswith("Collecting "):
+        if line.startswith(("Collecting ", "Processing ")):
             self._collected += 1
             self._show("found", self._collected, line.split()[1])
         elif line.startswith("Installing collected packages") and self._watcher is None:
