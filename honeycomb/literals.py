@@ -17,7 +17,7 @@ from honeycomb.errors import QuerySyntaxError, shorten
 
 MAX_ANSWER_BYTES = 64 * 1024
 MAX_DEPTH = 8  # a query needs 4
-MAX_INTEGER = 10**40
+MAX_DIGITS = 40  # of an integer; ids have up to 39
 
 _NOT_A_LITERAL = (ValueError, SyntaxError, RecursionError, MemoryError)  # all that hostile text provokes
 
@@ -100,8 +100,8 @@ def _check(value: object, depth: int) -> None:
         raise QuerySyntaxError(f"the answer is nested over {MAX_DEPTH} deep")
     if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
         raise QuerySyntaxError(f"half a surrogate pair in {shorten(value)}")
-    if isinstance(value, int) and abs(value) > MAX_INTEGER:
-        raise QuerySyntaxError("an integer has over 40 digits")
+    if isinstance(value, int) and abs(value) >= 10**MAX_DIGITS:
+        raise QuerySyntaxError(f"an integer has over {MAX_DIGITS} digits")
     parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
     for part in parts if isinstance(parts, list) else ():
         _check(part, depth - 1)

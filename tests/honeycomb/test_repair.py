@@ -69,6 +69,11 @@ def test_each_repair_does_what_the_list_says(written, mended, told):
     assert answer.repairs == told
 
 
+@pytest.mark.parametrize("fields", [{"granularity": 1800}, {"compare_time_offset_seconds": 1800}])
+def test_what_fits_the_range_exactly_is_left_alone(fields):
+    assert read_answer(json.dumps({"time_range": 1800, **fields}), ["a"]).repairs == ()
+
+
 def test_what_the_grammar_does_exclude_is_not_mended():
     with pytest.raises(QueryRuleError, match="cannot all be given"):
         read_answer('{"start_time": 1, "end_time": 2, "time_range": 1}', ["a"])
