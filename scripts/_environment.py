@@ -26,6 +26,9 @@ def ensure(name: str) -> None:
     Exits with a message when that cannot be done. Costs milliseconds when all is there.
     """
     venv = prepare(name)
+    # Programs started by name come from there too: the Cog server starts its worker as bare `python`.
+    first, path = f"{venv / 'bin'}{os.pathsep}", os.environ.get("PATH", os.defpath)
+    os.environ.update(VIRTUAL_ENV=str(venv), PATH=path if path.startswith(first) else first + path)
     if Path(sys.prefix).resolve() != venv.resolve():
         _enter(venv)
 
@@ -47,9 +50,7 @@ def _enter(venv: Path) -> None:
     entered = f"{os.getpid()} {venv}"
     if os.environ.get("_ENTERED_VENV") == entered:
         sys.exit(f"{venv} starts a Python outside itself. Unset PYTHONHOME, or delete the folder.")
-    # Programs started by name come from here too: the Cog server starts its worker as bare `python`.
-    path = f"{venv / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    os.environ.update(_ENTERED_VENV=entered, VIRTUAL_ENV=str(venv), PATH=path)
+    os.environ["_ENTERED_VENV"] = entered
     python = str(venv / "bin" / "python")
     os.execv(python, [python, *sys.argv])
 

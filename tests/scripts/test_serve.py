@@ -1,0 +1,110 @@
+"""scripts/serve as an operator runs it: ready, a good end, and what goes wrong before."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cog.cog_server import make_tiny_weights
+
+pytestmark = pytest.mark.server
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Serve:
+    """The command, and what it says on stderr."""
+
+    def __init__(self, folder: Path, *arguments: str, **env: str) -> None:
+        settings = make_tiny_weights(folder)
+        command = [sys.executable, str(ROOT / "scripts" / "serve"), *arguments]
+        self.process = subprocess.Popen(
+            command, cwd=folder, env={**os.environ, **settings, **env}, stderr=subprocess.PIPE, text=True
+        )
+        self.said = ""
+        self._says = threading.Condition()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def wait_for(self, text: str) -> None:
+        with self._says:
+            assert self._says.wait_for(lambda: text in self.said, timeout=120), self.said
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._says:
+                self.said += line
+                self._says.notify_all()
+
+
+@pytest.fixture
+def serve(tmp_path) -> Iterator[list[Serve]]:
+    started: list[Serve] = []
+    yield started
+    for one in started:
+        if one.process.poll() is None:
+            one.process.terminate()
+            one.process.wait(30)
+        if one.process.stderr is not None:
+            one.process.stderr.close()
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_it_says_when_it_is_ready_and_how_to_ask_and_ends_well(serve, tmp_path, port, end):
+    server = Serve(tmp_path, "--engine", "fake", "--port", str(port))
+    serve.append(server)
+    server.wait_for("/health-check")
+    assert f"READY on http://127.0.0.1:{port}" in server.said
+    command = re.search(r"^  (curl .*\\\n.*)$", server.said, re.MULTILINE)[1].replace("\\\n", " ")
+    words = shlex.split(command)
+    answer = httpx.post(
+        words[2], content=words[words.index("-d") + 1], headers={"Content-Type": "application/json"}
+    )
+    assert answer.json()["status"] == "succeeded"
+    server.process.send_signal(end)
+    assert server.process.wait(30) == 0, server.said
+
+
+def test_concurrency_is_the_number_of_slots(serve, tmp_path, port):
+    server = Serve(
+        tmp_path, "--engine", "fake", "--port", str(port), "--concurrency", "2", COG_LOG_LEVEL="info"
+    )
+    serve.append(server)
+    server.wait_for("READY")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", server.said)
+    assert "num_slots=2" in plain
+
+
+def test_weights_that_do_not_match_end_it_with_the_reason(serve, tmp_path, port):
+    server = Serve(tmp_path, "--engine", "fake", "--port", str(port), WEIGHTS_LOCK=str(tmp_path / "none"))
+    serve.append(server)
+    assert server.process.wait(60) == 1
+    server.wait_for("The model did not load")
+    assert "cannot read the lock" in server.said
+
+
+def test_a_port_in_use_ends_it_with_an_error(serve, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        server = Serve(tmp_path, "--engine", "fake", "--port", str(taken.getsockname()[1]))
+        serve.append(server)
+        assert server.process.wait(60) != 0
+        server.wait_for("in use")
