@@ -1,7 +1,10 @@
 """The engines that the suite runs against, and what each needs to start.
 
-CONFORMANCE_ENGINES names them, separated by commas. To hold another engine to the suite, add a
-function and a line in `KINDS`.
+CONFORMANCE_ENGINES names them, separated by commas; CONFORMANCE_WEIGHTS is the folder for those that
+take the default weights (vLLM's CPU build needs an unquantized one on some machines). To hold
+another engine to the suite, add a function and a line in `KINDS`.
+
+    CONFORMANCE_ENGINES=vllm CONFORMANCE_WEIGHTS=weights/base pytest tests/conformance
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from serving.fake_engine import FakeEngine
 from serving.text import Tokenizer
 from tests import tiny_tokenizers
 
-WEIGHTS = Path(__file__).parents[2] / "weights"
+ROOT = Path(__file__).parents[2]
+WEIGHTS = ROOT / os.environ.get("CONFORMANCE_WEIGHTS", "weights/honeycomb-nlq")
 DEFAULT_KINDS = "fake,transformers,paged,paged-default"
 MAX_NUM_SEQS = 8
 MAX_QUEUE = 24
@@ -111,10 +115,9 @@ def _vllm(folder: Path) -> Kind:
 
 
 def _default_weights(engine: str, same_share: float = 1.0) -> Kind:
-    folder = WEIGHTS / "honeycomb-nlq"
-    if not (folder / "model.safetensors").is_file():
-        pytest.skip("weights/honeycomb-nlq is not built")
-    return Kind(Tokenizer.from_dir(folder), lambda: create_engine(_limits(engine, folder)), same_share)
+    if not (WEIGHTS / "model.safetensors").is_file():
+        pytest.skip(f"{WEIGHTS} is not built")
+    return Kind(Tokenizer.from_dir(WEIGHTS), lambda: create_engine(_limits(engine, WEIGHTS)), same_share)
 
 
 def _skip_without(module: str) -> None:
