@@ -1,7 +1,8 @@
 """Owns composing a dataset's column list from vocabularies. Knows no questions.
 
-Use: `assemble(rng, held_out=False)`. A set has at most one column for each role, so that what "errors" or
-"latency" mean can be told from the list; near-duplicates are there only to be told apart from the real ones.
+Use: `assemble(rng, held_out=False)`. A set has at most one column for each role, so that what "errors"
+or "latency" mean can be told from the list; near-duplicates are there only to be told apart from the
+real ones.
 """
 
 from collections.abc import Iterable
@@ -29,8 +30,9 @@ _KEEP |= {
     "region": 0.4,
     "env": 0.4,
     "host": 0.5,
-    "exception": 0.35,
+    "exception": 0.55,
 }
+_CORE_SHARES = (0.35, 0.45, 0.5, 0.55, 0.65, 0.75, 1.0)
 _MIN_SIZE, _MAX_SIZE = 5, 80
 
 
@@ -38,7 +40,7 @@ def assemble(rng: Random, *, held_out: bool) -> ColumnSet:
     """A column list of 5–80 names; held out means that its domain is never seen in training."""
     size = max(_MIN_SIZE, min(_MAX_SIZE, round(rng.lognormvariate(3.08, 0.48))))
     core = _pick_core(rng, held_out)
-    chosen = _core_columns(rng, core, max(4, round(size * rng.uniform(0.35, 0.75))))
+    chosen = _core_columns(rng, core, max(4, round(size * rng.choice(_CORE_SHARES))))
     used = [core]
     while len(chosen) < size:
         name, domain = _domain(rng, held_out, core)

@@ -1,12 +1,14 @@
-"""Owns the texts that quantization is calibrated on: prompts with their answers. Use: `calibration_lines(path, …)`."""
+"""Owns the texts that quantization is calibrated on: prompts with their answers.
+
+Use: `calibration_lines(path, …)`.
+"""
 
 import json
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from honeycomb.prompt import build_prompt
-
-TEMPLATE = "columns-first"
 
 
 def calibration_lines(train: Path, *, count: int, seed: int) -> list[str]:
@@ -16,6 +18,6 @@ def calibration_lines(train: Path, *, count: int, seed: int) -> list[str]:
     return [json.dumps({"text": _text(json.loads(line))}, ensure_ascii=False) for line in chosen]
 
 
-def _text(row: dict[str, object]) -> str:
-    prompt = build_prompt(str(row["nlq"]), list(row["cols"]), TEMPLATE)  # type: ignore[call-overload]
+def _text(row: dict[str, Any]) -> str:
+    prompt = build_prompt(row["nlq"], row["cols"], "columns-first")
     return prompt + json.dumps(row["query"], ensure_ascii=False)

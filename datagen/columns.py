@@ -1,8 +1,8 @@
 """Owns what a column is and which column a phrase means in a list. Knows no questions.
 
-The rule, best level first: the whole name, a strong synonym, the last part of a name, a synonym, a weak synonym,
-the end of a name, words of a name. A phrase means a column only if the best level that matches holds exactly one.
-Use: `ColumnSet(columns).resolve("status code")`.
+The rule, best level first: the whole name, a strong synonym, the last part of a name, a synonym, a weak
+synonym, the end of a name, words of a name. A phrase means a column only if the best level that matches
+holds exactly one. Use: `ColumnSet(columns).resolve("status code")`.
 """
 
 from collections import defaultdict

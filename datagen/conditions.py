@@ -1,7 +1,7 @@
 """Owns single conditions: which filter, and the words for it. Knows not how several are put together.
 
-A condition is either a clause (stands after "where") or a phrase that stands on its own ("for service cart").
-Use: `condition(teller)`.
+A condition is either a clause (stands after "where") or a phrase that stands on its own ("for service
+cart"). Use: `condition(teller)`.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,14 @@ from datagen.teller import Teller, guard
 from datagen.values import Value, number_text, parse_scalar, sample_value
 
 _COMPARISONS = (("gt", ">"), ("gt", ">"), ("lt", "<"), ("ge", ">="), ("le", "<="))
-_TEXT_OPS = (("contains", "contains", 10), ("ncontains", "does-not-contain", 3), ("starts", "starts-with", 5))
-_TEXT_OPS += (
-    ("nstarts", "does-not-start-with", 1),
-    ("ends", "ends-with", 2),
-    ("nends", "does-not-end-with", 1),
-)
+_TEXT_OPS = {
+    ("contains", "contains"): 10,
+    ("ncontains", "does-not-contain"): 3,
+    ("starts", "starts-with"): 5,
+    ("nstarts", "does-not-start-with"): 1,
+    ("ends", "ends-with"): 2,
+    ("nends", "does-not-end-with"): 1,
+}
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def _several(t: Teller, column: Column, col: str) -> Condition:
 
 
 def _textual(t: Teller, column: Column, col: str) -> Condition:
-    section, op, _ = t.rng.choices(_TEXT_OPS, [weight for *_, weight in _TEXT_OPS])[0]
+    section, op = t.rng.choices(tuple(_TEXT_OPS), tuple(_TEXT_OPS.values()))[0]
     text = sample_value(t.rng, column).text
     if column.kind not in {"text", "path", "url"} and len(text) > 4:
         parts = text.replace("_", "-").split("-")

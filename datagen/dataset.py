@@ -1,7 +1,8 @@
-"""Owns the splits. Each column list belongs to one split; held-out vocabularies and templates only to tests.
+"""Owns the splits: each column list belongs to one; held-out vocabularies and templates only to tests.
 
-train and validation: vocabularies and templates of training. test_columns: unseen columns, templates of training.
-test_templates: unseen columns and unseen templates. Use: `for example in split(PLAN[0], seed=0, examples=40_000)`.
+train and validation have the vocabularies and templates of training; test_columns has unseen column lists
+and vocabularies; test_templates unseen templates too. Use:
+`generate(SPLITS[0], seed=0, examples=40_000, seen=set())`.
 """
 
 from collections.abc import Iterator
@@ -23,19 +24,18 @@ class Split:
     held_out: bool
     style: Style
     per_set: int
-    fixed_size: int | None = None
+    percent: int
 
     def size(self, examples: int) -> int:
         """How many examples, when so many are wanted in all."""
-        others = sum(split.fixed_size or 0 for split in SPLITS)
-        return self.fixed_size if self.fixed_size is not None else max(0, examples - others)
+        return examples * self.percent // 100
 
 
 SPLITS = (
-    Split("train", False, Style.SEEN, PER_SET),
-    Split("validation", False, Style.SEEN, 2, 400),
-    Split("test_columns", True, Style.SEEN, 2, 1200),
-    Split("test_templates", True, Style.UNSEEN, 2, 1200),
+    Split("train", False, Style.SEEN, PER_SET, 93),
+    Split("validation", False, Style.SEEN, 2, 1),
+    Split("test_columns", True, Style.SEEN, 2, 3),
+    Split("test_templates", True, Style.UNSEEN, 2, 3),
 )
 
 
@@ -51,8 +51,7 @@ def generate(split: Split, *, seed: int, examples: int, seen: set[frozenset[str]
             continue
         seen.add(frozenset(columns.names))
         set_id = f"{split.name}-{number:05d}"
-        for example in questions(
-            rng, columns, split.style, count=min(split.per_set, wanted - made), set_id=set_id
-        ):
+        count = min(split.per_set, wanted - made)
+        for example in questions(rng, columns, split.style, count=count, set_id=set_id):
             made += 1
             yield example

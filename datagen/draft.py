@@ -1,7 +1,7 @@
 """Owns the meaning of a question while it is being said, and its query. Knows no words.
 
-Conventions that hold for every query live here: groups are ordered by the first calculation that can be ordered,
-descending, unless the question says otherwise. Use: `Draft().query()`.
+Conventions that hold for every query live here: groups are ordered by the first calculation that can be
+ordered, descending, unless the question says otherwise. Use: `Draft().query()`.
 """
 
 from dataclasses import dataclass, field

@@ -1,6 +1,9 @@
-"""Owns conditions said without naming a column: errors, root spans, `POST requests`, `slower than 1s`, `in us-east-1`.
+"""Owns conditions said without naming a column.
 
-Each works only where the dataset has the column that the idiom means. Use: `idiom(teller, "errors_only")`.
+They are about errors, root spans, how long it took ("slower than 1s"), or values that tell their own column.
+
+Each works only where the dataset has the column that the idiom means. Use: `idiom(teller,
+"errors_only")`.
 """
 
 from collections.abc import Callable

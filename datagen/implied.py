@@ -38,7 +38,7 @@ def adjective_column(t: Teller) -> Column | None:
 
 
 def premodify(t: Teller) -> None:
-    """Now and then a word before the events: `POST requests`, `cached requests`, `checkout-service requests`."""
+    """Now and then a word before the events: `POST requests`, `cached requests`."""
     if t.event not in _PREMODIFIED or not t.chance(0.2):
         return
     role = t.rng.choice(("method", "method", "method", "flag", "flag", "service", "env"))

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from datagen.conditions import Condition, clause
 from datagen.draft import Filter
 from datagen.idioms import idiom
-from datagen.quantities import duration, span, span_text
+from datagen.quantities import duration
 from datagen.teller import Teller, guard
+from datagen.when import comparison_words, granularity_words, time_words
 
 _VERB = re.compile(
     r" (is|does|doesn't|isn't|contains|equals|starts|begins|ends|exists?|has|includes|mentions|differs)\b"
 )
 _VERB_WORDS = re.compile(r"never mentions|exceeds|holds| not like ")
 _FILTER_COUNTS = ((0, 34), (1, 44), (2, 17), (3, 5))
-_DAY, _WEEK, _MONTH = 86_400, 604_800, 2_419_200
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ def modifiers(t: Teller, wants: Wants) -> str:
     grouped = _by(t) if t.chance(wants.by) else ""
     t.draft.features |= {"breakdown"} if t.draft.breakdowns else set()
     conditions = _conditions(t, wants) if wants.filters else ""
-    when = _when(t) if t.chance(wants.time) else ""
+    when = time_words(t) if t.chance(wants.time) else ""
     parts = [grouped, conditions] if t.chance(0.6) else [conditions, grouped]
     parts.insert(t.rng.choice((2, 2, 2, 2, 0, 1)), when)
-    parts += [_granularity(t) if t.chance(0.03) else "", _compare(t) if t.chance(0.02) else ""]
+    parts += [granularity_words(t) if t.chance(0.03) else "", comparison_words(t) if t.chance(0.02) else ""]
     tail = [_order(t) if t.chance(wants.order) else "", _limit(t) if t.chance(wants.limit) else ""]
     return "".join(f" {part}" for part in parts + tail if part)
 
@@ -126,77 +126,6 @@ def _or_idiom(t: Teller) -> Condition | None:
     return None
 
 
-def _when(t: Teller) -> str:
-    t.draft.features.add("time")
-    roll = t.rng.random()
-    if roll < 0.04:
-        return _absolute(t)
-    if roll < 0.12:
-        section, seconds = t.rng.choice(
-            (("today", _DAY), ("today", _DAY), ("week", _WEEK), ("month", 2_592_000))
-        )
-        t.draft.times["time_range"] = seconds
-        return t.say(section)
-    state = t.rng.getstate()
-    plain = span(t.rng)
-    t.rng.setstate(state)
-    counted = span(t.rng, counted=True)
-    assert plain.value == counted.value
-    t.draft.times["time_range"] = int(plain.value)
-    if t.chance(0.12):
-        t.front = t.say("time_front", t=plain.text, ta=counted.text)
-        return ""
-    return t.say("time", t=plain.text, ta=counted.text)
-
-
-def _absolute(t: Teller) -> str:
-    start = t.rng.randint(1_690_000_000, 1_760_000_000)
-    t.draft.times["start_time"] = start
-    if t.chance(0.35):
-        return t.say("since_time", a=guard(str(start)))
-    end = start + t.rng.choice((600, 1800, 3600, 7200, 86_400, t.rng.randint(60, 90_000)))
-    t.draft.times["end_time"] = end
-    return t.say("between_time", a=guard(str(start)), b=guard(str(end)))
-
-
-def _granularity(t: Teller) -> str:
-    steps = [
-        (1, "minute"),
-        (5, "minute"),
-        (10, "minute"),
-        (1, "hour"),
-        (30, "second"),
-        (1, "day"),
-        (15, "minute"),
-    ]
-    seconds = {"second": 1, "minute": 60, "hour": 3600, "day": _DAY}
-    fitting = [(n, unit) for n, unit in steps if n * seconds[unit] <= t.draft.time_range // 10]
-    if not fitting or "start_time" in t.draft.times:
-        return ""
-    count, unit = t.rng.choice(fitting)
-    t.draft.times["granularity"] = count * seconds[unit]
-    t.draft.features.add("granularity")
-    text = f"1 {unit}" if count == 1 else span_text(t.rng, count, unit)
-    text = text.removesuffix("s") if text[-2].isalpha() else text
-    return t.say("granularity", t=text)
-
-
-def _compare(t: Teller) -> str:
-    choices = [
-        ("compare_day", _DAY),
-        ("compare_week", _WEEK),
-        ("compare_hour", 3600),
-        ("compare_month", _MONTH),
-    ]
-    fitting = [c for c in choices if c[1] >= t.draft.time_range]
-    if not fitting or "start_time" in t.draft.times:
-        return ""
-    section, offset = t.rng.choice(fitting)
-    t.draft.times["compare_time_offset_seconds"] = offset
-    t.draft.features.add("compare")
-    return t.say(section)
-
-
 def _limit(t: Teller) -> str:
     if t.draft.limit or not t.draft.breakdowns:
         return ""
@@ -210,14 +139,15 @@ def _order(t: Teller) -> str:
     if not t.draft.breakdowns or t.draft.limit or len(t.draft.calculations) > 1:
         return ""
     op, column = (t.draft.calculations or [("COUNT", None)])[0]
-    t.draft.features.add("order")
     if t.chance(0.25):
+        t.draft.features.add("order")
         name = t.rng.choice(t.draft.breakdowns)
         found = next(c for c in t.columns.columns if c.name == name)
         t.draft.order_column, t.draft.ascending = name, True
         return t.say("order_col", o=t.mention(found))
     if op == "HEATMAP" or column is not None:
         return ""
+    t.draft.features.add("order")
     section = "order_asc" if t.chance(0.55) else "order_desc"
     t.draft.ascending = section == "order_asc"
     return t.say(section, o="count" if op == "COUNT" else "concurrency")

@@ -1,11 +1,14 @@
-"""Owns how a column's name is spelled in a dataset. Knows no meaning. Use: `restyle("cart.item_count", "camel")`."""
+"""Owns how a column's name is spelled in a dataset.
+
+Knows no meaning. Use: `restyle("cart.item_count", "camel")`.
+"""
 
 from random import Random
 
+from datagen.lists import word_list
 from datagen.words import split_words
 
 STYLES = ("plain", "app", "snake", "camel", "prefix", "kebab", "title")
-_PREFIXES = ("svc", "meta", "attr", "custom", "labels", "ctx", "tags", "x", "event", "data", "fields", "otel")
 
 
 def restyle(name: str, style: str, prefix: str = "svc") -> str:
@@ -28,7 +31,7 @@ def restyle(name: str, style: str, prefix: str = "svc") -> str:
 
 def random_prefix(rng: Random) -> str:
     """A namespace as teams choose them."""
-    return rng.choice(_PREFIXES)
+    return rng.choice(word_list("prefixes"))
 
 
 def ugly_name(rng: Random) -> str:

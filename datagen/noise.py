@@ -7,32 +7,14 @@ import re
 from collections.abc import Callable
 from random import Random
 
+from datagen.lists import word_list
+
 _GUARDED = re.compile("(\x02[^\x03]*\x03)")
 _WORD = re.compile(r"[a-z]{5,}")
 _GREETINGS = ("hey, ", "hi, ", "please ", "pls ", "hello! ", "ok ", "so, ", "hey honeycomb, ")
 _THANKS = (" please", " pls", " thanks", "!", " thx", " :)", " asap", "...", " right now", " recently")
-_SYLLABLES = ("em", "is", "sing", "do", "ra", "kel", "vo", "tri", "ban", "ops", "lu", "mar", "zen", "pro")
-_TAGS = (
-    "EMISSING",
-    "DOGFOOD",
-    "PROD",
-    "OPS",
-    "TEAM-A",
-    "QA",
-    "TEST",
-    "INGEST",
-    "BRAVO",
-    "demo:",
-    "debug:",
-    "fyi:",
-)
-_BREVITY = ((r"\bwith\b", "w/"), (r"\bwithout\b", "w/o"), (r"\band\b", "&"), (r"\brequests\b", "reqs"))
-_BREVITY += (
-    (r"\baverage\b", "avg"),
-    (r"\bnumber of\b", "# of"),
-    (r"\bplease\b", "pls"),
-    (r"\bminutes\b", "mins"),
-)
+_BREVITY = {r"\bwith\b": "w/", r"\bwithout\b": "w/o", r"\band\b": "&", r"\brequests\b": "reqs"}
+_BREVITY |= {r"\baverage\b": "avg", r"\bnumber of\b": "# of", r"\bplease\b": "pls", r"\bminutes\b": "mins"}
 
 
 def as_typed(rng: Random, text: str) -> str:
@@ -45,7 +27,7 @@ def as_typed(rng: Random, text: str) -> str:
     if rng.random() < 0.04:
         text = rng.choice(_GREETINGS) + text
     if rng.random() < 0.012:
-        text = f"{rng.choice(_TAGS) if rng.random() < 0.4 else _made_up_tag(rng)} {text}"
+        text = f"{rng.choice(word_list('tags')) if rng.random() < 0.4 else _made_up_tag(rng)} {text}"
     if rng.random() < 0.03 and not text.endswith(("?", ".")):
         text += rng.choice(_THANKS)
     text = _outside(text, lambda part: _style(rng, part)) if rng.random() < 0.04 else text
@@ -57,7 +39,9 @@ def as_typed(rng: Random, text: str) -> str:
 
 def _made_up_tag(rng: Random) -> str:
     """The name of a team or dataset in front of a question; it means nothing for the query."""
-    return "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(2, 4))).upper() + rng.choice(("", "", ":"))
+    return "".join(rng.choice(word_list("syllables")) for _ in range(rng.randint(2, 4))).upper() + rng.choice(
+        ("", "", ":")
+    )
 
 
 def _outside(text: str, change: Callable[[str], str]) -> str:
@@ -65,7 +49,7 @@ def _outside(text: str, change: Callable[[str], str]) -> str:
 
 
 def _style(rng: Random, part: str) -> str:
-    for pattern, short in _BREVITY:
+    for pattern, short in _BREVITY.items():
         if rng.random() < 0.6:
             part = re.sub(pattern, short, part)
     return part

@@ -1,6 +1,9 @@
-"""Owns numbers with units: thresholds, sizes, spans of time, and how they are typed. Knows no columns' names.
+"""Owns numbers with units: thresholds, sizes, spans of time, and how they are typed.
 
-Durations and sizes are converted to the unit that the column's name or vocabulary gives. Use: `duration(rng, "ms")`.
+Knows no columns' names.
+
+Durations and sizes are converted to the unit that the column's name or vocabulary gives. Use:
+`duration(rng, "ms")`.
 """
 
 from random import Random
@@ -8,29 +11,8 @@ from random import Random
 from datagen.values import Value
 
 _MS_PER = {"us": 0.001, "ms": 1, "s": 1000, "min": 60_000}
-_DURATIONS = (
-    5,
-    10,
-    20,
-    50,
-    75,
-    100,
-    150,
-    200,
-    250,
-    300,
-    400,
-    500,
-    500,
-    750,
-    800,
-    1000,
-    1000,
-    1500,
-    2000,
-    2000,
-)
-_DURATIONS += (2500, 3000, 5000, 5000, 10_000, 15_000, 20_000, 30_000, 60_000, 120_000, 300_000)
+_DURATIONS = (5, 10, 20, 50, 75, 100, 150, 200, 250, 300, 400, 500, 500, 750, 800, 1000, 1000, 1500, 2000)
+_LONG_DURATIONS = (2000, 2500, 3000, 5000, 5000, 10_000, 15_000, 20_000, 30_000, 60_000, 120_000, 300_000)
 _BYTES_PER = {"b": 1, "kb": 1000, "mb": 1_000_000}
 _SIZES = (1, 2, 5, 10, 20, 50, 64, 100, 128, 200, 256, 500, 512)
 _SPANS = {
@@ -77,7 +59,7 @@ def number(rng: Random, amount: int | float) -> str:
 
 def duration(rng: Random, unit: str) -> Value:
     """A time with its unit, worth so many of the column's units."""
-    ms = rng.choice(_DURATIONS)
+    ms = rng.choice(_DURATIONS + _LONG_DURATIONS)
     value = whole(ms / _MS_PER.get(unit, 1))
     if ms >= 60_000:
         count = ms // 60_000
@@ -100,12 +82,12 @@ def size(rng: Random, unit: str) -> Value:
     return Value(whole(count * factor / _BYTES_PER[unit]), f"{count}{gap}{name}")
 
 
-def span(rng: Random, *, counted: bool = False) -> Value:
-    """A stretch of time in seconds: `5 minutes`, `hour`, `24h`; counted ones always say how many."""
+def span(rng: Random) -> tuple[int, str, str]:
+    """A stretch of time: its seconds, how it is typed (`hour`), and typed with its count (`1 hour`)."""
     unit = rng.choices(tuple(_SPANS), _SPAN_WEIGHTS)[0]
     seconds, counts = _SPANS[unit]
     count = rng.choice(counts)
-    return Value(seconds * count, span_text(rng, count, unit, counted=counted))
+    return seconds * count, span_text(rng, count, unit), span_text(rng, count, unit, counted=True)
 
 
 def span_text(rng: Random, count: int, unit: str, *, counted: bool = False) -> str:
@@ -121,6 +103,7 @@ def span_text(rng: Random, count: int, unit: str, *, counted: bool = False) -> s
     if unit in _SHORT and roll < 0.2:
         return f"{count}{_SHORT[unit]}"
     if unit in _ABBREVIATED and roll < 0.35:
-        return f"{count}{rng.choice((' ', ' ', ''))}{_ABBREVIATED[unit]}{'s' if count > 1 and rng.random() < 0.7 else ''}"
+        ending = "s" if count > 1 and rng.random() < 0.7 else ""
+        return f"{count}{rng.choice((' ', ' ', ''))}{_ABBREVIATED[unit]}{ending}"
     amount = _WORDS[count] if 0 < count <= 12 and roll > 0.88 else str(count)
     return f"{amount} {unit}{'s' if count > 1 else ''}"

@@ -1,7 +1,8 @@
-"""Owns one question in the making: its columns, its words and its meaning, and how columns are mentioned.
+"""Owns one question in the making: its columns, its words and its meaning, and how columns are mentioned..
 
-A mention is used only if it means that column by the rule of `columns.py`. Exact names and values are guarded,
-so that later typing errors leave them alone. Use: `Teller(rng, columns, book).mention(column, many=True)`.
+A mention is used only if it means that column by the rule of `columns.py`. Exact names and values are
+guarded, so that later typing errors leave them alone. Use: `Teller(rng, columns, book).mention(column,
+many=True)`.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,60 +10,14 @@ from random import Random
 
 from datagen.columns import Column, ColumnSet
 from datagen.draft import Draft
+from datagen.lists import word_list
 from datagen.phrasebook import Phrasebook
 from datagen.values import Value
 from datagen.words import last_part, plural, split_words, strip_units
 
 GUARD, END_GUARD = "\x02", "\x03"
-_EVENTS = (
-    ("request", 42),
-    ("event", 26),
-    ("span", 16),
-    ("call", 7),
-    ("log", 4),
-    ("operation", 3),
-    ("record", 2),
-)
-_VAGUE = frozenset(
-    {
-        "id",
-        "ids",
-        "ms",
-        "us",
-        "ns",
-        "s",
-        "min",
-        "b",
-        "kb",
-        "mb",
-        "pct",
-        "usd",
-        "kg",
-        "total",
-        "value",
-        "is",
-        "has",
-        "was",
-        "v2",
-        "old",
-    }
-)
-_TOO_GENERAL = frozenset({"name", "names", "key", "value", "code", "number", "type", "count", "address"})
+_EVENTS = {"request": 42, "event": 26, "span": 16, "call": 7, "log": 4, "operation": 3, "record": 2}
 _MAIN_ROLES = frozenset({"service", "route", "name", "method", "status", "host", "region", "env", "user"})
-_ATTRIBUTES = frozenset(
-    {"status", "state", "tier", "region", "email", "version", "method", "host", "path", "url"}
-)
-_ATTRIBUTES |= {
-    "country",
-    "reason",
-    "source",
-    "category",
-    "model",
-    "carrier",
-    "provider",
-    "currency",
-    "owner",
-}
 
 
 def _is_tracing(column: Column) -> bool:
@@ -84,7 +39,7 @@ class Teller:
         self.draft = Draft()
         self.front = ""
         self.before = ""
-        self.event = rng.choices([e for e, _ in _EVENTS], [w for _, w in _EVENTS])[0]
+        self.event = rng.choices(tuple(_EVENTS), tuple(_EVENTS.values()))[0]
         if columns.resolve(self.event) or columns.resolve(plural(self.event)):
             self.event = "event"  # otherwise "requests" could mean a column
 
@@ -166,15 +121,19 @@ class Teller:
         if column.exact_only:
             return []
         words = split_words(column.name)
-        phrases = [" ".join(words[start:]) for start in range(max(1, len(words) - 1))]
-        phrases += [words[-1]] if words[-1] in _ATTRIBUTES else []
+        first = 1 if words[:1] == words[1:2] else 0  # nobody says "trace trace id"
+        phrases = [" ".join(words[start:]) for start in range(first, max(first + 1, len(words) - 1))]
+        phrases += [words[-1]] if words[-1] in word_list("attributes") else []
         phrases += [last_part(column.name)] if "." in column.name else []
         phrases += [" ".join(strip_units(words)), " ".join(strip_units(split_words(last_part(column.name))))]
         phrases += 2 * [*column.strong, *column.synonyms] + list(column.weak)
-        vague = _VAGUE | (_TOO_GENERAL - {column.name})
+        vague = {*word_list("vague words"), *word_list("too general alone")} - {column.name}
         return [p for p in phrases if p and p not in vague and self._means(p, column)]
 
     def _means(self, phrase: str, column: Column) -> bool:
         """Whether the phrase means the column, and means no other without its unit ("latency ms")."""
         bare = " ".join(strip_units(split_words(phrase)))
-        return self.columns.resolve(phrase) == column.name and self.columns.resolve(bare) in {column.name, None}
+        return self.columns.resolve(phrase) == column.name and self.columns.resolve(bare) in {
+            column.name,
+            None,
+        }

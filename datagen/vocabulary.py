@@ -1,7 +1,9 @@
-"""Owns reading `vocab/*.txt`. Knows not how columns are put together. Use: `vocabularies()["shop"].columns`.
+"""Owns reading `vocab/*.txt`.
 
-A section `[name]` is a vocabulary, `[!name]` one kept for testing only. A line is
-`column kind[:detail] @role = synonyms`, with `!strong` and `~weak` synonyms and `~` for a space in a value.
+Knows not how columns are put together. Use: `vocabularies()["shop"].columns`.
+
+A section `[name]` is a vocabulary, `[!name]` one kept for testing only. A line is `column kind[:detail]
+@role = synonyms`, with `!strong` and `~weak` synonyms and `~` for a space in a value.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Owns how names are read as words. Knows no columns or vocabularies. Use: `split_words("http.statusCode")`."""
+"""Owns how names are read as words.
+
+Knows no columns or vocabularies. Use: `split_words("http.statusCode")`.
+"""
 
 import re
 from functools import lru_cache
@@ -29,7 +32,7 @@ def plural(noun: str) -> str:
     prefix = f"{head} " if head else ""
     if last in _IRREGULAR:
         return prefix + _IRREGULAR[last]
-    if last == "by":
+    if last == "by" or last.endswith("_by"):
         return noun
     if last in _SAME_IN_PLURAL or (last.endswith("s") and not last.endswith(("ss", "us", "is"))):
         return noun

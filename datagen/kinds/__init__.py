@@ -1,7 +1,7 @@
 """Owns the kinds of questions, how often each is asked, and nothing of what they mean.
 
-A kind puts its meaning into the teller's draft and returns the sentence, or None where the dataset lacks the columns.
-Use: `KINDS["aggregate"].ask(teller)`.
+A kind puts its meaning into the teller's draft and returns the sentence, or None where the dataset lacks
+the columns. Use: `KINDS["aggregate"].ask(teller)`.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Owns questions for aggregates of numeric columns: averages, percentiles, heatmaps, rates, and several at once."""
+"""Owns questions for aggregates of numeric columns: averages, percentiles, heatmaps, rates."""
 
 from datagen.columns import Column
 from datagen.implied import premodify
@@ -21,7 +21,7 @@ def numeric_column(t: Teller, *, summable: bool = False) -> Column | None:
 
 
 def aggregate_phrase(t: Teller, *, ranked: bool = False) -> str | None:
-    """`p95 latency`: puts the calculation into the draft; a ranked one is not called highest or lowest itself."""
+    """`p95 latency`: puts the calculation into the draft; a ranked one is not called highest itself."""
     op = t.rng.choices(tuple(_AGGREGATES), tuple(_AGGREGATES.values()))[0]
     column = numeric_column(t, summable=op == "SUM")
     if not column:

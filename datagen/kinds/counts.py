@@ -1,4 +1,4 @@
-"""Owns questions that count events: all, by conditions, errors, root spans, statuses, exceptions, calls of a path."""
+"""Owns questions that count events: all, by conditions, errors, root spans, statuses, exceptions."""
 
 from datagen.draft import Filter
 from datagen.implied import error_filter, premodify, root_filter

@@ -1,4 +1,4 @@
-"""Owns questions for what is slow: groups by their maximum or a percentile, traces by their root spans, events."""
+"""Owns questions for what is slow: groups by their maximum or a percentile, traces by their root spans."""
 
 from datagen.implied import root_filter
 from datagen.kinds.aggregates import percentile_words

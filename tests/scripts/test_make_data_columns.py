@@ -1,0 +1,103 @@
+"""Which column a phrase means, what values are, and how names are read: the rules a model is to learn."""
+
+from random import Random
+
+import pytest
+
+from datagen.assemble import assemble
+from datagen.columns import Column, ColumnSet
+from datagen.phrasebook import Phrasebook, Style, templates
+from datagen.teller import Teller
+from datagen.values import parse_scalar
+from datagen.vocabulary import vocabularies
+from datagen.words import plural, split_words, strip_units
+
+
+def columns(*names: str) -> ColumnSet:
+    """Those columns of the vocabularies, by name; others are plain numbers."""
+    known = {c.name: c for v in vocabularies().values() for c in v.columns}
+    return ColumnSet(tuple(known.get(name, Column(name, "num")) for name in names))
+
+
+@pytest.mark.parametrize(
+    ("phrase", "names", "meant"),
+    [
+        ("route", ("http.route", "http.method"), "http.route"),
+        ("http status code", ("http.status_code", "status_code"), "http.status_code"),
+        ("status code", ("http.status_code", "status_code"), "status_code"),
+        ("latency", ("sli.latency", "duration_ms"), "duration_ms"),
+        ("latency", ("sli.latency", "name"), "sli.latency"),
+        ("endpoint", ("http.target", "http.route"), "http.route"),
+        ("wait", ("queue.wait_ms", "name"), "queue.wait_ms"),
+        ("status", ("order.status", "payment.status"), None),
+        ("wait", ("queue.wait_ms", "lock.wait_ms"), None),
+        ("colour", ("http.route",), None),
+        ("user.id", ("user.id", "user_id"), "user.id"),
+        ("user id", ("user.id", "user_id"), None),
+    ],
+)
+def test_a_phrase_means_the_best_match_if_it_is_the_only_one(phrase, names, meant) -> None:
+    assert columns(*names).resolve(phrase) == meant
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_every_mention_means_its_column(held_out: bool) -> None:
+    for seed in range(40):
+        rng = Random(seed)
+        found = assemble(rng, held_out=held_out)
+        teller = Teller(rng, found, Phrasebook(rng, Style.SEEN))
+        for column in found.columns:
+            phrase = teller.phrase(column)
+            assert phrase is None or found.resolve(phrase) == column.name
+
+
+def test_a_list_has_one_column_for_each_role() -> None:
+    for seed in range(60):
+        found = assemble(Random(seed), held_out=False).columns
+        roles = [column.role for column in found if column.role]
+        assert len(roles) == len(set(roles))
+        assert len(found) == len({column.name for column in found})
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("404", 404),
+        ("0", 0),
+        ("1.5", 1.5),
+        ("1.2.3", "1.2.3"),
+        ("007", "007"),
+        ("12ab", "12ab"),
+        ("GET", "GET"),
+    ],
+)
+def test_digits_are_numbers_and_the_rest_is_text(typed, value) -> None:
+    assert parse_scalar(typed) == value
+    assert type(parse_scalar(typed)) is type(value)
+
+
+def test_names_are_read_as_words() -> None:
+    assert split_words("http.statusCode") == ("http", "status", "code")
+    assert split_words("k8s.pod-name_v2") == ("k8s", "pod", "name", "v2")
+    assert strip_units(("queue", "wait", "ms")) == ("queue", "wait")
+    assert strip_units(("is", "cached")) == ("cached",)
+    assert [plural(word) for word in ("service", "status", "city", "trace id", "class", "created_by")] == [
+        "services",
+        "statuses",
+        "cities",
+        "trace ids",
+        "classes",
+        "created_by",
+    ]
+
+
+def test_every_frame_has_templates_for_training_and_for_the_test() -> None:
+    for name, (seen, unseen) in templates().items():
+        assert seen, name
+        if name.endswith("_frame"):
+            assert unseen and len(seen) >= 2 * len(unseen), name
+        assert not set(seen) & set(unseen), name
+        has_modifiers = {"{M}" in template for template in seen + unseen}
+        assert has_modifiers == {name.endswith("_frame")}, (
+            f"{name}: only frames, and all of them, take modifiers"
+        )
