@@ -15,14 +15,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from scripts.training.errors import AdapterError
 from scripts.training.model import LoraLlama
 
 PREFIX = "base_model.model."
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-class AdapterError(Exception):
-    """An adapter does not fit; the message says what to change."""
 
 
 def adapter_config(folder: Path) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from tokenizers import Tokenizer
 
 from honeycomb.prompt import build_prompt
-from scripts.training.adapter_file import AdapterError, load_adapter
+from scripts.training.adapter_file import load_adapter
+from scripts.training.errors import AdapterError
 from scripts.training.model import LoraLlama
 from scripts.training.packing import Example, Packs, TokenizedExample, read_examples, tokenize
 from scripts.training.record import RunRecord, describe_data

@@ -202,6 +202,13 @@ class LoraLlama:
             if layer is self.layers[-1]:  # only scored places go on
                 x, attended = x[pack.predict_index], attended[pack.predict_index]
             x = layer.finish(x, attended, self.anchor)
+        return self._final(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """What the last layer's output predicts: [N, hidden] → [N, vocabulary]."""
+        return functional.linear(self._final(hidden), self.head)
+
+    def _final(self, x: Tensor) -> Tensor:
         return functional.rms_norm(x, (x.shape[-1],), self.final_norm, self.shape.norm_eps)
 
     def loss(self, pack: Pack) -> Tensor:

@@ -9,7 +9,8 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import LlamaForCausalLM
 
-from scripts.training.adapter_file import AdapterError, load_adapter, save_adapter
+from scripts.training.adapter_file import load_adapter, save_adapter
+from scripts.training.errors import AdapterError
 from scripts.training.model import LoraLlama
 from scripts.training.packing import TokenizedExample, make_pack
 from scripts.training.workers import Workers

@@ -1,0 +1,1 @@
+"""Measuring answers: validity, components, exact match, and what a query finds when it is run."""

@@ -1,0 +1,47 @@
+"""Answers on disk while a run goes on.
+
+Owns: one JSON a line beside the result file, so that a stopped run loses none.
+
+    kept = AnswerFile(Path("results.json"), resume=True); kept.add(answer)
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from scripts.evaluation.answering import Answer
+
+
+class AnswerFile:
+    """The answers so far. Without a result file they are in memory only.
+
+    Args:
+        resume: keep what an earlier run left; otherwise it is deleted.
+    """
+
+    def __init__(self, results: Path | None, resume: bool) -> None:
+        self.answers: dict[int, Answer] = {}
+        self._path = results and results.with_name(results.name + ".answers.jsonl")
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if not resume:
+            self._path.unlink(missing_ok=True)
+        elif self._path.is_file():
+            for line in self._path.read_text(encoding="utf-8").splitlines():
+                answer = Answer(**json.loads(line))
+                self.answers[answer.line] = answer
+
+    def add(self, answer: Answer) -> None:
+        """Keep one more."""
+        self.answers[answer.line] = answer
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(answer), ensure_ascii=False) + "\n")
+
+    def remove(self) -> None:
+        """The run is over and its results are written."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
