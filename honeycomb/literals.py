@@ -40,7 +40,7 @@ def read_object(text: str) -> dict[str, Any]:
 def _read_quoted(text: str) -> Any:
     """The quotes stand around the text as it is, or around an escaped string."""
     try:
-        return _read(text[1:-1] if text[-1] == text[0] else text[1:])
+        return _read(text[1:-1])
     except QuerySyntaxError:
         string = _read(text)
         if not isinstance(string, str):

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from query_strategies import COLUMNS, queries
 
-from honeycomb.errors import QueryError, QuerySyntaxError
+from honeycomb.errors import QueryError, QueryRuleError, QuerySyntaxError
 from honeycomb.query import parse_query, read_answer
 
 SURFACES = {
@@ -36,6 +36,7 @@ def test_every_surface_holds_the_same_query(write, query):
         ("[]", "is a list, not an object"),
         ("3", "is a int, not an object"),
         ('"name"', "neither"),
+        ("\"{'limit': 1}", "neither"),
         ('""', "neither"),
         ('"', "neither"),
         ('{"limit": 1', "neither"),
@@ -83,6 +84,20 @@ def test_integers_of_forty_digits_are_kept_exactly():
         assert parse_query(text, None).filters[0].value == value
         with pytest.raises(QuerySyntaxError, match="over 40 digits"):
             parse_query(text.replace(str(most), f"1{'0' * 40}"), None)
+
+
+@pytest.mark.parametrize("write", [json.dumps, repr])
+def test_eight_levels_are_read_and_nine_are_not(write):
+    def nested(lists):
+        value = 1
+        for _ in range(lists):
+            value = [value]
+        return write({"limit": value})
+
+    with pytest.raises(QueryRuleError, match="limit"):
+        parse_query(nested(6), None)
+    with pytest.raises(QuerySyntaxError, match="nested over 8 deep"):
+        parse_query(nested(7), None)
 
 
 @pytest.mark.parametrize(
