@@ -1,7 +1,7 @@
 """Owns single conditions: which filter, and the words for it. Knows not how several are put together.
 
 A condition is either a clause (stands after "where") or a phrase that stands on its own ("for service
-cart"). Use: `condition(teller)`.
+cart"). Use: `clause(teller, column)`.
 """
 
 from dataclasses import dataclass

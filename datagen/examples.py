@@ -1,6 +1,6 @@
 """Owns one example and the questions about one column list. Knows no files.
 
-Use: `questions(rng, columns, Style.SEEN, count=8)`.
+Use: `questions(rng, columns, Style.SEEN, count=8, set_id="train-00001")`.
 """
 
 import json

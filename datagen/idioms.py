@@ -1,9 +1,7 @@
 """Owns conditions said without naming a column.
 
 They are about errors, root spans, how long it took ("slower than 1s"), or values that tell their own column.
-
-Each works only where the dataset has the column that the idiom means. Use: `idiom(teller,
-"errors_only")`.
+Each works only where the dataset has the column that the idiom means. Use: `idiom(teller)`.
 """
 
 from collections.abc import Callable

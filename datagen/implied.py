@@ -1,6 +1,6 @@
 """Owns what words mean without naming a column: errors, root spans, `POST requests`.
 
-Use: `error_filter(teller)`.
+Knows not where the words stand in a question. Use: `error_filter(teller)`.
 """
 
 from datagen.columns import Column

@@ -1,8 +1,8 @@
 """Owns reading `phrases/*.txt` and expanding templates. Knows no columns or queries.
 
 A section `[name]` lists templates; `!` marks one kept for testing; `{slot}` is filled by the caller or
-by the section of that name; `(a|b)` picks a spelling. Use: `Phrasebook(rng, Style.SEEN).say("agg_frame",
-agg="p95 latency")`.
+by the section of that name; `(a|b)` picks a spelling.
+Use: `Phrasebook(rng, Style.SEEN).say("agg_frame", agg="p95 latency", M="")`.
 """
 
 import re

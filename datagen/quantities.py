@@ -1,8 +1,6 @@
 """Owns numbers with units: thresholds, sizes, spans of time, and how they are typed.
 
-Knows no columns' names.
-
-Durations and sizes are converted to the unit that the column's name or vocabulary gives. Use:
+Knows no columns' names. Durations and sizes are converted to the unit that the column's name or vocabulary gives. Use:
 `duration(rng, "ms")`.
 """
 

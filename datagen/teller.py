@@ -1,8 +1,8 @@
-"""Owns one question in the making: its columns, its words and its meaning, and how columns are mentioned..
+"""Owns one question in the making: its columns, its words and its meaning, and how columns are mentioned.
 
 A mention is used only if it means that column by the rule of `columns.py`. Exact names and values are
-guarded, so that later typing errors leave them alone. Use: `Teller(rng, columns, book).mention(column,
-many=True)`.
+guarded, so that later typing errors leave them alone. Knows no kinds of questions.
+Use: `Teller(rng, columns, book).mention(column, many=True)`.
 """
 
 from collections.abc import Callable, Sequence

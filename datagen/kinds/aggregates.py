@@ -1,4 +1,7 @@
-"""Owns questions for aggregates of numeric columns: averages, percentiles, heatmaps, rates."""
+"""Owns questions for aggregates of numeric columns: averages, percentiles, heatmaps, rates.
+
+Knows nothing of groups, conditions or time that are added. Use: `aggregate(teller)`.
+"""
 
 from datagen.columns import Column
 from datagen.implied import premodify

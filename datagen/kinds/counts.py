@@ -1,4 +1,7 @@
-"""Owns questions that count events: all, by conditions, errors, root spans, statuses, exceptions."""
+"""Owns questions that count events: all, by conditions, errors, root spans, statuses, exceptions.
+
+Knows nothing of groups, conditions or time that are added. Use: `errors(teller)`.
+"""
 
 from datagen.draft import Filter
 from datagen.implied import error_filter, premodify, root_filter

@@ -1,4 +1,7 @@
-"""Owns questions about what there is: distinct values, lists of values, traces, and what runs at once."""
+"""Owns questions about what there is: distinct values, lists of values, traces, and what runs at once.
+
+Knows nothing of groups, conditions or time that are added. Use: `listing(teller)`.
+"""
 
 from datagen.columns import Column
 from datagen.modifiers import Wants, modifiers

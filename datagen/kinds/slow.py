@@ -1,4 +1,7 @@
-"""Owns questions for what is slow: groups by their maximum or a percentile, traces by their root spans."""
+"""Owns questions for what is slow: groups by their maximum or a percentile, traces by their root spans.
+
+Knows nothing of conditions or time that are added. Use: `slowest(teller)`.
+"""
 
 from datagen.implied import root_filter
 from datagen.kinds.aggregates import percentile_words

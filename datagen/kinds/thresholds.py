@@ -1,4 +1,7 @@
-"""Owns questions that keep only groups over or under a threshold."""
+"""Owns questions that keep only groups over or under a threshold.
+
+Knows nothing of conditions or time that are added. Use: `by_count(teller)`.
+"""
 
 from datagen.conditions import amount
 from datagen.implied import error_filter

@@ -1,4 +1,7 @@
-"""Owns questions that rank groups: by count, by errors, by statuses, by an aggregate."""
+"""Owns questions that rank groups: by count, by errors, by statuses, by an aggregate.
+
+Knows nothing of conditions or time that are added. Use: `by_count(teller)`.
+"""
 
 from datagen.columns import Column
 from datagen.implied import error_filter
