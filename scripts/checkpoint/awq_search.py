@@ -22,7 +22,7 @@ from awq.utils.module import get_op_name
 from .awq_search_result import CLIP_STEPS, AwqSearchResult, ScaleGroup
 
 _BLOCK_TOKENS = 512  # AutoAWQ joins all texts and cuts them into blocks of this many tokens
-_SCALE_BLOCKS = 4  # enough to choose among 20 candidates; the finer clips are chosen on all blocks
+_SCALE_BLOCKS = 2  # enough to choose among 20 candidates; the finer clips are chosen on all blocks
 _MOST_SHRUNK = CLIP_STEPS // 2  # AutoAWQ clips to no less than half
 _ROWS_AT_ONCE = 128
 
@@ -36,7 +36,7 @@ class RecordingQuantizer(AwqQuantizer):  # type: ignore[misc]
         self.clip_steps: dict[str, Any] = {}
 
     def _search_best_scale(self, module: Any, prev_op: Any, layers: Any, inp: Any, **kwargs: Any) -> Any:
-        some = inp[:_SCALE_BLOCKS]
+        some = inp[:: max(1, len(inp) // _SCALE_BLOCKS)][:_SCALE_BLOCKS]
         before, after, scales = super()._search_best_scale(module, prev_op, layers, some, **kwargs)
         narrow = scales.to(torch.float16)
         prefix = self._prefix(module)

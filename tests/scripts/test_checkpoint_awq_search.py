@@ -1,0 +1,110 @@
+"""scripts/quantize_awq on a tiny model, in its own environment: found scales help and ruin nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_fixtures import write_gguf
+from transformers import AutoTokenizer, LlamaForCausalLM
+
+from scripts.checkpoint.awq_checkpoint import AwqCheckpoint
+from scripts.checkpoint.awq_format import PackedWeight, dequantize
+from scripts.checkpoint.awq_search_file import load_search_result
+from scripts.checkpoint.awq_search_result import AwqSearchResult
+from scripts.checkpoint.gguf_source import GgufCheckpoint
+from scripts.checkpoint.safetensors_io import SafetensorsCheckpoint, write_safetensors
+from scripts.checkpoint.tensors import Checkpoint
+from scripts.checkpoint.tokenizer_files import generation_config, tokenizer_json
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(
+    not (ROOT / ".venv-awq/installed.json").exists(),
+    reason="needs .venv-awq, which the first call of scripts/quantize_awq makes",
+)
+TEXTS = ["the 42 slowest traces of the checkout service", "count errors by the name", "<|im_end|> p99"]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A tiny model whose inputs have a few loud channels, as real ones do; that is what AWQ is for."""
+    gguf = GgufCheckpoint(write_gguf(tmp_path / "tiny.gguf"))
+    folder = tmp_path / "model"
+    write_safetensors(folder / "model.safetensors", gguf)
+    for name, value in (
+        ("config", gguf.config()),
+        ("tokenizer", tokenizer_json(gguf.metadata)),
+        ("generation_config", {**generation_config(gguf.metadata), "do_sample": True, "top_p": 0.9}),
+    ):
+        (folder / f"{name}.json").write_text(json.dumps(value))
+    loud = LlamaForCausalLM.from_pretrained(folder)
+    for layer in loud.model.layers:
+        for norm in (layer.input_layernorm, layer.post_attention_layernorm):
+            norm.weight.data[::16] *= 20
+    loud.save_pretrained(folder)
+    return folder
+
+
+def quantize(model: Path, output: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    calibration = model.parent / "calibration.jsonl"
+    calibration.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS * 20))
+    command = [sys.executable, str(ROOT / "scripts/quantize_awq"), str(model), str(output)]
+    command += ["--calibration", str(calibration), "--group-size", "32", *options]
+    # One thread: on a model this small, threads only wait for each other.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+
+
+def logits(model: Path, quantized: Checkpoint | None = None) -> torch.Tensor:
+    """Of the model on the texts; with the quantized weights put in when there are some."""
+    llama = LlamaForCausalLM.from_pretrained(model)
+    if quantized is not None:
+        for name, parameter in llama.model.named_parameters(prefix="model"):
+            linear = name.removesuffix(".weight")
+            if f"{linear}.qweight" in quantized.specs():
+                parts = (quantized.load(f"{linear}.{part}") for part in ("qweight", "qzeros", "scales"))
+                array = dequantize(PackedWeight(*parts), 32)
+            else:
+                array = quantized.load(name)
+            parameter.data = torch.from_numpy(np.array(array, dtype=np.float32))
+    ids = AutoTokenizer.from_pretrained(model)(" ".join(TEXTS), return_tensors="pt").input_ids
+    with torch.no_grad():
+        return llama(ids).logits
+
+
+def test_search_beats_plain_rounding_and_its_result_rebuilds_the_same_weights(
+    model: Path, tmp_path: Path
+) -> None:
+    result = quantize(model, tmp_path / "out", "--save-search", str(tmp_path / "search.safetensors"))
+    assert result.returncode == 0, result.stderr
+    original = SafetensorsCheckpoint(model)
+    found, plain = SafetensorsCheckpoint(tmp_path / "out"), AwqCheckpoint(original, AwqSearchResult.plain(32))
+    exact = logits(model)
+    error_found = (logits(model, found) - exact).square().mean()
+    error_plain = (logits(model, plain) - exact).square().mean()
+    assert error_found < 0.7 * error_plain
+
+    rebuilt = AwqCheckpoint(original, load_search_result(tmp_path / "search.safetensors"))
+    write_safetensors(tmp_path / "rebuilt.safetensors", rebuilt)
+    assert (tmp_path / "rebuilt.safetensors").read_bytes() == (
+        tmp_path / "out/model.safetensors"
+    ).read_bytes()
+    generation = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert generation["do_sample"] is False
+    assert "top_p" not in generation
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config["quantization_config"]["group_size"] == 32
+
+
+def test_too_little_calibration_is_refused(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "short.jsonl").write_text('{"text": "short"}\n')
+    result = quantize(model, tmp_path / "out", "--calibration", str(tmp_path / "short.jsonl"))
+    assert result.returncode == 1
+    assert "at least 512 are needed" in result.stderr
+    assert "Traceback" not in result.stderr
