@@ -143,7 +143,7 @@ class _Progress:
         """Take one line of pip's output."""
         if line.startswith(("Collecting ", "Processing ")):
             self._collected += 1
-            self._show("found", self._collected, line.split()[1])
+            self._show("found", self._collected, line.split()[1].rsplit("/")[-1])
         elif line.startswith("Installing collected packages") and self._watcher is None:
             # pip is silent from here until all is done; the folder shows how far it is.
             self._watcher = threading.Thread(target=self._watch, daemon=True)

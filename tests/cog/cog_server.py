@@ -51,7 +51,7 @@ class CogServer:
             "PYTHONPATH": str(ROOT),
             **env,
         }
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=300)
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "cog.server.http", "--host", "127.0.0.1"]

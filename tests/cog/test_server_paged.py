@@ -16,12 +16,7 @@ from tests.cog.cog_server import CogServer
 pytestmark = [pytest.mark.server, pytest.mark.weights]
 
 COLUMNS = ["duration_ms", "name", "service.name", "error", "http.status_code", "trace.parent_id"]
-QUESTIONS = [
-    "slowest traces",
-    "errors by service",
-    "p99 of duration by name in the last hour",
-    "count of requests with status 500",
-]
+QUESTIONS = ["slowest traces", "p99 of duration by service in the last hour"]
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +32,16 @@ def server(tmp_path_factory: pytest.TempPathFactory, control: Path) -> Iterator[
         yield server
 
 
-def ask(server: CogServer, question: str) -> dict:
-    return server.post(nlq=question, cols=str(COLUMNS), max_tokens=600).json()
+MAX_TOKENS = 48
+
+
+def ask(server: CogServer, number: int, name: str) -> dict:
+    """The whole prediction; what was shown of it is in its output also when it was cut short."""
+    inputs = {"nlq": QUESTIONS[number], "cols": str(COLUMNS), "max_tokens": MAX_TOKENS}
+    with server.stream(f"{name}-{number}", **inputs) as events:
+        seen = list(events)
+    shown = [data["chunk"] for event, data, _ in seen if event == "output"]
+    return {**seen[-1][1], "shown": "".join(shown)}
 
 
 def free_blocks(server: CogServer, control: Path) -> tuple[int, int]:
@@ -47,15 +50,18 @@ def free_blocks(server: CogServer, control: Path) -> tuple[int, int]:
     return stats["num_free_blocks"], stats["num_blocks"]
 
 
-def test_every_answer_is_a_query_over_the_columns_given_alone_and_together(server, control):
-    alone = [ask(server, question) for question in QUESTIONS]
+def test_an_answer_is_the_same_alone_and_together_and_a_query_or_an_error(server):
+    numbers = range(len(QUESTIONS))
+    alone = [ask(server, number, "alone") for number in numbers]
     with ThreadPoolExecutor(len(QUESTIONS)) as pool:
-        together = list(pool.map(lambda question: ask(server, question), QUESTIONS))
+        together = list(pool.map(lambda number: ask(server, number, "together"), numbers))
     for one, other in zip(alone, together, strict=True):
-        assert one["status"] == "succeeded", one
-        assert "".join(one["output"]) == "".join(other["output"]), "a batch changed an answer"
-        parse_query("".join(one["output"]), COLUMNS)
-        assert one["metrics"]["model_passes"] > 0
+        assert (one["status"], one["shown"]) == (other["status"], other["shown"]), "a batch changed an answer"
+        assert 0 < one["metrics"]["output_token_count"] <= MAX_TOKENS
+        if one["status"] == "succeeded":
+            parse_query(one["shown"], COLUMNS)
+        else:
+            assert f"max_tokens: the query was not complete after {MAX_TOKENS} tokens" in one["error"]
 
 
 def test_cancel_gives_every_block_back(server, control):
