@@ -1,7 +1,7 @@
 """Owns numbers with units: thresholds, sizes, spans of time, and how they are typed.
 
-Knows no columns' names. Durations and sizes are converted to the unit that the column's name or vocabulary gives. Use:
-`duration(rng, "ms")`.
+Knows no columns' names. Durations and sizes are converted to the unit that the column's name gives.
+Use: `duration(rng, "ms")`.
 """
 
 from random import Random

@@ -49,11 +49,14 @@ def with_article(noun: str) -> str:
 
 
 _UNITS = frozenset({"ms", "us", "ns", "s", "min", "bytes", "mb", "kb", "pct", "usd", "kg", "kmh", "kbps"})
+_THINGS_WITH_BYTES = frozenset({("request",), ("response",), ("read",), ("write",), ("shuffle",), ("flow",)})
 _PREFIXES = frozenset({"is", "has", "was"})
 
 
 def strip_units(words: tuple[str, ...]) -> tuple[str, ...]:
     """The words without a unit at the end, `is` in front."""
+    if words[-2:-1] in _THINGS_WITH_BYTES and words[-1] == "bytes":
+        return words  # "request bytes" are not "the request"
     if len(words) > 1 and words[-1] in _UNITS:
         words = words[:-1]
     if len(words) > 1 and words[0] in _PREFIXES:

@@ -81,6 +81,8 @@ def test_names_are_read_as_words() -> None:
     assert split_words("k8s.pod-name_v2") == ("k8s", "pod", "name", "v2")
     assert strip_units(("queue", "wait", "ms")) == ("queue", "wait")
     assert strip_units(("is", "cached")) == ("cached",)
+    assert strip_units(("size", "bytes")) == ("size",)
+    assert strip_units(("request", "bytes")) == ("request", "bytes")
     assert [plural(word) for word in ("service", "status", "city", "trace id", "class", "created_by")] == [
         "services",
         "statuses",
