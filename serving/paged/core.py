@@ -4,7 +4,7 @@ Owns: the loop of steps, requests in flight and how they end, also all at once. 
 of grammars' compilation or of what a model is. Other threads talk to it by `open`, `submit` and
 `discard`, which leave a note and return; it answers through each request's `Stream`.
 
-    core = EngineCore(scheduler, runner, max_in_flight=288, step_timeout=8.0)
+    core = EngineCore(scheduler, runner, watch=watch, max_in_flight=288)
     core.submit(stream, request)
 """
 
@@ -20,6 +20,7 @@ from serving.paged.request import Request
 from serving.paged.sampler import RunnerOutput
 from serving.paged.scheduler import RequestUpdate, Scheduler, SchedulerOutput
 from serving.paged.stream import StepEvent, Stream
+from serving.paged.watch import StepWatch
 
 logger = logging.getLogger(__name__)
 
@@ -38,25 +39,22 @@ class EngineCore:
     Args:
         scheduler: belongs to this thread from now on.
         runner: so does this.
+        watch: says when a step hangs, and the engine counts as dead.
         max_in_flight: requests running and waiting; one more is refused.
-        step_timeout: seconds after which a step counts as hung and the engine as dead.
     """
 
-    def __init__(
-        self, scheduler: Scheduler, runner: Runner, *, max_in_flight: int, step_timeout: float
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, runner: Runner, *, watch: StepWatch, max_in_flight: int) -> None:
         self._scheduler = scheduler
         self._runner = runner
+        self._watch = watch
         self._max_in_flight = max_in_flight
-        self._step_timeout = step_timeout
         self._changed = threading.Condition()  # guards the next five
         self._streams: dict[str, Stream] = {}  # in flight, by request id
         self._probes: set[Stream] = set()
         self._submitted: list[Stream] = []
         self._discarded: list[Stream] = []
         self._death: str | None = None
-        self._stream_of: dict[Request, Stream] = {}  # the thread's own, as are the next two
-        self._step_started: float | None = None
+        self._stream_of: dict[Request, Stream] = {}  # the thread's own, as is the next
         self.num_steps = 0
         self._thread = threading.Thread(target=self._run, name="paged-engine", daemon=True)
         self._thread.start()
@@ -114,16 +112,15 @@ class EngineCore:
     async def receive(self, stream: Stream) -> StepEvent:
         """The next event of a stream; a hung engine is found out here, by those who wait for it."""
         while True:
-            event = await stream.receive(patience=self._step_timeout / 4)
+            event = await stream.receive(patience=self._watch.blocked_limit / 4)
             if event is not None:
                 return event
             self.raise_if_dead()
 
     def raise_if_dead(self) -> None:
         """Raise EngineDeadError if the engine has ended or hangs."""
-        started = self._step_started
-        if started is not None and time.monotonic() - started > self._step_timeout:
-            self.die(f"the engine hangs: a step takes over {self._step_timeout:g} s; restart it")
+        if self._watch.is_hung():
+            self.die("the engine hangs in a step that does not end; restart it")
         if self._death is not None:
             raise EngineDeadError(self._death)
 
@@ -160,14 +157,14 @@ class EngineCore:
     def _run(self) -> None:
         try:
             while self._wait_for_work():
-                self._step_started = time.monotonic()
+                self._watch.begin()
                 self.step()
-                self._step_started = None
+                self._watch.end()
         except BaseException as error:
             logger.exception("the paged engine's thread failed")
             self.die(f"the engine failed: {error!r}; restart it")
         finally:
-            self._step_started = None
+            self._watch.end()
             for request in list(self._scheduler.requests):
                 self._scheduler.abort(request)
 

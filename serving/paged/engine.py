@@ -28,6 +28,7 @@ from serving.paged.model_runner import ModelRunner
 from serving.paged.request import Request
 from serving.paged.scheduler import Scheduler
 from serving.paged.stream import TextFollower
+from serving.paged.watch import StepWatch
 from serving.text import Tokenizer
 from serving.types import EngineStats, GenerationOutput, GenerationRequest, SamplingParams
 
@@ -167,8 +168,8 @@ def create(settings: Settings) -> Engine:
     core = EngineCore(
         scheduler,
         ModelRunner(model, num_blocks=num_blocks, block_size=settings.block_size),
+        watch=StepWatch(blocked_limit=5.0, busy_limit=busy_limit(config, settings.max_num_batched_tokens)),
         max_in_flight=settings.max_num_seqs + settings.max_queue,
-        step_timeout=step_timeout(config, settings.max_num_batched_tokens),
     )
     return PagedEngine(
         core=core,
@@ -198,14 +199,13 @@ def default_num_blocks(settings: Settings, max_model_len: int) -> int:
     return -(-num_tokens // settings.block_size)
 
 
-def step_timeout(config: ModelConfig, max_num_batched_tokens: int) -> float:
-    """Seconds for the largest step on a machine slower than any sensible one, and no less than 8.
+def busy_limit(config: ModelConfig, max_num_batched_tokens: int) -> float:
+    """Seconds of computing for the largest step on a processor slower than any sensible one, at least 8.
 
-    Short enough for the default model that a hang is known within 10 s; a model of 7 billion
-    parameters on a CPU gets minutes.
+    So a hang of the default model is known within 10 s; 7 billion parameters on a CPU get minutes.
     """
     shape, hidden = config.attention, config.hidden_size
     projections = hidden * shape.head_dim * 2 * (shape.num_heads + shape.num_kv_heads)
     parameters = config.num_layers * (projections + 3 * hidden * config.intermediate_size)
-    slow_machine = 20e9  # floating-point operations a second
-    return max(8.0, 2.0 * parameters * max_num_batched_tokens / slow_machine)
+    slow_processor = 20e9  # floating-point operations a second
+    return max(8.0, 2.0 * parameters * max_num_batched_tokens / slow_processor)

@@ -17,6 +17,7 @@ from serving.paged.grammar import GrammarCompiler
 from serving.paged.model_runner import ModelRunner
 from serving.paged.sampler import RunnerOutput
 from serving.paged.scheduler import Scheduler, SchedulerOutput
+from serving.paged.watch import StepWatch
 from serving.types import FinishReason, GenerationOutput, GenerationRequest, RequestMetrics, SamplingParams
 from tests.tiny_tokenizers import byte_level
 
@@ -77,7 +78,7 @@ def make_engine(
     max_queue: int = 8,
     max_num_batched_tokens: int = 64,
     max_model_len: int = 400,
-    step_timeout: float = 20.0,
+    blocked_limit: float = 20.0,
     drafter: Drafter | None = None,
     max_draft_tokens: int = 0,
     prefix_caching: bool = True,
@@ -95,7 +96,8 @@ def make_engine(
     )
     model = HistoryModel(VOCAB)
     runner = GatedRunner(ModelRunner(model, num_blocks=num_blocks, block_size=block_size))
-    core = EngineCore(scheduler, runner, max_in_flight=max_num_seqs + max_queue, step_timeout=step_timeout)
+    watch = StepWatch(blocked_limit=blocked_limit, busy_limit=20.0)
+    core = EngineCore(scheduler, runner, watch=watch, max_in_flight=max_num_seqs + max_queue)
     engine = PagedEngine(
         core=core,
         block_manager=blocks,

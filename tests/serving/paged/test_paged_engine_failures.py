@@ -82,7 +82,7 @@ async def test_a_model_that_fails_ends_every_reader_and_all_that_comes_after():
 
 
 async def test_a_hung_step_fails_health_in_time_and_then_every_reader():
-    with make_engine(step_timeout=0.4) as parts:
+    with make_engine(blocked_limit=0.4) as parts:
         parts.runner.gate.clear()
         task = asyncio.create_task(collect(parts.engine, ask("a")))
         assert await asyncio.to_thread(parts.runner.entered.wait, 5)

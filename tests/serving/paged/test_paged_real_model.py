@@ -1,0 +1,216 @@
+"""The default model in fp32: batch, chunks, memory, caching and drafts leave its greedy tokens alone."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from paged_engines import Answer, collect
+
+from serving.config import Settings
+from serving.models.config import read_config
+from serving.models.loader import load_model
+from serving.paged.block_manager import BlockManager
+from serving.paged.core import EngineCore
+from serving.paged.draft import NoDrafter
+from serving.paged.engine import PagedEngine, create
+from serving.paged.grammar import GrammarCompiler
+from serving.paged.model_runner import ModelRunner
+from serving.paged.request import Request
+from serving.paged.scheduler import Scheduler
+from serving.paged.watch import StepWatch
+from serving.text import Tokenizer
+from serving.types import FinishReason, GenerationRequest, SamplingParams
+
+WEIGHTS = Path(__file__).parents[3] / "weights" / "honeycomb-nlq"
+pytestmark = [
+    pytest.mark.weights,
+    pytest.mark.skipif(
+        not (WEIGHTS / "model.safetensors").is_file(), reason="scripts/build_weights makes them"
+    ),
+]
+
+JSON = """start: "{\\"calculations\\": [" calc (", " calc)? "]}"
+calc: "{\\"op\\": \\"" OP "\\"}"
+OP: "COUNT" | "AVG"
+"""
+COLUMNS = "### Columns:\n['duration_ms', 'http.route', 'http.status_code', 'service.name', 'error', 'name']\n"
+QUESTIONS = [
+    "slowest traces",
+    "errors by route",
+    "how many requests a service",
+    "p99 latency",
+    "traffic",
+    "500s",
+]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model(WEIGHTS, num_threads=1)  # more are slower on a machine that runs other things
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.from_dir(WEIGHTS)
+
+
+@pytest.fixture(scope="module")
+def grammars(tokenizer):
+    return GrammarCompiler(tokenizer, vocab_size=read_config(WEIGHTS).vocab_size)
+
+
+class ReplayDrafter:
+    """Proposes the answers of an earlier run, every fifth token wrong."""
+
+    def __init__(self, answers: dict[tuple[int, ...], tuple[int, ...]]) -> None:
+        self._answers = answers
+
+    def propose(self, request: Request, max_tokens: int) -> list[int]:
+        answer = self._answers[tuple(request.token_ids[: request.num_prompt_tokens])]
+        start = request.num_output_tokens
+        coming = enumerate(answer[start : start + max_tokens], start)
+        return [token + (place % 5 == 4) for place, token in coming]
+
+    def finish(self, request: Request) -> None:
+        pass
+
+
+@pytest.fixture
+def run(model, tokenizer, grammars):
+    """Answers of an engine with these options to the requests of the test, all sent at once."""
+
+    def run_(requests: list[GenerationRequest], **options: object) -> list[Answer]:
+        async def ask_all() -> list[Answer]:
+            return await asyncio.gather(*(collect(engine, request) for request in requests))
+
+        engine = assemble(model, tokenizer, grammars, **options)
+        try:
+            answers = asyncio.run(ask_all())
+            assert engine.stats().num_free_blocks == engine.stats().num_blocks
+        finally:
+            engine.close()
+        return answers
+
+    return run_
+
+
+def assemble(
+    model,
+    tokenizer,
+    grammars,
+    *,
+    max_num_seqs: int = 8,
+    max_num_batched_tokens: int = 512,
+    num_blocks: int = 256,
+    prefix_caching: bool = True,
+    drafter=None,
+) -> PagedEngine:
+    blocks = BlockManager(num_blocks=num_blocks, block_size=16, prefix_caching=prefix_caching)
+    scheduler = Scheduler(
+        block_manager=blocks,
+        drafter=drafter or NoDrafter(),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_model_len=1024,
+        max_draft_tokens=8 if drafter else 0,
+        eos_token_ids=frozenset(tokenizer.eos_token_ids),
+    )
+    runner = ModelRunner(model, num_blocks=num_blocks, block_size=16)
+    return PagedEngine(
+        core=EngineCore(
+            scheduler, runner, watch=StepWatch(blocked_limit=60.0, busy_limit=60.0), max_in_flight=64
+        ),
+        block_manager=blocks,
+        tokenizer=tokenizer,
+        grammars=grammars,
+        max_model_len=1024,
+        vocab_size=model.config.vocab_size,
+    )
+
+
+@pytest.fixture(scope="module")
+def requests(tokenizer) -> list[GenerationRequest]:
+    """Prompts that share their beginning, of different lengths; every other answer has a grammar."""
+    made = []
+    for i, question in enumerate(QUESTIONS):
+        prompt = tokenizer.encode(f"{COLUMNS * (1 + i % 3)}\n### NLQ:\n{question!r}\n\n### Response:\n")
+        sampling = SamplingParams(max_tokens=16)
+        made.append(GenerationRequest(str(i), tuple(prompt), sampling, JSON if i % 2 else None))
+    return made
+
+
+@pytest.fixture(scope="module")
+def plain(model, tokenizer, grammars, requests) -> list[tuple[int, ...]]:
+    """The tokens of each request alone, without prefix reuse, its prompt in one piece."""
+
+    async def one_by_one() -> list[Answer]:
+        return [await collect(engine, request) for request in requests]
+
+    engine = assemble(model, tokenizer, grammars, max_num_seqs=1, prefix_caching=False)
+    try:
+        return [answer.token_ids for answer in asyncio.run(one_by_one())]
+    finally:
+        engine.close()
+
+
+def test_the_batch_does_not_change_the_tokens(run, requests, plain):
+    answers = run(requests, max_num_seqs=6, prefix_caching=False)
+    assert [a.token_ids for a in answers] == plain
+
+
+def test_prefix_reuse_does_not_change_the_tokens(run, requests, plain):
+    answers = run(requests + [_renamed(r) for r in requests], max_num_seqs=2)
+    assert [a.token_ids for a in answers] == plain * 2
+    assert sum(a.metrics.cached_token_count for a in answers) > 150
+
+
+def _renamed(request: GenerationRequest) -> GenerationRequest:
+    return GenerationRequest(
+        request.request_id + "-again", request.prompt_token_ids, request.sampling, request.grammar
+    )
+
+
+@pytest.mark.parametrize("budget", [16, 37])
+def test_chunks_do_not_change_the_tokens(run, requests, plain, budget):
+    answers = run(requests, max_num_batched_tokens=budget, prefix_caching=False)
+    assert [a.token_ids for a in answers] == plain
+
+
+def test_preemption_does_not_change_the_tokens(run, requests, plain):
+    tokens = [len(r.prompt_token_ids) + 16 for r in requests]
+    num_blocks = max(-(-max(tokens) // 16), sum(-(-n // 16) for n in tokens) // 4)
+    answers = run(requests, num_blocks=num_blocks, prefix_caching=False)
+    assert [a.token_ids for a in answers] == plain
+
+
+@pytest.mark.parametrize("max_num_seqs", [1, 6])
+def test_drafts_do_not_change_the_tokens(run, requests, plain, max_num_seqs):
+    known = {r.prompt_token_ids: tokens for r, tokens in zip(requests, plain, strict=True)}
+    answers = run(requests, drafter=ReplayDrafter(known), max_num_seqs=max_num_seqs)
+    assert [a.token_ids for a in answers] == plain
+    passes = sum(a.metrics.model_passes for a in answers)
+    assert passes < 0.7 * sum(len(tokens) for tokens in plain)
+
+
+def test_the_grammar_is_obeyed(run, requests):
+    for temperature in (0.0, 1.0):
+        sampling = SamplingParams(max_tokens=60, temperature=temperature, seed=1)
+        prompts = [r.prompt_token_ids for r in requests[:3]]
+        asked = [GenerationRequest(str(i), p, sampling, JSON) for i, p in enumerate(prompts)]
+        for answer in run(asked):
+            ops = answer.text.removeprefix('{"calculations": [').removesuffix("]}").split(", ")
+            assert set(ops) <= {'{"op": "COUNT"}', '{"op": "AVG"}'}
+            assert len(ops) <= 2
+            assert answer.finish_reason is FinishReason.STOP
+
+
+async def test_the_engine_as_settings_make_it():
+    settings = Settings(weights_dir=WEIGHTS, max_model_len=512, num_blocks=64, num_threads=1)
+    engine = create(settings)
+    try:
+        assert engine.name == "paged"
+        assert engine.max_model_len == 512
+        await engine.health(timeout=60)
+        assert engine.stats().num_blocks == 64
+    finally:
+        engine.close()
