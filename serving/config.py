@@ -9,7 +9,7 @@ Owns: names, defaults and limits of what an operator may set. Frozen; a change i
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -18,7 +18,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 class Settings(BaseSettings):
     """What an operator sets. Each field is an environment variable of the same name, upper case."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_ignore_empty=True)
 
     engine: str = Field("auto", description="auto, paged, vllm or fake")
     weights_dir: Path = Field(Path("weights/honeycomb-nlq"), description="folder of the checkpoint")
@@ -31,9 +31,13 @@ class Settings(BaseSettings):
     num_blocks: int | None = Field(None, ge=2, description="KV blocks; None sizes it for max_num_seqs")
     num_threads: int | None = Field(None, ge=1, description="CPU threads; None takes all cores")
     prefix_caching: bool = Field(True, description="reuse the KV of prompts seen before")
-    tensor_parallel_size: Literal["auto"] | int = Field("auto", description="GPUs for vLLM")
+    tensor_parallel_size: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto", description="GPUs for vLLM; auto takes all there are"
+    )
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of GPU memory for vLLM")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="arithmetic of vLLM; auto is bfloat16 on a CPU"
     )
-    speculation: Literal["auto", "off", "ngram", "suffix"] = "auto"
+    speculation: Literal["auto", "off", "ngram", "suffix"] = Field(
+        "auto", description="how to guess tokens ahead; never changes greedy answers"
+    )
