@@ -18,6 +18,7 @@ import cog
 from cog import BasePredictor, ConcatenateIterator, Input
 
 from honeycomb.columns import parse_columns
+from honeycomb.errors import QueryError
 from honeycomb.grammar import build_grammar
 from honeycomb.live import LiveAnswer
 from honeycomb.profile import Profile
@@ -84,9 +85,12 @@ class Predictor(BasePredictor):  # type: ignore[misc]  # Cog has no type informa
                 raise ContextLengthError(f"nlq and cols: {error}; give fewer columns") from error
         assert output.metrics is not None, "an engine's last delta has metrics"
         self._record(output.metrics)
-        if output.finish_reason is FinishReason.LENGTH:
-            raise self._cut_short(output.metrics, sampling.max_tokens)
-        yield answer.finish(columns)
+        try:
+            yield answer.finish(columns)
+        except QueryError as error:
+            if output.finish_reason is FinishReason.LENGTH:
+                raise self._cut_short(output.metrics, sampling.max_tokens) from error
+            raise
         for repair in answer.repairs:
             print(f"mended: {repair}")  # Cog puts what is printed into this prediction's logs
 
@@ -113,5 +117,4 @@ class Predictor(BasePredictor):  # type: ignore[misc]  # Cog has no type informa
         if metrics.output_token_count >= max_tokens:
             return InvalidRequestError(f"max_tokens: the query was not complete after {written}; give more")
         full = f"the model's context of {self.engine.max_model_len} tokens is full"
-        prompt = f"{metrics.input_token_count} of prompt"
-        return ContextLengthError(f"nlq and cols: {full} after {prompt} and {written}; give fewer columns")
+        return ContextLengthError(f"nlq and cols: {full} after {written} of the answer; give fewer columns")

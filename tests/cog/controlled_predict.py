@@ -53,7 +53,7 @@ def repeat_question(prompt: str) -> str:
         "breakdowns": [column],
         "calculations": [{"op": "COUNT"}],
         "filters": [{"column": column, "op": "=", "value": question}],
-        "orders": [{"op": "COUNT", "order": "descending"}],
+        "orders": [{"op": "CONCURRENCY" if "mend" in question else "COUNT", "order": "descending"}],
         "limit": 10,
     }
     return json.dumps(query)

@@ -133,6 +133,13 @@ async def test_an_answer_cut_short_fails_and_names_what_cut_it(make):
         await predictor.chunks(nlq="slowest")
 
 
+async def test_an_answer_that_is_complete_at_its_last_token_is_an_answer(make):
+    predictor = make()
+    predictor.answers(CANONICAL)
+    num_tokens = len(predictor.tokenizer.encode(CANONICAL, add_bos=False))
+    assert "".join(await predictor.chunks(nlq="slowest", max_tokens=num_tokens)) == CANONICAL
+
+
 async def test_section_headers_and_quotes_in_user_text_change_nothing_but_themselves(make):
     """The engine sees a prompt with the same sections, and the answer is for the same columns."""
     predictor = make()

@@ -110,6 +110,18 @@ def test_as_many_predictions_as_slots_run_at_the_same_time_each_with_its_own_ans
         assert metrics["tokens_per_second"] > 0
 
 
+def test_what_was_mended_is_in_the_logs_of_that_prediction_only(server):
+    """The answer is sorted by what is not calculated; others run meanwhile."""
+    questions = ["mend this", "leave this", "mend that", "leave that"]
+    with ThreadPoolExecutor(len(questions)) as pool:
+        streams = list(pool.map(lambda q: read_stream(server, f"logs-{q.replace(' ', '-')}", q), questions))
+    for question, events in zip(questions, streams, strict=True):
+        prediction = events[-1][1]
+        query = parse_query("".join(prediction["output"]), COLUMNS)
+        assert (query.orders == ()) == ("mend" in question)
+        assert prediction["logs"].count("mended: orders[0] dropped") == ("mend" in question)
+
+
 def test_cancel_ends_the_prediction_and_frees_the_engine(server, control):
     with server.stream("cancel-me", nlq=LONG, cols=str(COLUMNS)) as events:
         for name, _, _ in events:
