@@ -118,8 +118,8 @@ def _check_cpu_has_awq(settings: Settings) -> None:
     if "quantization_config" in config and not hasattr(torch.ops._C, "cpu_gemm_wna16"):
         raise EngineNotAvailableError(
             f"vLLM's CPU build runs AWQ checkpoints only on CPUs with AVX512, which this one lacks; set "
-            f"ENGINE=paged, or WEIGHTS_DIR to an unquantized copy of {settings.weights_dir} "
-            f"(scripts/dequantize makes one)"
+            f"ENGINE=paged, or WEIGHTS_DIR to an unquantized checkpoint "
+            f"(scripts/build_weights --unquantized FOLDER)"
         )
 
 
