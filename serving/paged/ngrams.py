@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
@@ -90,7 +92,7 @@ class NgramTable:
 
     def save(self, path: Path) -> None:
         """Write a file that is the same for the same table."""
-        arrays = {
+        arrays: dict[str, NDArray[Any]] = {
             "keys": np.array(list(self._row), np.int64),
             "tokens": np.array(self._tokens, np.int32).reshape(len(self), _WIDTH),
             "shares": np.array(self._shares, np.uint8).reshape(len(self), _WIDTH),

@@ -98,7 +98,7 @@ class SpeculativeDrafter:
         self._least_chance = 0.0
 
     def begin_step(self, num_requests: int, num_rows: int) -> None:
-        """Settle what a draft must promise in a pass of `num_rows` known tokens, `num_requests` of which draft."""
+        """Settle what a draft must promise in a pass of `num_rows` known tokens and `num_requests` drafts."""
         rows = num_rows + num_requests * self._drafts
         tokens = num_requests * self._yield
         self._least_chance = self._row_cost * tokens / (1.0 + self._row_cost * rows)

@@ -26,13 +26,18 @@ class Answer:
         request: what was asked.
         tokenizer: of the model.
         started: `time.monotonic()` when the engine accepted the request.
+        speculates: a pass may bring several tokens. vLLM does not count passes: without speculation they
+            are as many as tokens, with it as outputs, of which vLLM may merge some.
     """
 
-    def __init__(self, request: GenerationRequest, tokenizer: Tokenizer, *, started: float) -> None:
+    def __init__(
+        self, request: GenerationRequest, tokenizer: Tokenizer, *, started: float, speculates: bool
+    ) -> None:
         self._request = request
         self._eos = frozenset(tokenizer.eos_token_ids)
         self._detokenizer = IncrementalDetokenizer(tokenizer, stop=request.sampling.stop)
         self._started = started
+        self._speculates = speculates
         self._first: float | None = None
         self.is_finished = False
         self._num_tokens = 0
@@ -42,13 +47,17 @@ class Answer:
     def add(self, output: RequestOutput) -> GenerationOutput:
         """The delta for one output of vLLM; the last one has a finish reason."""
         completion = output.outputs[0]
-        self._num_passes += 1
+        self._num_passes += 1 if self._speculates else len(completion.token_ids)
         self._num_cached = output.num_cached_tokens or self._num_cached
         if self._first is None:
             self._first = time.monotonic() - self._started
-        token_ids, text = self._read([t for t in completion.token_ids if t not in self._eos])
+        wanted = self._request.sampling.max_tokens - self._num_tokens
+        new = [token for token in completion.token_ids if token not in self._eos]
+        token_ids, text = self._read(new[:wanted])
         self._num_tokens += len(token_ids)
         reason = self._finish_reason(completion.finish_reason)
+        if len(new) > wanted and reason is None:
+            reason = FinishReason.LENGTH  # it took the end token's place and goes on; see `options`
         if reason is not None:
             self.is_finished = True
             text += self._detokenizer.flush()

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -64,12 +64,13 @@ class VllmEngine:
         """As vLLM settled it from the checkpoint and our setting."""
         return int(self._llm.model_config.max_model_len)
 
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[GenerationOutput]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationOutput]:
         """See `serving.engine.Engine`."""
         check_request(request, max_model_len=self.max_model_len, vocab_size=self._tokenizer.vocab_size)
         params = await asyncio.to_thread(self._params, request)  # compiles the grammar
         relay = self._admit(request)
-        answer = Answer(request, self._tokenizer, started=relay.started)
+        speculates = self._llm.vllm_config.speculative_config is not None
+        answer = Answer(request, self._tokenizer, started=relay.started, speculates=speculates)
         try:
             self._submit(relay.run(self._llm, request, params))
             while not answer.is_finished:

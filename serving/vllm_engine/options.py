@@ -80,11 +80,15 @@ def sampling_params(
 
     ours = request.sampling
     structured = None
+    # vLLM counts the end token, we do not. Only a grammar makes the difference visible: an answer that
+    # is complete with its last token is complete, so it gets the place for the end token.
+    places_for_end = 0
     if request.grammar is not None:
         check_grammar(request.grammar)
         structured = StructuredOutputsParams(grammar=request.grammar)
+        places_for_end = 1
     return SamplingParams(
-        max_tokens=min(ours.max_tokens, max_model_len - len(request.prompt_token_ids)),
+        max_tokens=min(ours.max_tokens + places_for_end, max_model_len - len(request.prompt_token_ids)),
         temperature=ours.temperature,
         top_p=ours.top_p,
         top_k=ours.top_k if ours.top_k is not None else 0,
@@ -117,9 +121,9 @@ def _check_cpu_has_awq(settings: Settings) -> None:
     config = json.loads((settings.weights_dir / "config.json").read_text(encoding="utf-8"))
     if "quantization_config" in config and not hasattr(torch.ops._C, "cpu_gemm_wna16"):
         raise EngineNotAvailableError(
-            f"vLLM's CPU build runs AWQ checkpoints only on CPUs with AVX512, which this one lacks; set "
-            f"ENGINE=paged, or WEIGHTS_DIR to an unquantized checkpoint "
-            f"(scripts/build_weights --unquantized FOLDER)"
+            "vLLM's CPU build runs AWQ checkpoints only on CPUs with AVX512, which this one lacks; set "
+            "ENGINE=paged, or WEIGHTS_DIR to an unquantized checkpoint "
+            "(scripts/build_weights --unquantized FOLDER)"
         )
 
 
