@@ -68,6 +68,7 @@ def test_duplicates_keep_their_first_place_and_outer_space_goes():
         ("['a', 1]", "item 2"),
         ("['a' 'b']", "item 1"),
         ("['a'", "item 1"),
+        ("[x]", "item 1"),
         ("['a'] and more", "after the list"),
         ("['a\\x4']", "broken escape"),
         ("('a', 'b')", "neither a list"),
