@@ -39,5 +39,6 @@ class Settings(BaseSettings):
         "auto", description="arithmetic of vLLM; auto is bfloat16 on a CPU"
     )
     speculation: Literal["auto", "off", "ngram", "suffix"] = Field(
-        "auto", description="how to guess tokens ahead; never changes greedy answers"
+        "auto", description="how to guess tokens ahead; ngram and suffix are vLLM's, where auto is off"
     )
+    max_draft_tokens: int = Field(24, ge=1, le=256, description="guesses of a request in one step, at most")

@@ -160,6 +160,9 @@ class BlockManager:
         assert len(self._free) == len(set(self._free)), "a block is free twice"
         free = set(self._free)
         cached = {node.block_id: node for node in self._tree}
+        assert all(len(node.token_ids) == self.block_size for node in cached.values()), (
+            "a block cached unfilled"
+        )
         for block_id in range(self.num_blocks):
             count = self._ref_count[block_id]
             assert count == held[block_id], f"block {block_id}: {count} references, {held[block_id]} holders"

@@ -17,11 +17,19 @@ from serving.paged.request import Request
 class Drafter(Protocol):
     """Proposes tokens for requests. Used by the model's thread only."""
 
+    def begin_step(self, *, num_requests: int, num_rows: int) -> None:
+        """A pass is being put together: so many known tokens, so many requests that may have drafts."""
+        ...
+
     def propose(self, request: Request, max_tokens: int) -> list[int]:
         """At most `max_tokens` ids of the vocabulary that may follow `request.token_ids`.
 
         `request.grammar` may be moved ahead to find them, if it is rolled back.
         """
+        ...
+
+    def observe(self, request: Request, *, num_drafts: int, num_accepted: int) -> None:
+        """How many of the last `num_drafts` proposed for `request` the model agreed with."""
         ...
 
     def finish(self, request: Request) -> None:
@@ -32,9 +40,15 @@ class Drafter(Protocol):
 class NoDrafter:
     """One token a pass."""
 
+    def begin_step(self, *, num_requests: int, num_rows: int) -> None:
+        """Nothing to settle."""
+
     def propose(self, request: Request, max_tokens: int) -> list[int]:
         """Nothing."""
         return []
+
+    def observe(self, request: Request, *, num_drafts: int, num_accepted: int) -> None:
+        """Nothing to learn."""
 
     def finish(self, request: Request) -> None:
         """Nothing to forget."""

@@ -17,20 +17,25 @@ from concurrent.futures import ThreadPoolExecutor
 from serving.checks import check_request
 from serving.config import Settings
 from serving.engine import Engine
-from serving.errors import ContextLengthError, EngineDeadError
+from serving.errors import ContextLengthError, EngineDeadError, EngineNotAvailableError
 from serving.models.config import ModelConfig, read_config
 from serving.models.loader import load_model
+from serving.ngrams import DRAFT_TABLE, NgramTable
 from serving.paged.block_manager import BlockManager
 from serving.paged.core import EngineCore
-from serving.paged.draft import NoDrafter
+from serving.paged.draft import Drafter, NoDrafter
 from serving.paged.grammar import GrammarCompiler, GrammarState
 from serving.paged.model_runner import ModelRunner
 from serving.paged.request import Request
 from serving.paged.scheduler import Scheduler
+from serving.paged.speculation import SpeculativeDrafter
 from serving.paged.stream import TextFollower
 from serving.paged.watch import StepWatch
 from serving.text import Tokenizer
 from serving.types import EngineStats, GenerationOutput, GenerationRequest, SamplingParams
+
+# One more row in a pass, as a share of a pass without rows: docs/benchmarks.md, "cost of a pass".
+ROW_COST = 0.06
 
 
 class PagedEngine:
@@ -157,11 +162,11 @@ def create(settings: Settings) -> Engine:
     )
     scheduler = Scheduler(
         block_manager=blocks,
-        drafter=NoDrafter(),
+        drafter=make_drafter(settings, tokenizer),
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_model_len=max_model_len,
-        max_draft_tokens=0,
+        max_draft_tokens=0 if settings.speculation == "off" else settings.max_draft_tokens,
         eos_token_ids=frozenset(tokenizer.eos_token_ids),
     )
     model = load_model(settings.weights_dir, num_threads=settings.num_threads)
@@ -179,6 +184,23 @@ def create(settings: Settings) -> Engine:
         max_model_len=max_model_len,
         vocab_size=config.vocab_size,
     )
+
+
+def make_drafter(settings: Settings, tokenizer: Tokenizer) -> Drafter:
+    """What the settings ask for, with the n-grams that came with the weights if some did.
+
+    Raises:
+        EngineNotAvailableError: the kind of speculation is another engine's.
+    """
+    if settings.speculation == "off":
+        return NoDrafter()
+    if settings.speculation != "auto":
+        raise EngineNotAvailableError(
+            f"SPECULATION={settings.speculation} is vLLM's; with ENGINE=paged set auto or off"
+        )
+    path = settings.weights_dir / DRAFT_TABLE
+    table = NgramTable.load(path) if path.is_file() else None
+    return SpeculativeDrafter(table, row_cost=ROW_COST, plain=tokenizer.without_space)
 
 
 def _max_model_len(settings: Settings, config: ModelConfig) -> int:

@@ -204,6 +204,7 @@ class Scheduler:
         ready = [item for item in output.scheduled if item.samples]
         if not ready:
             return
+        self._drafter.begin_step(num_requests=len(ready), num_rows=output.num_scheduled_tokens)
         share = (self._max_num_batched_tokens - output.num_scheduled_tokens) // len(ready)
         for item in ready:
             request = item.request
@@ -247,6 +248,8 @@ class Scheduler:
         reason = self._append(request, token_ids)
         request.draft_token_count += len(item.draft_token_ids)
         request.accepted_token_count += accepted
+        if item.draft_token_ids:
+            self._drafter.observe(request, num_drafts=len(item.draft_token_ids), num_accepted=accepted)
         # The end token can be an accepted draft; it is not one of the request's tokens.
         request.num_computed_tokens = min(item.end + accepted, request.num_tokens)
         self._blocks.truncate(request, request.num_computed_tokens)

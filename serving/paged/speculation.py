@@ -21,8 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from serving.paged.ngrams import START, NgramTable, RecentNgrams
+from serving.ngrams import START, NgramTable, RecentNgrams
 from serving.paged.request import Grammar, Request
+from serving.types import FinishReason
 
 _OWN_ORDERS = (1, 2, 3, 4, 6)
 _RECENT_ORDERS = (2, 3, 4, 6, 8, 12)
@@ -97,7 +98,7 @@ class SpeculativeDrafter:
         self._drafts = 6.0  # drafts that a request has in a pass, lately
         self._least_chance = 0.0
 
-    def begin_step(self, num_requests: int, num_rows: int) -> None:
+    def begin_step(self, *, num_requests: int, num_rows: int) -> None:
         """Settle what a draft must promise in a pass of `num_rows` known tokens and `num_requests` drafts."""
         rows = num_rows + num_requests * self._drafts
         tokens = num_requests * self._yield
@@ -120,7 +121,7 @@ class SpeculativeDrafter:
             request.grammar.rollback(len(drafts))
         return drafts
 
-    def observe(self, request: Request, num_drafts: int, num_accepted: int) -> None:
+    def observe(self, request: Request, *, num_drafts: int, num_accepted: int) -> None:
         """Learn how many of the last drafts of a request were right."""
         proposed = self._followers[request.request_id].proposed[:num_drafts]
         for source in proposed[:num_accepted]:
@@ -131,8 +132,10 @@ class SpeculativeDrafter:
         self._drafts += 0.02 * (num_drafts - self._drafts)
 
     def finish(self, request: Request) -> None:
-        """Learn the answer's n-grams, and forget the request."""
+        """Forget the request, and learn the n-grams of its answer if it is a whole one."""
         self._followers.pop(request.request_id, None)
+        if request.finish_reason is not FinishReason.STOP:
+            return  # half an answer teaches a wrong end
         recent = self._recent.pop(request.adapter, None)
         if recent is None:
             recent = RecentNgrams(orders=_RECENT_ORDERS, capacity=_RECENT_CAPACITY)

@@ -38,6 +38,7 @@ class Tokenizer:
         decoder = backend.decoder
         self._piece_bytes = piece_reader(None if decoder is None else json.loads(decoder.__getstate__()))
         self._bytes_of: dict[int, bytes] = {}  # filled on first use: a whole vocabulary costs 50 ms
+        self._without_space: dict[int, int] = {}
         self._bos = self._find_bos()
         self.eos_token_ids = tuple(dict.fromkeys(eos_token_ids))
         _check_eos(self.eos_token_ids, self.vocab_size)
@@ -94,6 +95,15 @@ class Tokenizer:
         known = self._bytes_of.get(token_id)
         if known is None:
             known = self._bytes_of[token_id] = self._read_token(token_id)
+        return known
+
+    def without_space(self, token_id: int) -> int:
+        """The token of the same word without the space before it, if there is one; else the same."""
+        known = self._without_space.get(token_id)
+        if known is None:
+            piece = self._backend.id_to_token(token_id) or ""
+            plain = self._backend.token_to_id(piece[1:]) if piece[:1] in ("Ġ", "▁") else None
+            known = self._without_space[token_id] = token_id if plain is None else plain
         return known
 
     def to_json(self) -> str:

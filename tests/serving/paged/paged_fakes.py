@@ -127,7 +127,7 @@ def logits_of(seed: int, vocab_size: int) -> np.ndarray:
     return np.random.default_rng(int(seed)).standard_normal(vocab_size, dtype=np.float32)
 
 
-class OracleDrafter:
+class OracleDrafter(NoDrafter):
     """Knows the model: every draft is accepted."""
 
     def propose(self, request: Request, max_tokens: int) -> list[int]:
@@ -135,9 +135,6 @@ class OracleDrafter:
         for _ in range(max_tokens):
             tokens.append(next_token(tokens))
         return tokens[request.num_tokens :]
-
-    def finish(self, request: Request) -> None:
-        pass
 
 
 class AdversarialDrafter(OracleDrafter):

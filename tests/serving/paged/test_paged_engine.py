@@ -13,20 +13,18 @@ from serving.errors import (
     InvalidRequestError,
     UnknownAdapterError,
 )
+from serving.paged.draft import NoDrafter
 from serving.types import FinishReason, GenerationRequest
 
 JSON = 'start: "{\\"op\\": \\"" OP "\\"}"\nOP: "COUNT" | "SUM" | "COUNT_DISTINCT"\n'
 
 
-class HistoryDrafter:
+class HistoryDrafter(NoDrafter):
     """Half of what it says is right: what the history model would say without a grammar."""
 
     def propose(self, request, max_tokens):
         right = list(expected_tokens(request.token_ids, max_tokens))
         return [t if (request.num_tokens + i) % 3 else 1 for i, t in enumerate(right)] + [2, 3]
-
-    def finish(self, request):
-        pass
 
 
 def test_tokens_text_and_figures_of_one_request():

@@ -85,11 +85,11 @@ def test_the_youngest_is_preempted_and_resumes_before_younger_ones():
     c = harness.add("c", make_prompt(7, 3), 1)
     output = harness.step()
     assert [item.request for item in output.scheduled] == [a, b, c]
+    d = harness.add("d", make_prompt(20, 4), 4)  # too long for what is free
     preempted = []
     while not preempted:
         preempted = harness.step().preempted
     assert preempted == [b]  # c has ended
-    d = harness.add("d", make_prompt(4, 4), 4)
     assert list(harness.scheduler.requests) == [a, b, d]
 
 

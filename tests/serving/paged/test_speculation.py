@@ -1,0 +1,137 @@
+"""The drafter: where its guesses come from, what it asks of them, and that it leaves no trace."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from serving.ngrams import NgramTable
+from serving.paged.grammar import GrammarCompiler
+from serving.paged.request import Request
+from serving.paged.speculation import SpeculativeDrafter, Trust
+from serving.types import FinishReason, GenerationRequest
+from tests.tiny_tokenizers import byte_level
+
+TOKENIZER = byte_level()
+GRAMMARS = GrammarCompiler(TOKENIZER, vocab_size=TOKENIZER.vocab_size)
+GRAMMAR = 'start: "{\\"column\\": \\"" NAME "\\"}"\nNAME: "duration" | "durable" | "name"\n'
+
+
+def encode(text: str) -> list[int]:
+    return TOKENIZER.encode(text, add_bos=False)
+
+
+def make_request(prompt: str, written: str = "", grammar: str | None = None, name: str = "r") -> Request:
+    state = None if grammar is None else GRAMMARS.compile(grammar)
+    request = Request(GenerationRequest(name, tuple(encode(prompt))), seed=0, grammar=state)
+    request.token_ids += encode(written)
+    if state is not None:
+        assert state.accept(encode(written)) == len(encode(written))
+    return request
+
+
+def make_drafter(texts: list[str] | None = None, row_cost: float = 0.0) -> SpeculativeDrafter:
+    table = None if texts is None else NgramTable.build([encode(text) for text in texts])
+    drafter = SpeculativeDrafter(table, row_cost=row_cost, plain=TOKENIZER.without_space)
+    drafter.begin_step(num_requests=1, num_rows=1)
+    return drafter
+
+
+def propose(drafter: SpeculativeDrafter, request: Request, most: int = 30) -> str:
+    return TOKENIZER.decode(drafter.propose(request, most))
+
+
+def test_what_the_grammar_forces_is_proposed_whole():
+    assert propose(make_drafter(), make_request("x", grammar=GRAMMAR)).startswith('{"column": "')
+    assert propose(make_drafter(), make_request("x", '{"column": "n', GRAMMAR)) == 'ame"}'
+
+
+def test_the_prompt_is_copied_also_into_quotes():
+    request = make_request("where is the strawberry field", 'the "straw')
+    assert propose(make_drafter(), request).startswith("berry field")
+
+
+def test_the_table_of_answers_is_followed():
+    drafter = make_drafter(["alpha beta gamma"] * 3)
+    assert propose(drafter, make_request("zzz")).startswith("alpha beta gamma")
+
+
+def test_a_finished_answer_is_remembered_for_its_adapter_only_and_half_an_answer_never():
+    drafter = make_drafter()
+    for name, reason in (("whole", FinishReason.STOP), ("half", FinishReason.ABORT)):
+        request = make_request("zzz", f"{name} answer {name}", name=name)
+        request.finish_reason = reason
+        drafter.finish(request)
+    assert "answer whole" in propose(drafter, make_request("zzz", "whole", name="a"))
+    assert "answer half" not in propose(drafter, make_request("zzz", "half", name="b"))
+    other = make_request("zzz", "whole", name="c")
+    other.adapter = "another"
+    assert "answer whole" not in propose(drafter, other)
+
+
+def test_guesses_obey_the_grammar_and_leave_it_where_it_was():
+    drafter = make_drafter(['{"column": "status"}', '{"column": "durable"}'] * 3)
+    request = make_request("status durable", grammar=GRAMMAR)
+    before = request.grammar.forced_tokens()
+    text = propose(drafter, request)
+    assert json.loads(text) == {"column": "durable"}
+    assert request.grammar.forced_tokens() == before
+    assert request.grammar.accept(encode('{"column": "name"}')) == len(encode('{"column": "name"}'))
+
+
+def test_never_more_than_asked_for():
+    for most in range(1, 8):
+        assert len(make_drafter(["alpha beta gamma"] * 3).propose(make_request("zzz"), most)) <= most
+
+
+def test_a_dearer_row_and_a_larger_batch_want_surer_guesses():
+    texts = ["a b c d e f"] * 3 + ["a b x y z"] * 2
+    lengths = []
+    for row_cost, num_requests in ((0.0, 1), (0.06, 1), (0.06, 32), (3.0, 32)):
+        drafter = make_drafter(texts, row_cost)
+        drafter.begin_step(num_requests=num_requests, num_rows=num_requests)
+        lengths.append(len(drafter.propose(make_request("zzz", "a b"), 20)))
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] > lengths[-1]
+
+
+def test_falling_acceptance_shortens_drafts():
+    drafter = make_drafter(["a b c d e f g h"] * 3, row_cost=0.06)
+    request = make_request("zzz", "a")
+    first = len(drafter.propose(request, 20))
+    for _ in range(200):
+        drafter.begin_step(num_requests=1, num_rows=1)
+        drafts = drafter.propose(request, 20)
+        if not drafts:
+            break
+        drafter.observe(request, num_drafts=len(drafts), num_accepted=0)
+    assert len(drafter.propose(request, 20)) < first
+
+
+def test_trust_follows_what_happens_and_forgets():
+    trust = Trust()
+    for _ in range(2000):
+        trust.add(("own", 2), True)
+    assert trust.of(("own", 2)) > 0.95
+    for _ in range(2000):
+        trust.add(("own", 2), False)
+    assert trust.of(("own", 2)) < 0.05
+
+
+def test_a_preempted_or_unknown_request_can_be_finished():
+    drafter = make_drafter()
+    request = make_request("zzz")
+    request.finish_reason = FinishReason.ABORT
+    drafter.finish(request)
+    drafter.finish(request)
+
+
+@pytest.mark.parametrize("num_accepted", [0, 1, 2])
+def test_outcomes_beyond_the_first_wrong_guess_teach_nothing(num_accepted):
+    drafter = make_drafter(["alpha beta gamma delta"] * 3)
+    request = make_request("zzz")
+    drafts = drafter.propose(request, 3)
+    drafter.observe(request, num_drafts=len(drafts), num_accepted=num_accepted)
+    seen = sum(seen for _, seen in drafter._trust._counts.values())
+    assert seen == min(num_accepted + 1, len(drafts))
