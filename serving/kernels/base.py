@@ -12,9 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from torch import Tensor
+
+
+class Activations(StrEnum):
+    """What the inputs of 4-bit matmuls are rounded to; everything else is float32 always."""
+
+    FLOAT32 = "float32"  # not at all
+    INT16 = "int16"  # 16 bits, a scale for each row and group: faster on CPUs, exact sums
 
 
 @dataclass(frozen=True)

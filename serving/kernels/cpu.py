@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from serving.kernels.base import (
+    Activations,
     AttentionMetadata,
     AttentionShape,
     AwqTensors,
@@ -27,18 +28,21 @@ from serving.kernels.library import CpuLibrary
 from serving.kernels.structs import awq_struct, batch_struct, dense_struct, dtype_code, shape_struct
 
 _FLOAT = torch.float32
+_MAX_GROUP = 4096  # 15 · 32767 · group must fit 31 bits
 _SLACK = 64  # floats behind a cache: vectors may be read, never used, past its end
 
 
 class CpuKernels:
     """See `Kernels`."""
 
-    def __init__(self, library: CpuLibrary) -> None:
+    def __init__(self, library: CpuLibrary, activations: Activations = Activations.FLOAT32) -> None:
         self._library = library
+        self._activations = activations
 
     @property
     def name(self) -> str:
-        return f"c++ {32 * self._library.vector_width} bits, {self._library.num_threads} threads"
+        library = self._library
+        return f"c++ {32 * library.vector_width} bits, {self._activations}, {library.num_threads} threads"
 
     def embedding(self, ids: Tensor, table: Tensor, out: Tensor) -> None:
         check_tensor("ids", ids, (None,), torch.int32)
@@ -135,6 +139,7 @@ class CpuKernels:
         inputs, packed = tensors.qweight.shape
         outputs, group, width = 8 * packed, tensors.group_size, self._library.vector_width
         require(group > 0 and group % 8 == 0, f"group size {group} is not a multiple of 8")
+        require(group <= _MAX_GROUP, f"group size {group} is over {_MAX_GROUP}")
         require(inputs % group == 0, f"{inputs} inputs are not a multiple of group size {group}")
         check_tensor("qweight", tensors.qweight, (None, None), torch.int32)
         check_tensor("qzeros", tensors.qzeros, (inputs // group, packed), torch.int32)
@@ -149,13 +154,19 @@ class CpuKernels:
             group_size=group,
         )
         sources = (tensors.qweight.data_ptr(), tensors.qzeros.data_ptr(), tensors.scales.data_ptr())
-        self._library.call("hk_pack_awq", *sources, byref(awq_struct(weight)))
+        self._library.call("hk_pack_awq", *sources, byref(awq_struct(weight, self._activations)))
         return weight
 
     def awq_gemm(self, x: Tensor, weight: AwqWeight, out: Tensor) -> None:
         check_tensor("x", x, (None, weight.in_features), _FLOAT)
         check_tensor("out", out, (x.shape[0], weight.out_features), _FLOAT)
-        self._library.call("hk_awq_gemm", byref(awq_struct(weight)), x.data_ptr(), x.shape[0], out.data_ptr())
+        self._library.call(
+            "hk_awq_gemm",
+            byref(awq_struct(weight, self._activations)),
+            x.data_ptr(),
+            x.shape[0],
+            out.data_ptr(),
+        )
 
     def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor, rows: Tensor | None = None) -> None:
         check_tensor("weight", weight, (None, None), DENSE_DTYPES)
@@ -176,7 +187,7 @@ class CpuKernels:
         )
 
     def plan_decoder(self, weights: DecoderWeights) -> DecoderPlan | None:
-        return CpuDecoderPlan(weights, self._library)
+        return CpuDecoderPlan(weights, self._library, self._activations)
 
 
 def _check_attention(qkv: Tensor, kv_cache: Tensor, shape: AttentionShape) -> int:

@@ -3,7 +3,7 @@
 Owns: the structs that describe the decoder, made once, and the workspace, which grows. Not for several
 threads at a time.
 
-    plan = CpuDecoderPlan(weights, library)
+    plan = CpuDecoderPlan(weights, library, Activations.FLOAT32)
     plan.run(hidden, cos, sin, kv_caches, metadata, out)
 """
 
@@ -15,7 +15,7 @@ from ctypes import byref, pointer
 import torch
 from torch import Tensor
 
-from serving.kernels.base import AttentionMetadata, DecoderLayerWeights, DecoderWeights
+from serving.kernels.base import Activations, AttentionMetadata, DecoderLayerWeights, DecoderWeights
 from serving.kernels.checks import check_metadata, check_tensor, require
 from serving.kernels.library import CpuLibrary
 from serving.kernels.structs import (
@@ -32,10 +32,10 @@ from serving.kernels.structs import (
 class CpuDecoderPlan:
     """See `DecoderPlan`."""
 
-    def __init__(self, weights: DecoderWeights, library: CpuLibrary) -> None:
+    def __init__(self, weights: DecoderWeights, library: CpuLibrary, activations: Activations) -> None:
         self._weights = weights  # the structs hold addresses only
         self._library = library
-        layers = [_layer_struct(layer) for layer in weights.layers]
+        layers = [_layer_struct(layer, activations) for layer in weights.layers]
         self._decoder = CDecoder(
             (CLayer * len(layers))(*layers),
             len(layers),
@@ -102,12 +102,12 @@ class CpuDecoderPlan:
         return self._workspace
 
 
-def _layer_struct(layer: DecoderLayerWeights) -> CLayer:
+def _layer_struct(layer: DecoderLayerWeights, activations: Activations) -> CLayer:
     return CLayer(
         layer.input_norm.data_ptr(),
         layer.post_attention_norm.data_ptr(),
-        pointer(linear_struct(layer.qkv)),
-        pointer(linear_struct(layer.output)),
-        pointer(linear_struct(layer.gate_up)),
-        pointer(linear_struct(layer.down)),
+        pointer(linear_struct(layer.qkv, activations)),
+        pointer(linear_struct(layer.output, activations)),
+        pointer(linear_struct(layer.gate_up, activations)),
+        pointer(linear_struct(layer.down, activations)),
     )

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from serving.kernels.base import (
+    Activations,
     AttentionMetadata,
     AttentionShape,
     AwqTensors,
@@ -41,6 +42,15 @@ def dequantize_awq(tensors: AwqTensors) -> Tensor:
     return (unpack_awq(tensors.qweight) - zeros).float() * scales
 
 
+def round_inputs(x: Tensor, group_size: int) -> Tensor:
+    """x with each row's groups rounded to 16 bits of their largest value."""
+    groups = x.view(x.shape[0], -1, group_size)
+    highest = groups.abs().amax(-1, keepdim=True)
+    inverse = torch.full_like(highest, 32767.0) / highest  # 32767.0 / highest would round twice
+    values = (groups * inverse.nan_to_num(posinf=0.0)).round()
+    return (values * (highest / 32767.0)).view_as(x)
+
+
 def split_kv_cache(kv_cache: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
     """Views of keys [blocks, kv_heads, head_dim, block_size] and values [.., block_size, head_dim].
 
@@ -54,8 +64,9 @@ def split_kv_cache(kv_cache: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
 class ReferenceKernels:
     """See `Kernels`."""
 
-    def __init__(self, device: str = "cpu") -> None:
+    def __init__(self, device: str = "cpu", activations: Activations = Activations.FLOAT32) -> None:
         self._device = device
+        self._activations = activations
 
     @property
     def name(self) -> str:
@@ -121,7 +132,8 @@ class ReferenceKernels:
 
     def awq_gemm(self, x: Tensor, weight: AwqWeight, out: Tensor) -> None:
         tensors = AwqTensors(weight.quants, weight.zeros, weight.scales, weight.group_size)
-        out.copy_(x @ dequantize_awq(tensors))
+        inputs = round_inputs(x, weight.group_size) if self._activations is Activations.INT16 else x
+        out.copy_(inputs @ dequantize_awq(tensors))
 
     def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor, rows: Tensor | None = None) -> None:
         chosen = weight if rows is None else weight[rows.long()]

@@ -13,7 +13,14 @@ from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from serving.kernels.base import AttentionMetadata, AttentionShape, AwqWeight, DenseWeight, LinearWeight
+from serving.kernels.base import (
+    Activations,
+    AttentionMetadata,
+    AttentionShape,
+    AwqWeight,
+    DenseWeight,
+    LinearWeight,
+)
 
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _MAX_PARTS = 3
@@ -35,6 +42,7 @@ class CAwq(Structure):
         ("in_features", c_int64),
         ("out_features", c_int64),
         ("group", c_int64),
+        ("int16", c_int64),
     )
 
 
@@ -118,8 +126,8 @@ def shape_struct(shape: AttentionShape) -> CShape:
     return CShape(shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.sliding_window or 0)
 
 
-def awq_struct(weight: AwqWeight) -> CAwq:
-    """A packed weight."""
+def awq_struct(weight: AwqWeight, activations: Activations) -> CAwq:
+    """A packed weight, and what its inputs are rounded to."""
     return CAwq(
         weight.quants.data_ptr(),
         weight.zeros.data_ptr(),
@@ -127,6 +135,7 @@ def awq_struct(weight: AwqWeight) -> CAwq:
         weight.in_features,
         weight.out_features,
         weight.group_size,
+        activations is Activations.INT16,
     )
 
 
@@ -137,12 +146,12 @@ def dense_struct(weight: Tensor, rows: Tensor | None = None) -> CDense:
     return CDense(weight.data_ptr(), _DTYPES[weight.dtype], weight.shape[1], count, chosen)
 
 
-def linear_struct(weight: LinearWeight) -> CLinear:
+def linear_struct(weight: LinearWeight, activations: Activations) -> CLinear:
     """Either kind."""
     if isinstance(weight, DenseWeight):
         parts = [dense_struct(part) for part in weight.parts]
         return CLinear(CAwq(), len(parts), (CDense * _MAX_PARTS)(*parts))
-    return CLinear(awq_struct(weight), 0, (CDense * _MAX_PARTS)())
+    return CLinear(awq_struct(weight, activations), 0, (CDense * _MAX_PARTS)())
 
 
 def batch_struct(metadata: AttentionMetadata, tokens: int, num_blocks: int, block_size: int) -> CBatch:

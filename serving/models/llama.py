@@ -65,7 +65,7 @@ class LlamaForCausalLM:
         self.config = config
         self._weights = weights
         self._kernels = kernels
-        self._rotary = RotaryTable(config.rope, config.attention.head_dim, str(weights.embedding.device))
+        self.rotary = RotaryTable(config.rope, config.attention.head_dim, str(weights.embedding.device))
         self._layers = [DecoderLayer(layer, config, kernels) for layer in weights.decoder.layers]
         self._final_norm = RmsNorm(weights.decoder.final_norm, config.rms_norm_eps, kernels)
         self._plan: DecoderPlan | None = kernels.plan_decoder(weights.decoder)
@@ -92,8 +92,8 @@ class LlamaForCausalLM:
         attention_metadata: AttentionMetadata,
     ) -> Tensor:
         """input_ids, positions: [num_tokens] int32 → hidden [num_tokens, hidden] float32."""
-        hidden = self._embed(input_ids)
-        cos, sin = self._rotary(positions)
+        hidden = self.embed(input_ids)
+        cos, sin = self.rotary(positions)
         if self._plan is None:
             return self.forward_by_layer(hidden, cos, sin, kv_caches, attention_metadata)
         out = torch.empty_like(hidden)
@@ -126,7 +126,8 @@ class LlamaForCausalLM:
         self._kernels.dense_gemm(hidden, self._weights.head, out, token_ids)
         return out
 
-    def _embed(self, input_ids: Tensor) -> Tensor:
+    def embed(self, input_ids: Tensor) -> Tensor:
+        """[num_tokens] int32 → [num_tokens, hidden] float32."""
         out = torch.empty(input_ids.shape[0], self.config.hidden_size, device=input_ids.device)
         self._kernels.embedding(input_ids, self._weights.embedding, out)
         return out

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from serving.errors import WeightsError
 from serving.kernels.base import (
+    Activations,
     AwqTensors,
     DecoderLayerWeights,
     DecoderWeights,
@@ -28,13 +29,20 @@ from serving.models.config import ModelConfig, read_config
 from serving.models.llama import LlamaForCausalLM, ModelWeights
 
 
-def load_model(weights_dir: Path, *, device: str = "cpu", num_threads: int | None = None) -> LlamaForCausalLM:
+def load_model(
+    weights_dir: Path,
+    *,
+    device: str = "cpu",
+    num_threads: int | None = None,
+    activations: Activations = Activations.FLOAT32,
+) -> LlamaForCausalLM:
     """Read, check and pack a checkpoint. None takes all cores this process may use.
 
     Raises:
         WeightsError: what is on disk is not a model that this engine computes; nothing was kept.
     """
-    return load_with_kernels(weights_dir, create_kernels(device, num_threads), device=device)
+    kernels = create_kernels(device, num_threads, activations)
+    return load_with_kernels(weights_dir, kernels, device=device)
 
 
 def load_with_kernels(weights_dir: Path, kernels: Kernels, *, device: str = "cpu") -> LlamaForCausalLM:

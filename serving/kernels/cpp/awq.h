@@ -1,11 +1,14 @@
 // 4-bit weights: their layout, and the matmuls over them.
 //
 // Columns lie in strips of W. A strip is [K / 8, W] words; word (b, c) holds the values of column c for
-// k = 8 b … 8 b + 7, lowest nibble first. scales [K / group, W] are float16, zeros [K / group, W] bytes.
+// k = 8 b + kOrder[i], i = 0 … 7, lowest nibble first: even k's in the low half, odd ones in the high half,
+// so that neighbours come out together as a pair of int16 (awq_int16.h). scales [K / group, W] are float16,
+// zeros [K / group, W] bytes.
 //
 // w = (q − z) · s has at most 16 bits, so it is exact in float32 however it is computed: here as
 // fma(q · 16^j, s · 16^-j, −z · s), which spares the shift. out[m, n] is one chain of fma over k, started
-// at 0 and in order of k, in every path below. So a row's result has the same bits whatever M is.
+// at 0 and in the order of the nibbles, in every path below. So a row's result has the same bits whatever
+// M is.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +18,14 @@
 
 namespace hk {
 
+constexpr int kOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+
 struct Awq {
   const uint32_t* quants;
   const uint8_t* zeros;
   const Half* scales;
   int64_t in, out, group;
+  int64_t int16;  // whether inputs are rounded to int16 (awq_int16.h)
 
   int64_t strips() const { return (out + W - 1) / W; }
   int64_t groups() const { return in / group; }
@@ -41,7 +47,7 @@ struct Group {
   }
 };
 
-// Calls f(j, n, w) for the eight k's of one block of words and NV strips, k outermost.
+// Calls f(i, n, w) for the nibbles i = 0 … 7 of one block of words and NV strips, i outermost.
 template <int NV, class F>
 inline __attribute__((always_inline)) void dequantize8(const Awq& a, const Group<NV>& group, int64_t strip,
                                                        int64_t k, F f) {
@@ -71,9 +77,9 @@ void few_rows(const Awq& a, int64_t strip, const float* x, float* out) {
   for (int64_t g = 0; g < a.groups(); g++) {
     const Group<NV> group(a, strip, g);
     for (int64_t k = g * a.group; k < (g + 1) * a.group; k += 8)
-      dequantize8<NV>(a, group, strip, k, [&](int j, int n, vf w) __attribute__((always_inline)) {
+      dequantize8<NV>(a, group, strip, k, [&](int i, int n, vf w) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-        for (int m = 0; m < MR; m++) acc[m][n] = fma(w, splat(x[m * a.in + k + j]), acc[m][n]);
+        for (int m = 0; m < MR; m++) acc[m][n] = fma(w, splat(x[m * a.in + k + kOrder[i]]), acc[m][n]);
       });
   }
   for (int m = 0; m < MR; m++)
@@ -81,15 +87,15 @@ void few_rows(const Awq& a, int64_t strip, const float* x, float* out) {
       storef_n(out + m * a.out + (strip + n) * W, acc[m][n], a.out - (strip + n) * W);
 }
 
-// w[k, strip …] for groups first … last - 1 as [k, NV · W] floats.
+// The weights of groups first … last - 1 and NV strips as [k, NV · W] floats, k in the order of the nibbles.
 template <int NV>
 void dequantize(const Awq& a, int64_t strip, int64_t first, int64_t last, float* w_out) {
   for (int64_t g = first; g < last; g++) {
     const Group<NV> group(a, strip, g);
     for (int64_t k = g * a.group; k < (g + 1) * a.group; k += 8) {
       float* to = w_out + (k - first * a.group) * NV * W;
-      dequantize8<NV>(a, group, strip, k, [&](int j, int n, vf w) __attribute__((always_inline)) {
-        storef(to + (j * NV + n) * W, w);
+      dequantize8<NV>(a, group, strip, k, [&](int i, int n, vf w) __attribute__((always_inline)) {
+        storef(to + (i * NV + n) * W, w);
       });
     }
   }
@@ -103,30 +109,34 @@ void tile(const float* w, int64_t depth, const float* x, int64_t ldx, bool first
   for (int m = 0; m < MR; m++)
     for (int n = 0; n < NV; n++)
       acc[m][n] = first ? vf{} : loadf_n(out + m * ldo + n * W, columns - n * W);
-  for (int64_t k = 0; k < depth; k++) {
-    vf row[NV];
+  for (int64_t k = 0; k < depth; k += 8)
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+      vf row[NV];
 #pragma GCC unroll 4
-    for (int n = 0; n < NV; n++) {
-      row[n] = loadf(w + (k * NV + n) * W);
-      pin(row[n]);
-    }
+      for (int n = 0; n < NV; n++) {
+        row[n] = loadf(w + ((k + i) * NV + n) * W);
+        pin(row[n]);
+      }
 #pragma GCC unroll 12
-    for (int m = 0; m < MR; m++) {
-      const vf value = splat(x[m * ldx + k]);
+      for (int m = 0; m < MR; m++) {
+        const vf value = splat(x[m * ldx + k + kOrder[i]]);
 #pragma GCC unroll 4
-      for (int n = 0; n < NV; n++) acc[m][n] = fma(row[n], value, acc[m][n]);
+        for (int n = 0; n < NV; n++) acc[m][n] = fma(row[n], value, acc[m][n]);
+      }
     }
-  }
   for (int m = 0; m < MR; m++)
     for (int n = 0; n < NV; n++) storef_n(out + m * ldo + n * W, acc[m][n], columns - n * W);
 }
 
-// Accumulators that fit the registers: 12 of 16, or 24 of 32.
-constexpr int kAccumulators = W == 16 ? 24 : 12;
-constexpr int kDepth = 512;  // k's dequantized at a time: they stay in the second-level cache
+// Rows of a tile, so that its accumulators fit the registers: 12 of 16, or 24 of 32. A last single strip
+// is rare: it takes a narrow tile, to have less code.
+template <int NV>
+constexpr int kTileRows = NV == 1 ? 6 : (W == 16 ? 24 : 12) / NV;
+constexpr int kDepth = 2048;  // k's dequantized at a time: they stay in the second-level cache
 
-template <int NV, int MR = kAccumulators / NV>
-inline void tile_of(int rows, const float* w, int64_t depth, const float* x, int64_t ldx, bool first,
+template <int NV, int MR = kTileRows<NV>>
+inline void tile_of(int64_t rows, const float* w, int64_t depth, const float* x, int64_t ldx, bool first,
                     float* out, int64_t ldo, int64_t columns) {
   if constexpr (MR > 1)
     if (rows < MR) return tile_of<NV, MR - 1>(rows, w, depth, x, ldx, first, out, ldo, columns);
@@ -136,12 +146,11 @@ inline void tile_of(int rows, const float* w, int64_t depth, const float* x, int
 // Many rows and NV strips: dequantize once, then multiply tile by tile, rows split evenly.
 template <int NV>
 void many_rows(const Awq& a, int64_t strip, const float* x, int64_t rows, float* out) {
-  constexpr int kMax = kAccumulators / NV;
-  const int64_t tiles = (rows + kMax - 1) / kMax;
-  const int64_t step = std::max<int64_t>(1, kDepth / a.group);
-  float* w = scratch(step * a.group * NV * W);
-  for (int64_t g = 0; g < a.groups(); g += step) {
-    const int64_t last = std::min(g + step, a.groups());
+  const int64_t tiles = (rows + kTileRows<NV> - 1) / kTileRows<NV>, groups = a.groups();
+  const int64_t parts = (a.in + kDepth - 1) / kDepth;
+  float* w = scratch((groups / parts + 1) * a.group * NV * W);
+  for (int64_t part = 0; part < parts; part++) {
+    const int64_t g = groups * part / parts, last = groups * (part + 1) / parts;
     dequantize<NV>(a, strip, g, last, w);
     for (int64_t i = 0; i < tiles; i++) {
       const int64_t m = rows * i / tiles, count = rows * (i + 1) / tiles - m;
@@ -154,20 +163,22 @@ void many_rows(const Awq& a, int64_t strip, const float* x, int64_t rows, float*
 template <int NV>
 inline void strips_of(const Awq& a, int64_t strip, const float* x, int64_t rows, float* out) {
   if (rows == 1) return few_rows<1, NV>(a, strip, x, out);
-  if (rows == 2) return few_rows<2, NV>(a, strip, x, out);
-  if (rows == 3) return few_rows<3, NV>(a, strip, x, out);
-  if (rows == 4) return few_rows<4, NV>(a, strip, x, out);
-  many_rows<NV>(a, strip, x, rows, out);
+  if constexpr (NV <= 3) {
+    if (rows == 2) return few_rows<2, NV>(a, strip, x, out);
+    if (rows == 3) return few_rows<3, NV>(a, strip, x, out);
+    if (rows == 4) return few_rows<4, NV>(a, strip, x, out);
+    many_rows<NV>(a, strip, x, rows, out);
+  }
 }
 
-// Strips taken together, by the number of rows; measured, see docs/log.md.
-inline int strips_together(int64_t rows) {
+// Strips taken together, by the number of rows; measured, see docs/log.md. 4 is for one row only.
+inline int64_t strips_together(int64_t rows) {
   if (rows == 1) return 4;
   if (rows == 4 || rows == 5 || rows == 6 || rows > 8) return 2;
   return 3;
 }
 
-inline void awq_gemm(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
+inline void awq_gemm_float32(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
   const int64_t together = strips_together(rows);
   pool.each_range(a.strips(), together, [&](int64_t first, int64_t last) {
     switch (last - first) {
@@ -193,7 +204,7 @@ inline void pack_awq(Pool& pool, const uint32_t* qweight, const uint32_t* qzeros
     for (int64_t k = 0; k < shape.in; k++)
       for (int64_t c = 0; c < columns; c++) {
         uint32_t q = qweight[k * packed + (first + c) / 8] >> 4 * kNibble[c % 8] & 15;
-        words[k / 8 * W + c] |= q << 4 * (k % 8);
+        words[k / 8 * W + c] |= q << 4 * (k % 2 * 4 + k % 8 / 2);
       }
     for (int64_t g = 0; g < groups; g++)
       for (int64_t c = 0; c < W; c++) {

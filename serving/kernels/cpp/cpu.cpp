@@ -17,19 +17,19 @@ int32_t hk_embedding(void* pool, const int32_t* ids, const void* table, int32_t 
                      int64_t rows, int64_t width, float* out) {
   if (!all_below(ids, rows, table_rows)) return 0;
   Pool& p = *static_cast<Pool*>(pool);
-  p.run([&] { with_type(table, dtype, [&](auto data) { embedding(p, ids, data, rows, width, out); }); });
+  p.run(0, [&] { with_type(table, dtype, [&](auto data) { embedding(p, ids, data, rows, width, out); }); });
   return 1;
 }
 
 void hk_add_rms_norm(void* pool, const float* x, float* residual, const float* weight, float eps,
                      int64_t rows, int64_t width, float* out) {
   Pool& p = *static_cast<Pool*>(pool);
-  p.run([&] { add_rms_norm(p, x, residual, weight, eps, rows, width, out); });
+  p.run(0, [&] { add_rms_norm(p, x, residual, weight, eps, rows, width, out); });
 }
 
 void hk_silu_and_mul(void* pool, const float* gate_up, int64_t rows, int64_t width, float* out) {
   Pool& p = *static_cast<Pool*>(pool);
-  p.run([&] { silu_and_mul(p, gate_up, rows, width, out); });
+  p.run(0, [&] { silu_and_mul(p, gate_up, rows, width, out); });
 }
 
 int32_t hk_rotary_and_store_kv(void* pool, float* qkv, const float* cos, const float* sin, float* kv_cache,
@@ -38,7 +38,7 @@ int32_t hk_rotary_and_store_kv(void* pool, float* qkv, const float* cos, const f
   if (!all_below(slots, rows, num_blocks * block_size)) return 0;
   Pool& p = *static_cast<Pool*>(pool);
   const KvCache cache{kv_cache, block_size, shape->kv_heads, shape->head_dim};
-  p.run([&] { rotary_and_store_kv(p, qkv, cos, sin, cache, slots, *shape, rows); });
+  p.run(0, [&] { rotary_and_store_kv(p, qkv, cos, sin, cache, slots, *shape, rows); });
   return 1;
 }
 
@@ -47,7 +47,7 @@ int32_t hk_paged_attention(void* pool, const float* qkv, float* kv_cache, const 
   if (!valid(*batch)) return 0;
   Pool& p = *static_cast<Pool*>(pool);
   const KvCache cache{kv_cache, batch->block_size, shape->kv_heads, shape->head_dim};
-  p.run([&] { paged_attention(p, qkv, cache, *batch, *shape, out); });
+  p.run(0, [&] { paged_attention(p, qkv, cache, *batch, *shape, out); });
   return 1;
 }
 
@@ -55,7 +55,7 @@ int32_t hk_paged_attention(void* pool, const float* qkv, float* kv_cache, const 
 void hk_pack_awq(void* pool, const uint32_t* qweight, const uint32_t* qzeros, const void* scales,
                  const Awq* shape) {
   Pool& p = *static_cast<Pool*>(pool);
-  p.run([&] {
+  p.run(0, [&] {
     pack_awq(p, qweight, qzeros, static_cast<const Half*>(scales), *shape,
              const_cast<uint32_t*>(shape->quants), const_cast<uint8_t*>(shape->zeros),
              const_cast<Half*>(shape->scales));
@@ -64,14 +64,14 @@ void hk_pack_awq(void* pool, const uint32_t* qweight, const uint32_t* qzeros, co
 
 void hk_awq_gemm(void* pool, const Awq* weight, const float* x, int64_t rows, float* out) {
   Pool& p = *static_cast<Pool*>(pool);
-  p.run([&] { awq_gemm(p, *weight, x, rows, out); });
+  p.run(Fixed::floats(*weight, rows), [&] { awq_gemm(p, *weight, x, rows, out); });
 }
 
 int32_t hk_dense_gemm(void* pool, const Dense* weight, int64_t weight_rows, const float* x, int64_t rows,
                       float* out, int64_t ldo) {
   if (weight->rows && !all_below(weight->rows, weight->out, weight_rows)) return 0;
   Pool& p = *static_cast<Pool*>(pool);
-  p.run([&] { dense_gemm(p, *weight, x, rows, out, ldo); });
+  p.run(0, [&] { dense_gemm(p, *weight, x, rows, out, ldo); });
   return 1;
 }
 
@@ -83,7 +83,7 @@ int32_t hk_decode(void* pool, const Decoder* decoder, const Pass* pass) {
   const Batch& b = pass->batch;
   if (!valid(b) || !all_below(pass->slot_mapping, b.tokens, b.num_blocks * b.block_size)) return 0;
   Pool& p = *static_cast<Pool*>(pool);
-  p.run([&] { decode(p, *decoder, *pass); });
+  p.run(shared_floats(*decoder, b.tokens), [&] { decode(p, *decoder, *pass); });
   return 1;
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention.h"
-#include "awq.h"
+#include "awq_int16.h"
 #include "dense.h"
 #include "elementwise.h"
 
@@ -45,6 +45,15 @@ struct Pass {
 inline int64_t workspace_floats(const Decoder& d, int64_t tokens) {
   const int64_t heads = d.shape.heads, all = heads + 2 * d.shape.kv_heads;
   return tokens * (2 * d.hidden + (heads + all) * d.shape.head_dim + 3 * d.intermediate);
+}
+
+// What awq_gemm needs in the pool's shared buffer, for the widest input.
+inline int64_t shared_floats(const Decoder& d, int64_t tokens) {
+  int64_t most = 0;
+  for (int64_t i = 0; i < d.num_layers; i++)
+    for (const Linear* w : {d.layers[i].qkv, d.layers[i].output, d.layers[i].gate_up, d.layers[i].down})
+      if (w->parts == 0) most = std::max(most, Fixed::floats(w->awq, tokens));
+  return most;
 }
 
 inline void linear(Pool& pool, const Linear& w, const float* x, int64_t rows, float* out) {

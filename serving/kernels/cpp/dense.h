@@ -20,74 +20,73 @@ struct Dense {
   const int32_t* rows;  // the rows to compute, `out` of them; null: all
 };
 
-template <int NN, int MM, class T>
+constexpr int kTogether = 4;  // rows of weights at a time
+
+// MM rows of x against kTogether rows of weights.
+template <int MM, class T>
 inline void dot_tile(const T* const* w, const float* x, int64_t depth, float* out, int64_t ldo) {
-  vf acc[NN][MM] = {};
-  int64_t k = 0;
-  for (; k + W <= depth; k += W) {
+  vf acc[kTogether][MM] = {};
+  auto step = [&](int64_t k, int n_lanes) __attribute__((always_inline)) {
     vf value[MM];
 #pragma GCC unroll 4
     for (int m = 0; m < MM; m++) {
-      value[m] = loadf(x + m * depth + k);
+      value[m] = loadf_n(x + m * depth + k, n_lanes);
       pin(value[m]);
     }
-#pragma GCC unroll 8
-    for (int n = 0; n < NN; n++) {
-      vf weight = widen(w[n] + k);
+#pragma GCC unroll 4
+    for (int n = 0; n < kTogether; n++) {
+      vf weight = widen_n(w[n] + k, n_lanes);
       pin(weight);
 #pragma GCC unroll 4
       for (int m = 0; m < MM; m++) acc[n][m] = fma(weight, value[m], acc[n][m]);
     }
+  };
+  int64_t k = 0;
+  for (; k + W <= depth; k += W) step(k, W);
+  if (k < depth) step(k, depth - k);
+#pragma GCC unroll 4
+  for (int m = 0; m < MM; m++) {
+    const v4 sums = sum4(acc[0][m], acc[1][m], acc[2][m], acc[3][m]);
+    std::memcpy(out + m * ldo, &sums, sizeof sums);
   }
-  if (k < depth)
-    for (int n = 0; n < NN; n++)
-      for (int m = 0; m < MM; m++)
-        acc[n][m] = fma(widen_n(w[n] + k, depth - k), loadf_n(x + m * depth + k, depth - k), acc[n][m]);
-  for (int m = 0; m < MM; m++)
-    for (int n = 0; n < NN; n++) out[m * ldo + n] = sum(acc[n][m]);
 }
 
-// All rows of x against NN rows of weights.
-template <int NN, class T>
+// All rows of x against kTogether rows of weights.
+template <class T>
 inline void dot_rows(const T* const* w, const float* x, int64_t rows, int64_t depth, float* out, int64_t ldo) {
   int64_t m = 0;
-  for (; m + 3 <= rows; m += 3) dot_tile<NN, 3>(w, x + m * depth, depth, out + m * ldo, ldo);
-  if (rows - m == 2) dot_tile<NN, 2>(w, x + m * depth, depth, out + m * ldo, ldo);
-  if (rows - m == 1) dot_tile<NN, 1>(w, x + m * depth, depth, out + m * ldo, ldo);
+  for (; m + 3 <= rows; m += 3) dot_tile<3>(w, x + m * depth, depth, out + m * ldo, ldo);
+  if (rows - m == 2) dot_tile<2>(w, x + m * depth, depth, out + m * ldo, ldo);
+  if (rows - m == 1) dot_tile<1>(w, x + m * depth, depth, out + m * ldo, ldo);
 }
 
-// Rows of weights first … last - 1. With many rows of x, weights are widened once into scratch.
+constexpr int kRows = 12;  // rows of x at a time: they stay in the first-level cache
+constexpr int kUnit = 64;  // rows of weights a unit
+
+// Rows of weights first … last - 1, at most kUnit. Results are collected here first: rows of `out` are far
+// apart, often by a power of two, and would push each other out of the cache.
 template <class T>
 void dense_range(const T* data, const Dense& d, int64_t first, int64_t last, const float* x, int64_t rows,
                  float* out, int64_t ldo) {
-  constexpr int kTogether = 4;
-  const bool copy = rows > 3 && sizeof(T) != sizeof(float);
-  float* wide = copy ? scratch(kTogether * (d.in + W)) : nullptr;
-  for (int64_t n = first; n < last; n += kTogether) {
-    const int64_t count = std::min<int64_t>(kTogether, last - n);
-    const T* w[kTogether];
-    const float* copied[kTogether];
-    for (int64_t i = 0; i < count; i++) {
-      w[i] = data + (d.rows ? d.rows[n + i] : n + i) * d.in;
-      if (!copy) continue;
-      float* to = wide + i * (d.in + W);
-      for (int64_t k = 0; k < d.in; k += W) storef(to + k, widen_n(w[i] + k, d.in - k));
-      copied[i] = to;
+  float results[kRows][kUnit];
+  for (int64_t m = 0; m < rows; m += kRows) {
+    const int64_t height = std::min<int64_t>(kRows, rows - m);
+    for (int64_t n = first; n < last; n += kTogether) {
+      const T* w[kTogether];
+      for (int64_t i = 0; i < kTogether; i++) {
+        const int64_t row = std::min(n + i, last - 1);
+        w[i] = data + (d.rows ? d.rows[row] : row) * d.in;
+      }
+      dot_rows(w, x + m * d.in, height, d.in, &results[0][n - first], kUnit);
     }
-    auto compute = [&](auto pointers) {
-      if (count == kTogether) return dot_rows<kTogether>(pointers, x, rows, d.in, out + n, ldo);
-      for (int64_t i = 0; i < count; i++) dot_rows<1>(pointers + i, x, rows, d.in, out + n + i, ldo);
-    };
-    if (copy)
-      compute(static_cast<const float* const*>(copied));
-    else
-      compute(static_cast<const T* const*>(w));
+    for (int64_t i = 0; i < height; i++)
+      std::memcpy(out + (m + i) * ldo + first, results[i], (last - first) * sizeof(float));
   }
 }
 
 inline void dense_gemm(Pool& pool, const Dense& d, const float* x, int64_t rows, float* out, int64_t ldo) {
   with_type(d.data, d.dtype, [&](auto data) {
-    pool.each_range(d.out, 64, [&](int64_t first, int64_t last) {
+    pool.each_range(d.out, kUnit, [&](int64_t first, int64_t last) {
       dense_range(data, d, first, last, x, rows, out, ldo);
     });
   });

@@ -32,6 +32,30 @@ inline void spin_until(Ready ready) {
   }
 }
 
+// A buffer aligned for vectors; it grows, losing what it held, and stays.
+class Buffer {
+ public:
+  ~Buffer() { std::free(data_); }
+  float* reserve(size_t floats) {
+    if (size_ < floats) {
+      std::free(data_);
+      size_ = (floats + 1023) / 1024 * 1024;
+      data_ = static_cast<float*>(std::aligned_alloc(64, size_ * sizeof(float)));
+    }
+    return data_;
+  }
+
+ private:
+  float* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// A thread's own.
+inline float* scratch(size_t floats) {
+  thread_local Buffer buffer;
+  return buffer.reserve(floats);
+}
+
 class Pool {
  public:
   explicit Pool(int threads) : threads_(threads) {
@@ -46,15 +70,19 @@ class Pool {
 
   int threads() const { return threads_; }
 
-  // Every thread runs body() once, this one included; returns when all have.
-  void run(const std::function<void()>& body) {
+  // Every thread runs body() once, this one included; returns when all have. Inside, shared() has room for
+  // that many floats.
+  void run(size_t shared_floats, const std::function<void()>& body) {
     std::lock_guard<std::mutex> one_at_a_time(run_mutex_);
+    shared_ = buffer_.reserve(shared_floats);
     body_ = &body;
     running_.store(threads_ - 1, std::memory_order_relaxed);
     wake();
     body();
     spin_until([this] { return running_.load(std::memory_order_acquire) == 0; });
   }
+
+  float* shared() const { return shared_; }
 
   // Inside run(), by all threads: f(0) … f(units - 1), each once, then a barrier.
   template <class F>
@@ -125,21 +153,8 @@ class Pool {
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<uint32_t> generation_{0};
   const std::function<void()>* body_ = nullptr;
+  Buffer buffer_;
+  float* shared_ = nullptr;
 };
-
-// A thread's own buffer, aligned for vectors; it grows and stays.
-inline float* scratch(size_t floats) {
-  thread_local struct Buffer {
-    float* data = nullptr;
-    size_t size = 0;
-    ~Buffer() { std::free(data); }
-  } buffer;
-  if (buffer.size < floats) {
-    std::free(buffer.data);
-    buffer.size = (floats + 1023) / 1024 * 1024;
-    buffer.data = static_cast<float*>(std::aligned_alloc(64, buffer.size * sizeof(float)));
-  }
-  return buffer.data;
-}
 
 }  // namespace hk

@@ -51,6 +51,18 @@ inline void storef_n(float* p, vf v, int n) {
   std::memcpy(p, &v, n * sizeof(float));
 }
 
+// Keeps a value in a register: the compiler would otherwise load it again for every use.
+template <class V>
+inline void pin(V& v) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(v));
+#elif defined(__AVX__) && !defined(HK_WIDE)
+  asm("" : "+x"(v));
+#else
+  (void)v;
+#endif
+}
+
 inline vf fma(vf a, vf b, vf c) {
 #if defined(__AVX512F__)
   return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -65,34 +77,58 @@ inline vf fma(vf a, vf b, vf c) {
 #endif
 }
 
+// For whole numbers: a lane of vi as two int16.
+typedef int16_t vs __attribute__((vector_size(W * 4)));
+inline vi splat_int(int32_t x) { return x + vi{}; }
+inline vi subtract_pairs(vi a, vi b) { return (vi)((vs)a - (vs)b); }
+
+// acc += a0·b0 + a1·b1 of each lane's pair; exact while it fits 32 bits.
+inline void add_dot_pairs(vi& acc, vi a, vi b) {
+#if defined(__AVX512VNNI__)
+  acc = (vi)_mm512_dpwssd_epi32((__m512i)acc, (__m512i)a, (__m512i)b);
+#elif defined(__AVX512BW__)
+  acc += (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVXVNNI__) && !defined(HK_WIDE)
+  acc = (vi)_mm256_dpwssd_avx_epi32((__m256i)acc, (__m256i)a, (__m256i)b);
+#elif defined(__AVX2__) && !defined(HK_WIDE)
+  acc += (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#else
+  acc += (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+  pin(acc);  // or the compiler makes all products first, and there are not enough registers for them
+}
+
 inline vf to_float(vi v) { return __builtin_convertvector(v, vf); }
 inline vi to_int(vf v) { return __builtin_convertvector(v, vi); }  // truncates
+
+// To the nearest, ties to even; for |v| < 2^22.
+inline vi round_to_int(vf v) { return (vi)(v + 12582912.0f) - 0x4b400000; }
+
 inline vf bits_to_float(vi v) { return (vf)v; }
 inline vf select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
 inline vf max(vf a, vf b) { return select(a > b, a, b); }
 inline vf min(vf a, vf b) { return select(a < b, a, b); }
 
-// Sums the lanes, halving: lane i takes lane i + half, half = W/2 … 1.
-inline float sum(vf v) {
-  typedef float v4 __attribute__((vector_size(16)));
+typedef float v4 __attribute__((vector_size(16)));
+
+// Lane i takes lane i + half, for half = W/2 … 4.
+inline v4 fold(vf v) {
   v4 part[W / 4];
   std::memcpy(part, &v, sizeof v);
   for (int half = W / 8; half; half /= 2)
     for (int i = 0; i < half; i++) part[i] += part[i + half];
-  v4 pairs = part[0] + __builtin_shufflevector(part[0], part[0], 2, 3, 2, 3);
-  return pairs[0] + pairs[1];
+  return part[0];
 }
 
-// Keeps a value in a register: the compiler would otherwise load it again for every use.
-inline void pin(vf& v) {
-#if defined(__AVX512F__)
-  asm("" : "+v"(v));
-#elif defined(__AVX__) && !defined(HK_WIDE)
-  asm("" : "+x"(v));
-#else
-  (void)v;
-#endif
+// Sums the lanes of four vectors; each is summed in the same order: folded to 4 lanes, to 2, to 1.
+inline v4 sum4(vf a, vf b, vf c, vf d) {
+  const v4 fa = fold(a), fb = fold(b), fc = fold(c), fd = fold(d);
+  const v4 ab = __builtin_shufflevector(fa, fb, 0, 4, 1, 5) + __builtin_shufflevector(fa, fb, 2, 6, 3, 7);
+  const v4 cd = __builtin_shufflevector(fc, fd, 0, 4, 1, 5) + __builtin_shufflevector(fc, fd, 2, 6, 3, 7);
+  return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
 }
+
+inline float sum(vf v) { return sum4(v, v, v, v)[0]; }
 
 inline float half_to_float(uint16_t h) {
   uint32_t exponent = (h >> 10) & 31, mantissa = h & 1023, sign = uint32_t(h & 0x8000) << 16;
@@ -116,7 +152,13 @@ struct BFloat16 {
 inline vf widen(const float* p) { return loadf(p); }
 
 inline vf widen(const BFloat16* p) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)load<vh>(p)), 16);
+#elif defined(__AVX2__) && !defined(HK_WIDE)
+  return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)load<vh>(p)), 16);
+#else
   return (vf)(__builtin_convertvector(load<vh>(p), vu) << 16);
+#endif
 }
 
 inline vf widen(const Half* p) {

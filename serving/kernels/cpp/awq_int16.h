@@ -1,0 +1,217 @@
+// The same matmul with inputs rounded to int16, 64 (a group) at a time: about twice as fast.
+//
+// x ≈ scale · v with |v| ≤ 32767, one scale for each row and group. Within a group everything is whole
+// numbers, q − z and v, and sums of their products are exact: |q − z| · |v| · group < 2^31. Across groups
+// out[m, n] is one chain of fma in order. So here too a row's result never depends on other rows, and it is
+// even the same on every CPU that has fma. The rounding of x costs a relative 1e-5 of the largest value in
+// its group, 30 times less than bfloat16 would.
+#pragma once
+
+#include "awq.h"
+
+namespace hk {
+
+// The rounded inputs: values [rows, in], scales [rows, groups].
+struct Fixed {
+  int16_t* values;
+  float* scales;
+  int64_t in, groups;
+
+  Fixed(float* buffer, const Awq& a, int64_t rows)
+      : values(reinterpret_cast<int16_t*>(buffer)), scales(buffer + rows * a.in / 2), in(a.in), groups(a.groups()) {}
+  static int64_t floats(const Awq& a, int64_t rows) { return rows * (a.in / 2 + a.groups()); }
+};
+
+// Groups are multiples of 8, perhaps not of W.
+inline void round_group(const float* x, int64_t size, int16_t* values, float* scale) {
+  vf top = {};
+  for (int64_t k = 0; k < size; k += W) {
+    vf v = loadf_n(x + k, size - k);
+    top = max(top, max(v, -v));
+  }
+  float highest = 0;
+  for (int i = 0; i < W; i++) highest = std::max(highest, top[i]);
+  *scale = highest / 32767.0f;
+  const float inverse = highest > 0 ? 32767.0f / highest : 0.0f;
+  for (int64_t k = 0; k < size; k += W) {
+    vh rounded = __builtin_convertvector(round_to_int(loadf_n(x + k, size - k) * inverse), vh);
+    std::memcpy(values + k, &rounded, std::min<int64_t>(W, size - k) * sizeof(int16_t));
+  }
+}
+
+inline void round_rows(Pool& pool, const Awq& a, const float* x, int64_t rows, const Fixed& fixed) {
+  pool.each_range(rows, 4, [&](int64_t first, int64_t last) {
+    for (int64_t m = first; m < last; m++)
+      for (int64_t g = 0; g < fixed.groups; g++) {
+        const int64_t at = m * fixed.in + g * a.group;
+        round_group(x + at, a.group, fixed.values + at, fixed.scales + m * fixed.groups + g);
+      }
+  });
+}
+
+// Calls f(i, n, w) for the four pairs i of one block of words, k = 8 b + 2 i and its neighbour.
+template <int NV, class F>
+inline __attribute__((always_inline)) void unpack8(const Awq& a, const vi* zeros, int64_t strip, int64_t k,
+                                                   F f) {
+  vi words[NV];
+#pragma GCC unroll 2
+  for (int n = 0; n < NV; n++) words[n] = load<vi>(a.words(strip + n, k));
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++)
+#pragma GCC unroll 2
+    for (int n = 0; n < NV; n++) {
+      vi w = subtract_pairs((vi)((vu)words[n] >> 4 * i) & 0x000f000f, zeros[n]);
+      pin(w);
+      f(i, n, w);
+    }
+}
+
+template <int NV>
+inline void group_of(const Awq& a, int64_t strip, int64_t g, vi* zeros, vf* scales) {
+  for (int n = 0; n < NV; n++) {
+    const int64_t at = ((strip + n) * a.groups() + g) * W;
+    const vi zero = __builtin_convertvector(load<vb>(a.zeros + at), vi);
+    zeros[n] = zero | zero << 16;
+    scales[n] = widen(a.scales + at);
+  }
+}
+
+inline vi pair_at(const int16_t* x) {
+  int32_t pair;
+  std::memcpy(&pair, x, sizeof pair);
+  return splat_int(pair);
+}
+
+// A few rows: weights are unpacked in registers, never stored.
+template <int MR, int NV>
+void few_rows_int16(const Awq& a, int64_t strip, const Fixed& x, float* out) {
+  vf total[MR][NV] = {};
+  for (int64_t g = 0; g < x.groups; g++) {
+    vi zeros[NV], acc[MR][NV] = {};
+    vf scales[NV];
+    group_of<NV>(a, strip, g, zeros, scales);
+    for (int64_t k = g * a.group; k < (g + 1) * a.group; k += 8) {
+      vi pairs[4][MR];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; i++)
+#pragma GCC unroll 8
+        for (int m = 0; m < MR; m++) pairs[i][m] = pair_at(x.values + m * x.in + k + 2 * i);
+      unpack8<NV>(a, zeros, strip, k, [&](int i, int n, vi w) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+        for (int m = 0; m < MR; m++) add_dot_pairs(acc[m][n], w, pairs[i][m]);
+      });
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < MR; m++)
+#pragma GCC unroll 2
+      for (int n = 0; n < NV; n++)
+        total[m][n] = fma(to_float(acc[m][n]), scales[n] * x.scales[m * x.groups + g], total[m][n]);
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < MR; m++)
+#pragma GCC unroll 2
+    for (int n = 0; n < NV; n++)
+      storef_n(out + m * a.out + (strip + n) * W, total[m][n], a.out - (strip + n) * W);
+}
+
+// NV strips unpacked: pairs [in / 2, NV · W] and scales [groups, NV · W].
+template <int NV>
+struct Unpacked {
+  int32_t* pairs;
+  float* scales;
+
+  Unpacked(const Awq& a, int64_t strip) {
+    scales = scratch((a.in / 2 + a.groups()) * NV * W);
+    pairs = reinterpret_cast<int32_t*>(scales + a.groups() * NV * W);
+    for (int64_t g = 0; g < a.groups(); g++) {
+      vi zeros[NV];
+      vf scale[NV];
+      group_of<NV>(a, strip, g, zeros, scale);
+      for (int n = 0; n < NV; n++) storef(scales + (g * NV + n) * W, scale[n]);
+      for (int64_t k = g * a.group; k < (g + 1) * a.group; k += 8)
+        unpack8<NV>(a, zeros, strip, k, [&](int i, int n, vi w) __attribute__((always_inline)) {
+          std::memcpy(pairs + ((k / 2 + i) * NV + n) * W, &w, sizeof w);
+        });
+    }
+  }
+};
+
+template <int MR, int NV>
+void tile_int16(const Unpacked<NV>& w, const Fixed& x, int64_t row, int64_t group, float* out, int64_t ldo,
+                int64_t columns) {
+  const int16_t* values = x.values + row * x.in;
+  const int32_t* pairs = w.pairs;
+  vf total[MR][NV] = {};
+  for (int64_t g = 0; g < x.groups; g++) {
+    vi acc[MR][NV] = {};
+    for (const int16_t* end = values + group; values < end; values += 8, pairs += 4 * NV * W)
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; i++) {
+        vi pair[NV];
+#pragma GCC unroll 2
+        for (int n = 0; n < NV; n++) {
+          pair[n] = load<vi>(pairs + (i * NV + n) * W);
+          pin(pair[n]);
+        }
+#pragma GCC unroll 12
+        for (int m = 0; m < MR; m++) {
+          const vi value = pair_at(values + m * x.in + 2 * i);
+#pragma GCC unroll 2
+          for (int n = 0; n < NV; n++) add_dot_pairs(acc[m][n], pair[n], value);
+        }
+      }
+#pragma GCC unroll 12
+    for (int m = 0; m < MR; m++) {
+      const float scale = x.scales[(row + m) * x.groups + g];
+#pragma GCC unroll 2
+      for (int n = 0; n < NV; n++)
+        total[m][n] = fma(to_float(acc[m][n]), loadf(w.scales + (g * NV + n) * W) * scale, total[m][n]);
+    }
+  }
+#pragma GCC unroll 12
+  for (int m = 0; m < MR; m++)
+#pragma GCC unroll 2
+    for (int n = 0; n < NV; n++) storef_n(out + m * ldo + n * W, total[m][n], columns - n * W);
+}
+
+template <int NV, int MR = kTileRows<NV>>
+inline void tile_int16_of(int64_t rows, const Unpacked<NV>& w, const Fixed& x, int64_t row, int64_t group,
+                          float* out, int64_t ldo, int64_t columns) {
+  if constexpr (MR > 1)
+    if (rows < MR) return tile_int16_of<NV, MR - 1>(rows, w, x, row, group, out, ldo, columns);
+  tile_int16<MR, NV>(w, x, row, group, out, ldo, columns);
+}
+
+template <int NV>
+inline void strips_int16(const Awq& a, int64_t strip, const Fixed& x, int64_t rows, float* out) {
+  switch (rows) {
+    case 1: return few_rows_int16<1, NV>(a, strip, x, out);
+    case 2: return few_rows_int16<2, NV>(a, strip, x, out);
+    case 3: return few_rows_int16<3, NV>(a, strip, x, out);
+    case 4: return few_rows_int16<4, NV>(a, strip, x, out);
+    case 5: return few_rows_int16<5, NV>(a, strip, x, out);
+  }
+  const Unpacked<NV> w(a, strip);
+  const int64_t tiles = (rows + kTileRows<NV> - 1) / kTileRows<NV>;
+  for (int64_t i = 0; i < tiles; i++) {
+    const int64_t row = rows * i / tiles, count = rows * (i + 1) / tiles - row;
+    tile_int16_of<NV>(count, w, x, row, a.group, out + row * a.out + strip * W, a.out, a.out - strip * W);
+  }
+}
+
+inline void awq_gemm_int16(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
+  const Fixed fixed(pool.shared(), a, rows);
+  round_rows(pool, a, x, rows, fixed);
+  pool.each_range(a.strips(), 2, [&](int64_t first, int64_t last) {
+    if (last - first == 2) return strips_int16<2>(a, first, fixed, rows, out);
+    strips_int16<1>(a, first, fixed, rows, out);
+  });
+}
+
+// pool.shared() must hold Fixed::floats(a, rows).
+inline void awq_gemm(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
+  if (a.int16) return awq_gemm_int16(pool, a, x, rows, out);
+  awq_gemm_float32(pool, a, x, rows, out);
+}
+
+}  // namespace hk

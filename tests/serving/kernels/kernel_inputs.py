@@ -1,0 +1,46 @@
+"""Fresh random inputs for kernels, and outputs that are NaN until a kernel writes them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from serving.kernels.base import AttentionMetadata, AttentionShape, AwqTensors
+
+
+def poisoned(*shape: int) -> Tensor:
+    """An output that nothing has written yet."""
+    return torch.full(shape, float("nan"))
+
+
+def int32(values) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def random_awq(inputs: int, outputs: int, group_size: int) -> AwqTensors:
+    """Any bits are valid quants and zeros; scales as a quantizer makes them."""
+    groups = inputs // group_size
+    whole = {"low": -(2**31), "high": 2**31, "dtype": torch.int32}
+    return AwqTensors(
+        qweight=torch.randint(size=(inputs, outputs // 8), **whole),
+        qzeros=torch.randint(size=(groups, outputs // 8), **whole),
+        scales=(torch.rand(groups, outputs) * 0.02 + 0.001).half(),
+        group_size=group_size,
+    )
+
+
+def random_batch(spans: list[tuple[int, int]], block_size: int, num_blocks: int) -> AttentionMetadata:
+    """One request a span (start, stop) of positions; its blocks are drawn at random, all different."""
+    free = torch.randperm(num_blocks).tolist()
+    tables = [[free.pop() for _ in range(-(-stop // block_size))] for _, stop in spans]
+    starts, slots = [0], []
+    for (start, stop), table in zip(spans, tables, strict=True):
+        starts.append(starts[-1] + stop - start)
+        slots += [table[at // block_size] * block_size + at % block_size for at in range(start, stop)]
+    width = max(map(len, tables))
+    padded = [table + [0] * (width - len(table)) for table in tables]
+    return AttentionMetadata(int32(starts), int32([stop for _, stop in spans]), int32(padded), int32(slots))
+
+
+def qkv_width(shape: AttentionShape) -> int:
+    return (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim

@@ -1,0 +1,94 @@
+"""4-bit matmuls: right at the edges of tiles, and the same bits for a row in any company."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from serving.kernels.base import Activations, AwqTensors
+from serving.kernels.checks import KernelArgumentError
+from serving.kernels.cpu import CpuKernels
+from serving.kernels.library import CpuLibrary
+from serving.kernels.reference import ReferenceKernels, dequantize_awq
+from tests.serving.kernels.kernel_inputs import poisoned, random_awq
+
+ROWS = [*range(1, 18), 64, 65, 127, 128, 129]
+# (inputs, outputs, group size): the default model's, one vector more or less than a tile, tiny groups
+SHAPES = [(576, 960, 64), (1536, 576, 64), (128, 128, 128), (96, 136, 32), (48, 24, 8), (2176, 40, 128)]
+
+
+def multiply(kernels, weight, x):
+    out = poisoned(x.shape[0], weight.out_features)
+    kernels.awq_gemm(x, weight, out)
+    return out
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_number_of_rows_gives_the_product(cpu, activations, reference, shape):
+    tensors = random_awq(*shape)
+    weight, exact = cpu.pack_awq(tensors), dequantize_awq(tensors).double()
+    x = torch.randn(max(ROWS), shape[0])
+    expected = poisoned(max(ROWS), shape[1])
+    reference.awq_gemm(x, reference.pack_awq(tensors), expected)
+    scale = (x.double().abs() @ exact.abs()).float()  # what rounding errors are relative to
+    for rows in ROWS:
+        error = (multiply(cpu, weight, x[:rows]) - expected[:rows]).abs() / scale[:rows]
+        assert error.max() < 2e-6, rows
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_row_has_the_same_bits_whatever_is_beside_it(cpu, shape):
+    weight = cpu.pack_awq(random_awq(*shape))
+    x = torch.randn(129, shape[0])
+    alone = torch.cat([multiply(cpu, weight, x[i : i + 1]) for i in range(129)])
+    for rows in ROWS:
+        assert torch.equal(multiply(cpu, weight, x[:rows]), alone[:rows]), rows
+        assert torch.equal(multiply(cpu, weight, x[129 - rows :]), alone[129 - rows :]), rows
+
+
+def test_the_number_of_threads_does_not_change_a_bit(library_path, activations):
+    tensors, x = random_awq(576, 960, 64), torch.randn(67, 576)
+    results = []
+    for threads in (1, 2, 3, 5):
+        kernels = CpuKernels(CpuLibrary(library_path, threads), activations)
+        results.append(multiply(kernels, kernels.pack_awq(tensors), x))
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_rounding_to_16_bits_costs_little(cpu):
+    tensors, x = random_awq(576, 960, 64), torch.randn(33, 576)
+    exact = x.double() @ dequantize_awq(tensors).double()
+    error = multiply(cpu, cpu.pack_awq(tensors), x) - exact
+    assert error.square().mean().sqrt() < 3e-5 * exact.square().mean().sqrt()
+
+
+def test_zero_and_huge_rows_stay_themselves(cpu):
+    weight = cpu.pack_awq(random_awq(128, 64, 64))
+    x = torch.randn(3, 128)
+    x[1] = 0
+    x[2] *= 1e30
+    out = multiply(cpu, weight, x)
+    assert torch.equal(out[1], torch.zeros(64))
+    assert torch.isfinite(out).all()
+    assert torch.equal(out[:1], multiply(cpu, weight, x[:1]))
+
+
+def test_the_reference_rounds_as_the_kernel_does():
+    tensors, x = random_awq(128, 64, 64), torch.randn(5, 128)
+    kernels = ReferenceKernels(activations=Activations.INT16)
+    rounded = multiply(kernels, kernels.pack_awq(tensors), x)
+    exact = x @ dequantize_awq(tensors)
+    assert not torch.equal(rounded, exact)
+    torch.testing.assert_close(rounded, exact, rtol=1e-3, atol=1e-3)
+
+
+def test_bad_arguments_are_refused_before_anything_is_written(cpu):
+    weight = cpu.pack_awq(random_awq(64, 32, 32))
+    out = poisoned(2, 32)
+    for x in (torch.randn(2, 65), torch.randn(2, 64).double(), torch.randn(64, 2).T, torch.randn(3, 64)):
+        with pytest.raises(KernelArgumentError):
+            cpu.awq_gemm(x, weight, out)
+    assert out.isnan().all()
+    odd = random_awq(64, 32, 32)
+    with pytest.raises(KernelArgumentError, match="group size 12"):
+        cpu.pack_awq(AwqTensors(odd.qweight, odd.qzeros, odd.scales, 12))

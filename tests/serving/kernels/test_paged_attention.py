@@ -1,0 +1,116 @@
+"""Attention over scattered blocks: right, and the same bits however rows are chunked and batched."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from serving.kernels.base import AttentionShape
+from serving.kernels.checks import KernelArgumentError
+from serving.kernels.cpu import CpuKernels
+from serving.kernels.library import CpuLibrary
+from serving.kernels.reference import ReferenceKernels
+from tests.serving.kernels.kernel_inputs import int32, poisoned, qkv_width, random_batch
+
+REFERENCE = ReferenceKernels()
+SHAPES = {
+    "default": AttentionShape(9, 3, 64, None),
+    "window": AttentionShape(8, 2, 32, 21),
+    "one head for all": AttentionShape(70, 1, 8, None),
+    "a head for each": AttentionShape(4, 4, 24, 5),
+}
+# Positions computed: whole prompts, chunks, single tokens; around blocks, vectors and 128
+SPANS = [(0, 1), (0, 17), (126, 127), (127, 128), (128, 129), (100, 129), (5, 13), (299, 300)]
+
+
+def filled_cache(kernels, shape, blocks, block_size):
+    cache = kernels.allocate_kv_cache(blocks, block_size, shape.num_kv_heads, shape.head_dim)
+    return cache.copy_(torch.randn(cache.shape, generator=torch.Generator().manual_seed(3)))
+
+
+def attend(kernels, qkv, cache, batch, shape):
+    out = poisoned(qkv.shape[0], shape.num_heads * shape.head_dim)
+    kernels.paged_attention(qkv, cache, batch, shape, out)
+    return out
+
+
+@pytest.mark.parametrize("block_size", [16, 32, 7, 1])
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_ragged_batch_equals_torch(cpu_float32, name, block_size):
+    shape = SHAPES[name]
+    blocks = sum(-(-stop // block_size) for _, stop in SPANS) + 1
+    batch = random_batch(SPANS, block_size, blocks)
+    cache = filled_cache(cpu_float32, shape, blocks, block_size)
+    qkv = torch.randn(sum(stop - start for start, stop in SPANS), qkv_width(shape))
+    expected = attend(REFERENCE, qkv, cache, batch, shape)
+    torch.testing.assert_close(attend(cpu_float32, qkv, cache, batch, shape), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_neither_chunks_nor_company_nor_threads_change_a_bit(library_path, name):
+    shape, size, length = SHAPES[name], 16, 70
+    kernels = CpuKernels(CpuLibrary(library_path, 1))
+    cache = filled_cache(kernels, shape, 12, size)
+    whole = random_batch([(0, length)], size, 10)
+    qkv = torch.randn(length, qkv_width(shape))
+    expected = attend(kernels, qkv, cache, whole, shape)
+    for threads, step in ((2, 1), (3, 7), (2, 33)):
+        others = CpuKernels(CpuLibrary(library_path, threads))
+        for start in range(0, length, step):
+            stop = min(start + step, length)
+            batch = dataclasses.replace(
+                random_batch([(start, stop), (0, 3)], size, 12),
+                block_tables=torch.cat([whole.block_tables, whole.block_tables]),
+            )
+            rows = torch.cat([qkv[start:stop], torch.randn(3, qkv.shape[1])])
+            assert torch.equal(
+                attend(others, rows, cache, batch, shape)[: stop - start], expected[start:stop]
+            )
+
+
+def test_blocks_that_no_request_holds_are_never_read(cpu_float32):
+    """Cache memory starts as whatever was there: NaN in the worst case."""
+    shape = SHAPES["window"]
+    batch = random_batch([(40, 45)], 16, 9)
+    cache = filled_cache(cpu_float32, shape, 9, 16)
+    qkv = torch.randn(5, qkv_width(shape))
+    expected = attend(cpu_float32, qkv, cache, batch, shape)
+    held = set(batch.block_tables[0].tolist())
+    for block in set(range(9)) - held:
+        cache[block] = float("nan")
+    last = cache[int(batch.block_tables[0, 2])]
+    last[0].view(2, 32, 16)[:, :, 13:] = float("nan")
+    last[1].view(2, 16, 32)[:, 13:] = float("nan")
+    assert torch.equal(attend(cpu_float32, qkv, cache, batch, shape), expected)
+
+
+def test_a_score_that_towers_does_not_overflow(cpu_float32):
+    shape = SHAPES["default"]
+    cache = filled_cache(cpu_float32, shape, 4, 16)
+    batch = random_batch([(60, 64)], 16, 4)
+    qkv = torch.randn(4, qkv_width(shape)) * 1e4
+    expected = attend(REFERENCE, qkv, cache, batch, shape)
+    torch.testing.assert_close(attend(cpu_float32, qkv, cache, batch, shape), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("block_tables", [[0, 99]]),
+        ("block_tables", [[0, -1]]),
+        ("context_lens", [33]),
+        ("context_lens", [1]),
+        ("query_start", [0, 3]),
+        ("query_start", [1, 2]),
+    ],
+)
+def test_batches_that_point_outside_are_refused(cpu_float32, field, value):
+    shape = SHAPES["default"]
+    cache = filled_cache(cpu_float32, shape, 4, 16)
+    batch = dataclasses.replace(random_batch([(18, 20)], 16, 4), **{field: int32(value)})
+    out = poisoned(2, 9 * 64)
+    with pytest.raises(KernelArgumentError, match="out of range"):
+        cpu_float32.paged_attention(torch.randn(2, qkv_width(shape)), cache, batch, shape, out)
+    assert out.isnan().all()

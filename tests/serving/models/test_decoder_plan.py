@@ -1,0 +1,82 @@
+"""All layers in one C++ call give the bits of the layers one by one, and rows do not feel each other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from serving.kernels.base import Activations
+from serving.kernels.checks import KernelArgumentError
+from serving.kernels.reference import ReferenceKernels
+from serving.kernels.select import create_kernels
+from serving.models.loader import load_with_kernels
+from tests.serving.models import tiny_checkpoints
+from tests.serving.models.batches import int32, metadata, run, run_whole
+
+TOKENS = torch.randint(0, 199, (80,), generator=torch.Generator().manual_seed(1)).tolist()
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["dense", "awq"])
+def checkpoint(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mistral")
+    model = tiny_checkpoints.tiny_mistral()
+    tiny_checkpoints.save(model, folder, torch.float16)
+    if request.param:
+        tiny_checkpoints.quantize(folder, model)
+    return folder
+
+
+@pytest.fixture(params=Activations)
+def model(request, checkpoint):
+    kernels = create_kernels("cpu", 2, request.param)
+    if isinstance(kernels, ReferenceKernels):
+        pytest.skip("no C++ compiler here")
+    return load_with_kernels(checkpoint, kernels)
+
+
+def forward(model, by_layer, kv_caches):
+    batch = metadata([(0, 33), (0, 5)], [[3, 0, 2], [1]], 16)
+    ids, positions = int32(TOKENS[:38]), int32([*range(33), *range(5)])
+    if not by_layer:
+        return model.forward(ids, positions, kv_caches, batch)
+    hidden = model.embed(ids)
+    return model.forward_by_layer(hidden, *model.rotary(positions), kv_caches, batch)
+
+
+def test_one_call_equals_layer_by_layer_bit_for_bit(model):
+    caches = [model.allocate_kv_caches(4, 16) for _ in range(2)]
+    for cache in (*caches[0], *caches[1]):
+        cache.zero_()
+    one_call, by_layer = forward(model, False, caches[0]), forward(model, True, caches[1])
+    assert torch.equal(one_call, by_layer)
+    assert all(torch.equal(a, b) for a, b in zip(*caches, strict=True))
+
+
+@pytest.mark.parametrize("chunks", [[1] * 80, [79, 1], [16] * 5, [3, 64, 13]])
+def test_chunks_do_not_change_a_bit(model, chunks):
+    assert torch.equal(run_whole(model, TOKENS, chunks), run_whole(model, TOKENS, [80]))
+
+
+def test_other_requests_and_other_blocks_do_not_change_a_bit(model):
+    alone = run_whole(model, TOKENS, [80])
+    kv_caches = model.allocate_kv_caches(20, 16)
+    tables = [[9, 2, 7, 4, 0], [1, 3], [5, 6, 8, 10, 11]]
+    tokens = [TOKENS, TOKENS[::-1], TOKENS]
+    run(model, tokens, [(0, 40), (0, 20), (0, 79)], tables, kv_caches, 16)
+    together = run(model, tokens, [(40, 80), (20, 22), (79, 80)], tables, kv_caches, 16)
+    assert torch.equal(together[:40], alone[40:])
+    assert torch.equal(together[-1], alone[-1])
+
+
+def test_chosen_logits_have_the_bits_of_all(model):
+    hidden = torch.randn(7, 96)
+    chosen = int32([198, 0, 5, 77])
+    assert torch.equal(model.compute_logits(hidden, chosen), model.compute_logits(hidden)[:, chosen.long()])
+
+
+def test_a_batch_that_points_outside_is_refused(model):
+    kv_caches = model.allocate_kv_caches(2, 16)
+    with pytest.raises(KernelArgumentError, match="out of range"):
+        run(model, [TOKENS], [(0, 5)], [[7]], kv_caches, 16)
+    with pytest.raises(KernelArgumentError, match="KV caches for 2 layers"):
+        run(model, [TOKENS], [(0, 5)], [[0]], kv_caches[:1], 16)
