@@ -13,13 +13,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from awq import AutoAWQForCausalLM
 from awq.quantize.quantizer import AwqQuantizer
 from awq.utils.module import get_op_name
 
 from .awq_search_result import CLIP_STEPS, AwqSearchResult, ScaleGroup
+from .tensors import Array
 
 _BLOCK_TOKENS = 512  # AutoAWQ joins all texts and cuts them into blocks of this many tokens
 _SCALE_BLOCKS = 2  # enough to choose among 20 candidates; the finer clips are chosen on all blocks
@@ -33,7 +33,7 @@ class RecordingQuantizer(AwqQuantizer):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.scale_groups: list[ScaleGroup] = []
-        self.clip_steps: dict[str, Any] = {}
+        self.clip_steps: dict[str, Array] = {}
 
     def _search_best_scale(self, module: Any, prev_op: Any, layers: Any, inp: Any, **kwargs: Any) -> Any:
         some = inp[:: max(1, len(inp) // _SCALE_BLOCKS)][:_SCALE_BLOCKS]
@@ -61,7 +61,7 @@ class RecordingQuantizer(AwqQuantizer):  # type: ignore[misc]
             if "q_proj" in name or "k_proj" in name:
                 continue  # as AutoAWQ: their product is too sensitive
             steps, limits = self._best_clip_steps(linear.weight.detach(), input_feat[name])
-            self.clip_steps[self._prefix(layer) + name] = steps.numpy()
+            self.clip_steps[self._prefix(layer) + name] = steps.cpu().numpy()
             clips.append((name, limits.unsqueeze(-1)))
         return clips
 
@@ -72,7 +72,7 @@ class RecordingQuantizer(AwqQuantizer):  # type: ignore[misc]
         product per group instead of one per token, and all tokens count.
         """
         groups = weight.float().reshape(weight.shape[0], -1, self.group_size)  # [N, G, g]
-        features = inputs.float().reshape(-1, groups.shape[1], self.group_size)  # [tokens, G, g]
+        features = inputs.to(groups).reshape(-1, groups.shape[1], self.group_size)  # [tokens, G, g]
         moments = torch.einsum("tgi,tgj->gij", features, features) / features.shape[0]
         rows = [
             _best_steps(block, moments, lambda part: self.pseudo_quantize_tensor(part)[0])
@@ -88,8 +88,8 @@ class RecordingQuantizer(AwqQuantizer):  # type: ignore[misc]
 
 def _best_steps(groups: torch.Tensor, moments: torch.Tensor, rounded: Callable[[Any], Any]) -> torch.Tensor:
     largest = groups.abs().amax(dim=2, keepdim=True)
-    best = torch.full(groups.shape[:2], torch.inf)
-    steps = torch.zeros(groups.shape[:2], dtype=torch.uint8)
+    best = torch.full_like(largest[:, :, 0], torch.inf)
+    steps = torch.zeros_like(best, dtype=torch.uint8)
     for step in range(_MOST_SHRUNK):
         limit = largest * (1 - step / CLIP_STEPS)
         change = rounded(groups.clamp(-limit, limit)) - groups  # [N, G, g]
@@ -104,8 +104,10 @@ def search(
     folder: Path, texts: Sequence[Sequence[int]], group_size: int, fingerprint: str | None
 ) -> AwqSearchResult:
     """Search on a checkpoint folder with calibration texts as token ids; progress on stderr."""
+    # A CPU computes fp16 slowly and badly; a GPU has no room for a large model in fp32.
+    dtype = torch.float16 if torch.cuda.is_available() else torch.float32
     model = AutoAWQForCausalLM.from_pretrained(
-        str(folder), torch_dtype=torch.float32, device_map="cpu", trust_remote_code=False
+        str(folder), torch_dtype=dtype, device_map="cpu", trust_remote_code=False
     )
     model.quantize(
         None,
@@ -118,8 +120,7 @@ def search(
         quantizer_cls=RecordingQuantizer,
     )
     found: RecordingQuantizer = model.quantizer
-    clip_steps = {name: np.asarray(steps) for name, steps in found.clip_steps.items()}
-    return AwqSearchResult(group_size, found.scale_groups, clip_steps, fingerprint, _versions())
+    return AwqSearchResult(group_size, found.scale_groups, found.clip_steps, fingerprint, _versions())
 
 
 def _versions() -> dict[str, str]:
