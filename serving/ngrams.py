@@ -23,7 +23,8 @@ from safetensors.numpy import load_file, save_file
 
 from serving.errors import WeightsError
 
-DRAFT_TABLE = "draft.safetensors"  # beside the checkpoint
+# Beside the checkpoint. A safetensors file by another name: vLLM takes every *.safetensors for weights.
+DRAFT_TABLE = "draft.ngrams"
 ORDERS = (1, 2, 3, 4, 6, 8, 12)
 START = 0  # stands before the first token of an answer
 _WIDTH = 3  # successors kept of an n-gram

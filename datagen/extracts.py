@@ -1,0 +1,37 @@
+"""Owns what else is made from the training file: texts that quantization is calibrated on (prompts with
+their answers), and answers that the paged engine's drafter learns from.
+
+Use: `calibration_lines(path, …)`, `answer_lines(path, …)`.
+"""
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from honeycomb.prompt import build_prompt
+
+
+def calibration_lines(train: Path, *, count: int, seed: int) -> list[str]:
+    """So many JSON lines {"text": prompt and answer}, drawn from the training file."""
+    rows = _draw(train, count, f"{seed}/calibration")
+    return [json.dumps({"text": _text(row)}, ensure_ascii=False) for row in rows]
+
+
+def answer_lines(train: Path, *, count: int, seed: int) -> list[str]:
+    """So many answers as the model is to write them, drawn from the training file."""
+    return [_answer(row) for row in _draw(train, count, f"{seed}/answers")]
+
+
+def _draw(train: Path, count: int, seed: str) -> list[dict[str, Any]]:
+    lines = train.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in Random(seed).sample(lines, min(count, len(lines)))]
+
+
+def _answer(row: dict[str, Any]) -> str:
+    return json.dumps(row["query"], ensure_ascii=False)
+
+
+def _text(row: dict[str, Any]) -> str:
+    prompt = build_prompt(row["nlq"], row["cols"], "columns-first")
+    return prompt + _answer(row)
