@@ -106,8 +106,6 @@ def _python_items(text: str) -> Iterator[object]:
 def _string(literal: str, number: int) -> str:
     if "\\" not in literal:
         return literal[1:-1]
-    if len(literal) > 12 * MAX_NAME_CHARACTERS:  # longer than any escape of a name can be
-        raise _error(f"name {number} is over {MAX_NAME_CHARACTERS} characters")
     try:
         return str(ast.literal_eval(literal))
     except (ValueError, SyntaxError) as error:

@@ -100,6 +100,11 @@ def test_limits_are_exact(write):
         parse_columns(write([longest + "é"]))
 
 
+def test_a_name_is_measured_after_its_escapes_are_read():
+    escaped = r"\N{LATIN SMALL LETTER A}" * MAX_NAME_CHARACTERS
+    assert parse_columns(f"['{escaped}']") == ("a" * 255,)
+
+
 def test_the_text_is_limited_in_bytes_not_characters():
     filler = " " * 65_535
     assert parse_columns("a" + filler) == ("a",)

@@ -190,6 +190,12 @@ def test_several_problems_are_told_at_once_but_not_all_of_a_hundred():
         parse({"breakdowns": list(range(100))})
 
 
+def test_three_problems_are_all():
+    with pytest.raises(QueryRuleError) as caught:
+        parse({"breakdowns": [1, 2, 3]})
+    assert "more" not in str(caught.value)
+
+
 def test_a_flood_of_text_does_not_flood_the_message():
     with pytest.raises(QueryRuleError) as caught:
         parse({"filter_combination": "x" * 60_000})
