@@ -84,5 +84,8 @@ def _renumber(column: Column, matched: str) -> str:
     )
     value = f"CAST({number} AS BIGINT)"
     new = value if column.kind is Kind.NUMBER else f"concat('v', {value})"
-    numbered = f"SELECT events.rowid AS place, {new} AS new FROM events, targets WHERE {matched}"
-    return f"UPDATE events SET {name} = new FROM ({numbered} AND {name} IS NOT NULL) AS numbered WHERE events.rowid = place"
+    numbered = (
+        f"SELECT events.rowid AS place, {new} AS new FROM events, targets "
+        f"WHERE {matched} AND {name} IS NOT NULL"
+    )
+    return f"UPDATE events SET {name} = new FROM ({numbered}) AS numbered WHERE events.rowid = place"

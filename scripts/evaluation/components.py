@@ -39,7 +39,7 @@ def take_apart(query: Query) -> Parts:
     time = [(name, getattr(query, name)) for name in _TIME if getattr(query, name) is not None]
     if query.start_time is None or query.end_time is None:
         time.append(("time_range", query.time_range or DEFAULT_TIME_RANGE))
-    operators = [(f.column, f.op) for f in filters]
+    operators: list[tuple[str, str]] = [(f.column, f.op) for f in filters]
     if query.filter_combination == "OR":
         operators.append(("OR", "OR"))
     return {
@@ -79,7 +79,7 @@ def sum_counts(counts: Iterable[Mapping[str, Iterable[int]]]) -> Counts:
 def f1(counts: Mapping[str, tuple[int, int, int]]) -> dict[str, float]:
     """F1 of each part, and of `all` parts together. A part that nobody wants or gives has 1."""
     whole = tuple(sum(c[i] for c in counts.values()) for i in range(3))
-    return {part: _f1(*values) for part, values in {**counts, "all": whole}.items()}  # type: ignore[dict-item]
+    return {part: _f1(*values) for part, values in {**counts, "all": whole}.items()}
 
 
 def _f1(right: int, given: int, wanted: int) -> float:

@@ -55,10 +55,12 @@ class EventTable:
     def span(self, query: Query, shift: float = 0.0) -> Span:
         """First and last second that the query looks at, `shift` seconds earlier."""
         length = time_span(query)
-        start, end = query.start_time, query.end_time
-        if start is None:
-            start = (self._now if end is None else end) - length
-        return start - shift, (start + length if end is None else end) - shift + 1e-6
+        end = self._now if query.end_time is None else float(query.end_time)
+        start = end - length
+        if query.start_time is not None:
+            start = float(query.start_time)
+            end = start + length if query.end_time is None else end
+        return start - shift, end - shift + 1e-6
 
     def summary(self, query: Query) -> list[tuple[Any, ...]]:
         """The rows of the results table."""
@@ -177,5 +179,11 @@ class EventTable:
 
 def used_columns(query: Query) -> Sequence[str]:
     """Every column that the query names."""
-    clauses = (*query.calculations, *query.filters, *query.orders, *query.havings)
-    return [*query.breakdowns, *(c.column for c in clauses if c.column is not None)]
+    named = [
+        *query.breakdowns,
+        *(c.column for c in query.calculations),
+        *(f.column for f in query.filters),
+        *(o.column for o in query.orders),
+        *(h.column for h in query.havings),
+    ]
+    return [column for column in named if column is not None]

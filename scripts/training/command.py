@@ -99,6 +99,8 @@ def _read(path: Path, base: Path, limit: int | None, max_tokens: int) -> tuple[P
     tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
     end = tokenizer.token_to_id(END_TOKEN)
+    if end is None:
+        raise AdapterError(f"{base}: its tokenizer has no {END_TOKEN}; give the default base")
 
     def encode(examples: Sequence[Example]) -> list[TokenizedExample]:
         return tokenize(

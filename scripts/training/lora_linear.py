@@ -38,6 +38,10 @@ class LoraLinear:
         self.rank = rank
         self.scaling = scaling
         self.merged = weight.clone() if weight.dtype == torch.float32 else None
+        self.lora_a: dict[str, Tensor] = {}
+        self.lora_b: dict[str, Tensor] = {}
+        self.grad_a: dict[str, Tensor] = {}
+        self.grad_b: dict[str, Tensor] = {}
 
     @property
     def num_parameters(self) -> int:
@@ -60,14 +64,15 @@ class LoraLinear:
         b = {name: buffer.take(rows, self.rank) for name, rows in self.parts.items()}
         return a, b
 
+    def _rows(self, fused: Tensor, dim: int) -> tuple[Tensor, ...]:
+        return torch.split(fused, list(self.parts.values()), dim=dim)
+
     def refresh(self) -> None:
         """Merge again. Call after A or B changed."""
         if self.merged is None:
             return
-        rows = list(self.parts.values())
-        for name, merged, weight in zip(
-            self.parts, self.merged.split(rows), self.weight.split(rows), strict=True
-        ):
+        pairs = zip(self.parts, self._rows(self.merged, 0), self._rows(self.weight, 0), strict=True)
+        for name, merged, weight in pairs:
             torch.addmm(weight, self.lora_b[name], self.lora_a[name], alpha=self.scaling, out=merged)
 
     def __call__(self, x: Tensor, anchor: Tensor) -> Tensor:
@@ -89,7 +94,7 @@ class LoraLinear:
         """Adds to the gradients of A and B; returns that of x."""
         weight = self.weight if self.merged is None else self.merged
         grad_x = grad @ weight if need_input else None
-        for name, part in zip(self.parts, grad.split(list(self.parts.values()), dim=-1), strict=True):
+        for name, part in zip(self.parts, self._rows(grad, -1), strict=True):
             a, b = self.lora_a[name].to(x.dtype), self.lora_b[name].to(x.dtype)
             low = functional.linear(x, a)
             grad_low = part @ b

@@ -98,7 +98,7 @@ class LoraLayer:
         """Rotated q [T, heads, d], k and v [T, kv_heads, d]."""
         s = self.shape
         x = self.linears["qkv"](self._norm(hidden, self.input_norm), anchor)
-        q, k, v = x.unflatten(-1, (-1, s.head_dim)).split((s.heads, s.kv_heads, s.kv_heads), dim=-2)
+        q, k, v = torch.split(x.view(len(x), -1, s.head_dim), [s.heads, s.kv_heads, s.kv_heads], dim=1)
         return rotary(q), rotary(k), v
 
     def finish(self, hidden: Tensor, attended: Tensor, anchor: Tensor) -> Tensor:
@@ -122,6 +122,7 @@ class LoraLlama:
         self.head = weights.get("lm_head.weight", self.embedding)
         self.final_norm = weights["model.norm.weight"]
         self.anchor = torch.zeros(())
+        self.grads = torch.empty(0)  # a replica has its own
         self.layers = []
         for i in range(shape.layers):
             prefix = f"model.layers.{i}."
@@ -224,7 +225,7 @@ class _HeadLoss(Function):
     def forward(ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor) -> Tensor:
         total = torch.zeros((), device=hidden.device)
         grads = []
-        for x, target in zip(hidden.split(HEAD_CHUNK), targets.split(HEAD_CHUNK), strict=True):
+        for x, target in zip(torch.split(hidden, HEAD_CHUNK), torch.split(targets, HEAD_CHUNK), strict=True):
             logits = functional.linear(x, head).float()
             rows = torch.arange(len(target), device=target.device)
             log_total = logits.logsumexp(dim=-1, keepdim=True)

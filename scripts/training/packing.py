@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -66,12 +66,15 @@ class Pack:
     def to(self, device: torch.device) -> Pack:
         """The same pack with its tensors on `device`."""
         fields = {name: getattr(self, name) for name in self.__slots__}
-        return Pack(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in fields.items()})
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in fields.items() if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
 
 
 def read_examples(path: Path, limit: int | None = None) -> list[Example]:
     """The examples of a JSONL file of {"nlq", "cols", "query"}, in file order."""
-    examples = []
+    examples: list[Example] = []
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             if limit is not None and len(examples) >= limit:
@@ -126,7 +129,9 @@ def make_pack(members: Sequence[TokenizedExample]) -> Pack:
     input_ids = list(members[0].prompt[:prefix])
     positions = list(range(prefix))
     branch_index = torch.zeros(len(branches), longest, dtype=torch.long)
-    unpad, predict, targets = [], [], []
+    unpad: list[int] = []
+    predict: list[int] = []
+    targets: list[int] = []
     for row, (member, branch) in enumerate(zip(members, branches, strict=True)):
         start = len(input_ids)
         input_ids.extend(branch)

@@ -90,7 +90,8 @@ class Trainer:
                     self.save()
                     saved = self.record.seconds
             self.record.finished = self.progress >= 1
-            self._validate(workers)
+            if self.record.finished:
+                self._validate(workers)
         self.save()
         self.record.draw(self.output)
         return self.record

@@ -46,10 +46,9 @@ class Workers:
         self._all = [model.replica() for _ in range(count)]
         for replica in self._all:
             self._replicas.put(replica)
-        one_core = count > 1
-        self._pool = ThreadPoolExecutor(
-            count, initializer=torch.set_num_threads if one_core else None, initargs=(1,) if one_core else ()
-        )
+        # a single worker uses all cores; each of several uses one
+        threads = 1 if count > 1 else torch.get_num_threads()
+        self._pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(threads,))
 
     def __enter__(self) -> Workers:
         return self
