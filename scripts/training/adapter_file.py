@@ -37,6 +37,7 @@ def save_adapter(model: LoraLlama, folder: Path, base_name: str) -> None:
     tensors = {PREFIX + name: t.to("cpu", torch.float16).contiguous() for name, t in model.named_lora()}
     partial = folder / "adapter_model.safetensors.partial"
     save_file(tensors, partial, metadata={"format": "pt"})
+    partial.chmod(0o644)  # safetensors leaves it to its owner alone
     partial.replace(folder / "adapter_model.safetensors")
     config = {
         "peft_type": "LORA",

@@ -16,6 +16,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 from scripts.training.adapter_file import save_adapter
+from scripts.training.errors import AdapterError
 from scripts.training.model import LoraLlama
 from scripts.training.optimizer import AdamW, learning_rate
 from scripts.training.packing import Pack
@@ -68,8 +69,18 @@ class Trainer:
         self._start = 0.0
 
     def restore(self) -> None:
-        """Parameters and moments of the last checkpoint."""
+        """Parameters and moments of the last checkpoint.
+
+        Raises:
+            AdapterError: it is of a run with another rank or base.
+        """
         state = load_file(self.output / STATE)
+        found, wanted = len(state["parameters"]), len(self.model.parameters)
+        if found != wanted:
+            raise AdapterError(
+                f"{self.output / STATE}: {found:,} parameters, this run has {wanted:,}; "
+                "resume with the rank and base of the first run, or give another --output"
+            )
         self.model.parameters.copy_(state["parameters"])
         self.optimizer.first.copy_(state["first"])
         self.optimizer.second.copy_(state["second"])
