@@ -19,9 +19,9 @@ from awq.quantize.quantizer import AwqQuantizer
 from awq.utils.module import get_op_name
 
 from .awq_search_result import CLIP_STEPS, AwqSearchResult, ScaleGroup
+from .calibration import BLOCK_TOKENS
 from .tensors import Array
 
-_BLOCK_TOKENS = 512  # AutoAWQ joins all texts and cuts them into blocks of this many tokens
 _SCALE_BLOCKS = 2  # enough to choose among 20 candidates; the finer clips are chosen on all blocks
 _MOST_SHRUNK = CLIP_STEPS // 2  # AutoAWQ clips to no less than half
 _ROWS_AT_ONCE = 128
@@ -114,7 +114,7 @@ def search(
         {"zero_point": True, "q_group_size": group_size, "w_bit": 4, "version": "GEMM"},
         calib_data=[list(text) for text in texts],
         max_calib_samples=len(texts),
-        max_calib_seq_len=_BLOCK_TOKENS,
+        max_calib_seq_len=BLOCK_TOKENS,
         n_parallel_calib_samples=8,
         export_compatible=True,  # scales and clips only: packing is ours
         quantizer_cls=RecordingQuantizer,

@@ -14,25 +14,26 @@ from tokenizers import Tokenizer
 
 from .errors import CheckpointError
 
-MIN_TOKENS = 512  # one block of AutoAWQ
+BLOCK_TOKENS = 512  # AutoAWQ computes on blocks of this many
 
 
 def calibration_tokens(file: Path, model: Path, max_tokens: int) -> list[list[int]]:
-    """Token ids of each text, ended by the model's end token, up to `max_tokens` in all."""
+    """Token ids of the texts, each ended by the model's end token, in pieces of at most a block."""
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     tokenizer.encode_special_tokens = True  # text stays text
     end = _end_token(model)
     texts: list[list[int]] = []
     room = max_tokens
     for text in _read(file):
-        tokens = [*tokenizer.encode(text).ids, end][:MIN_TOKENS]
+        tokens = [*tokenizer.encode(text).ids, end]
         if len(tokens) > room:
             break
-        texts.append(tokens)
+        # AutoAWQ drops what is longer than a block, and joins what is not.
+        texts += [tokens[begin : begin + BLOCK_TOKENS] for begin in range(0, len(tokens), BLOCK_TOKENS)]
         room -= len(tokens)
-    if max_tokens - room < MIN_TOKENS:
+    if max_tokens - room < BLOCK_TOKENS:
         raise CheckpointError(
-            f"{file} gives {max_tokens - room} tokens, at least {MIN_TOKENS} are needed; add texts"
+            f"{file} gives {max_tokens - room} tokens, at least {BLOCK_TOKENS} are needed; add texts"
         )
     return texts
 
