@@ -17,7 +17,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # dev is cpu and more, in the same folder; the others pin what cannot live beside it.
-ENVIRONMENTS = {"cpu": ".venv", "dev": ".venv", "awq": ".venv-awq", "vllm": ".venv-vllm"}
+ENVIRONMENTS = {
+    "cpu": ".venv",
+    "dev": ".venv",
+    "awq": ".venv-awq",
+    "vllm": ".venv-vllm",
+    "llama": ".venv-llama",
+}
 
 
 def ensure(name: str) -> None:

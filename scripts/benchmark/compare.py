@@ -1,0 +1,84 @@
+"""What got slower since an earlier result, beyond the noise.
+
+Owns: the rule. Medians of both results are compared; the noise is what the median moves when the
+requests are drawn again from those measured (bootstrap, 95 %). A change is told when that interval of
+the ratio excludes 1 and the median moved by over 3 %: a machine is never that quiet. Knows nothing of files.
+
+    changes(old_runs, new_runs)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scripts.benchmark.measure import Run
+from scripts.benchmark.protocol import Reply
+from scripts.benchmark.summary import good, of
+
+RESAMPLES = 2000
+SMALLEST = 1.03  # a ratio below this is not told, however sure
+FEWEST = 3  # requests on each side
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One figure of one engine in one workload, new against old; over 1 is slower."""
+
+    workload: str
+    engine: str
+    figure: str
+    old_ms: float
+    new_ms: float
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def is_slower(self) -> bool:
+        """Beyond the noise."""
+        return self.low > 1 and self.ratio > SMALLEST
+
+    @property
+    def is_faster(self) -> bool:
+        """Beyond the noise."""
+        return self.high < 1 and self.ratio < 1 / SMALLEST
+
+
+def changes(old: Sequence[Run], new: Sequence[Run]) -> list[Change]:
+    """Every figure that both results have; the order of the new one."""
+    keys = list(dict.fromkeys((run.workload, run.engine, run.variant) for run in new))
+    return [change for key in keys for change in _changes(*key, old, new)]
+
+
+def _changes(
+    workload: str, engine: str, variant: float | None, old: Sequence[Run], new: Sequence[Run]
+) -> Iterator[Change]:
+    before, after = (
+        good(run for run in of(runs, workload, engine) if run.variant == variant) for runs in (old, new)
+    )
+    name = workload if variant is None else f"{workload} {variant:g}"
+    for figure in ("ttft", "tpot", "e2e"):
+        first, second = _samples(before, figure), _samples(after, figure)
+        if min(len(first), len(second)) >= FEWEST:
+            low, high = ratio_interval(first, second)
+            medians = float(np.median(first)), float(np.median(second))
+            ratio = medians[1] / medians[0]
+            yield Change(name, engine, figure, 1000 * medians[0], 1000 * medians[1], ratio, low, high)
+
+
+def _samples(replies: Sequence[Reply], figure: str) -> Floats:
+    values = (getattr(reply, figure) for reply in replies)
+    return np.array([value for value in values if value])
+
+
+def ratio_interval(old: Floats, new: Floats, seed: int = 0) -> tuple[float, float]:
+    """Where the ratio of the medians lies, with 95 % confidence."""
+    rng = np.random.default_rng(seed)
+    medians = [np.median(rng.choice(values, size=(RESAMPLES, len(values))), axis=1) for values in (old, new)]
+    low, high = np.percentile(medians[1] / medians[0], (2.5, 97.5))
+    return float(low), float(high)

@@ -1,0 +1,146 @@
+"""An engine in a process of its own, that stands still while another one is measured.
+
+Owns: starting, pausing, ending, memory and time to ready. Knows nothing of engines.
+
+    with closing(EngineProcess.start(command, env, log)) as process: process.run(batch)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scripts.benchmark.protocol import Batch, Done
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 400.0  # vLLM, compiled, on two cores
+LOG_LINES = 12
+
+
+class EngineFailedError(Exception):
+    """The engine did not start, died or hangs; with its last words."""
+
+
+class EngineProcess:
+    """A worker and all that it starts: one process group, so that all of it can be paused."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+        self._log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        begun = time.perf_counter()
+        with log.open("w", encoding="utf-8") as stderr:
+            self._process = subprocess.Popen(
+                list(command),
+                cwd=ROOT,
+                env=dict(env),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for the harness, which then ends everything
+            )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        try:
+            message = self._receive("ready", START_SECONDS)
+        except BaseException:  # Ctrl-C too: nobody else knows of this process yet
+            self.close()
+            raise
+        self.ready_seconds = time.perf_counter() - begun
+        self.versions: dict[str, str] = message["versions"]
+
+    def run(self, batch: Batch, timeout: float) -> Done:
+        """Measure a batch.
+
+        Raises:
+            EngineFailedError: it died or took too long.
+        """
+        assert self._process.stdin is not None  # PIPE above
+        try:
+            self._process.stdin.write(batch.to_line() + "\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise EngineFailedError(f"the engine's process ended: {self._last_words()}") from error
+        return Done.from_json(self._receive("done", timeout))
+
+    def pause(self) -> None:
+        """Stop using any processor: an idle engine may spin."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Go on."""
+        self._signal(signal.SIGCONT)
+
+    def memory_mb(self) -> dict[str, float]:
+        """Resident memory of the whole tree; PSS counts shared pages once, RSS in every process."""
+        total = {"rss_mb": 0.0, "pss_mb": 0.0}
+        for pid in _session(self._process.pid):
+            with contextlib.suppress(OSError):  # ended meanwhile
+                for line in Path(f"/proc/{pid}/smaps_rollup").read_text("utf-8").splitlines():
+                    name, _, rest = line.partition(":")
+                    if (key := f"{name.lower()}_mb") in total:
+                        total[key] += int(rest.split()[0]) / 1024
+        return {key: round(value, 1) for key, value in total.items()}
+
+    def close(self) -> None:
+        """End it and all that it started. May be called twice."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        self.resume()
+        try:
+            self._process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            self._signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=5)
+        self._signal(signal.SIGKILL)  # what the worker left behind
+        self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None  # PIPE above
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _receive(self, event: str, timeout: float) -> dict[str, Any]:
+        try:
+            line = self._lines.get(timeout=timeout)
+        except queue.Empty as error:
+            message = f"no answer within {timeout:.0f} s: {self._last_words()}"
+            raise EngineFailedError(message) from error
+        if line is None:
+            raise EngineFailedError(f"the engine's process ended: {self._last_words()}")
+        message: dict[str, Any] = json.loads(line)
+        if message["event"] != event:
+            raise EngineFailedError(message.get("error", f"unexpected event {message['event']!r}"))
+        return message
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(OSError):
+            return "\n".join(self._log.read_text("utf-8", "replace").splitlines()[-LOG_LINES:])
+        return ""
+
+
+def _session(leader: int) -> Iterator[int]:
+    """The processes that a worker started, itself included."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                # after the name in brackets, which may hold anything: state, parent, group, session
+                fields = (entry / "stat").read_text("utf-8").rpartition(")")[2].split()
+                if int(fields[3]) == leader:
+                    yield int(entry.name)
