@@ -80,7 +80,7 @@ def evaluate(
         _finish(summarize(scores, about), json_file, html_file)
         kept.remove()
     except _TOLD as error:
-        console.print(str(error), style="red", markup=False)
+        console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from error
 
 

@@ -82,7 +82,7 @@ def train(
         record = _record(output, choices, described, resume)
         _run(model, train_packs, held_out, output, settings, record, resume)
     except (AdapterError, OSError, typer.BadParameter) as error:
-        console.print(f"[red]{error}[/red]")
+        console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from error
 
 

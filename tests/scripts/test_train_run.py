@@ -152,7 +152,7 @@ def test_the_command_trains_resumes_with_new_data_and_continues_an_adapter(
     assert [d.get("since_samples") for d in run["data"]] == [None, 8]
     assert run["samples"] == 16
 
-    assert "rank and base of the first run" in run_command(tmp_path, "--resume", "--rank", "3")
+    assert "this run has 4,512" in run_command(tmp_path, "--resume", "--rank", "3")
 
     adapter = tmp_path / "out"
     assert run_command(tmp_path, "--init", str(adapter)).startswith("0 ")
