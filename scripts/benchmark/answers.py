@@ -38,7 +38,7 @@ def compare_answers(
 
 def _compare(theirs: Sequence[Run], ours: dict[tuple[str, int], Run], batches: Batches) -> dict[str, Any]:
     counts = {"answers": 0, "valid": 0, "compared": 0, "same_text": 0, "same_query": 0, "other_query": 0}
-    examples = []
+    examples: list[dict[str, str]] = []
     for run in theirs:
         questions = batches.questions(Workload(run.workload), run.round, run.variant)
         mine = ours.get(_place(run))

@@ -78,10 +78,10 @@ class Batches:
 
     def _seen_before(self, questions: Sequence[Question], dialect: Dialect, round_number: int) -> Batch:
         """The same columns in the same order, another question; one token, so that no answer is known."""
-        earlier = [
-            Question(team.questions[(round_number + 1) % len(team.questions)], question.columns)
-            for question, team in zip(questions, self._teams * len(questions), strict=False)
-        ]
+        earlier = []
+        for i, question in enumerate(questions):
+            asked = self._teams[i % len(self._teams)].questions
+            earlier.append(Question(asked[(round_number + 1) % len(asked)], question.columns))
         return Batch(self._asker.asks(earlier, dialect, max_tokens=1), 1)
 
     def _stories(self) -> list[Batch]:

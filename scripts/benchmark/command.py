@@ -35,7 +35,7 @@ from scripts.benchmark.result import (
     write_result,
 )
 from scripts.benchmark.tables import answer_table, change_table, engine_table, ratio_table
-from scripts.benchmark.weights import WeightForms
+from scripts.benchmark.weights import Form, WeightForms
 from scripts.benchmark.workloads import STANDARD, Plan, Workload
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,7 +162,7 @@ def _measure_passes(forms: WeightForms) -> dict[str, Any] | None:
     from scripts.benchmark.passes import measure_in_process  # torch
 
     try:
-        return measure_in_process(forms)
+        return measure_in_process(forms.path(Form.QUANTIZED))
     except OSError as error:
         _warn(f"passes: {error}")
         return None

@@ -1,8 +1,9 @@
 """What got slower since an earlier result, beyond the noise.
 
 Owns: the rule. Medians of both results are compared; the noise is what the median moves when the
-requests are drawn again from those measured (bootstrap, 95 %). A change is told when that interval of
-the ratio excludes 1 and the median moved by over 3 %: a machine is never that quiet. Knows nothing of files.
+requests are drawn again from those measured (bootstrap, 99 %: many figures are compared). A change is
+told when that interval of the ratio excludes 1 and the median moved by over 3 %: no machine is quieter.
+Knows nothing of files.
 
     changes(old_runs, new_runs)
 """
@@ -77,8 +78,8 @@ def _samples(replies: Sequence[Reply], figure: str) -> Floats:
 
 
 def ratio_interval(old: Floats, new: Floats, seed: int = 0) -> tuple[float, float]:
-    """Where the ratio of the medians lies, with 95 % confidence."""
+    """Where the ratio of the medians lies, with 99 % confidence."""
     rng = np.random.default_rng(seed)
     medians = [np.median(rng.choice(values, size=(RESAMPLES, len(values))), axis=1) for values in (old, new)]
-    low, high = np.percentile(medians[1] / medians[0], (2.5, 97.5))
+    low, high = np.percentile(medians[1] / medians[0], (0.5, 99.5))
     return float(low), float(high)

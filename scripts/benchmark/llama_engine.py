@@ -43,6 +43,7 @@ def create(settings: Settings) -> Engine:
     params.cpuparams.n_threads = settings.num_threads or os.cpu_count() or 1
     params.cpuparams_batch.n_threads = params.cpuparams.n_threads
     params.warmup = True
+    params.verbosity = 0  # a line a request otherwise
     if settings.speculation == "ngram":
         params.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
     end = json.loads((settings.weights_dir / "generation_config.json").read_text("utf-8"))["eos_token_id"]

@@ -108,6 +108,6 @@ def python_of(peer: Peer) -> Path:
     """The Python of its environment, installed if need be; exits when that fails."""
     if peer.environment == "dev":
         return Path(sys.executable)
-    from _environment import prepare  # beside the scripts; standard library only
+    from scripts._environment import prepare
 
-    return Path(prepare(peer.environment)) / "bin" / "python"
+    return prepare(peer.environment) / "bin" / "python"

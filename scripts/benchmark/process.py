@@ -23,6 +23,7 @@ from scripts.benchmark.protocol import Batch, Done
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 400.0  # vLLM, compiled, on two cores
+END_SECONDS = 5.0  # for an engine to end by itself
 LOG_LINES = 12
 
 
@@ -49,7 +50,8 @@ class EngineProcess:
                 start_new_session=True,  # Ctrl-C is for the harness, which then ends everything
             )
         self._lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         try:
             message = self._receive("ready", START_SECONDS)
         except BaseException:  # Ctrl-C too: nobody else knows of this process yet
@@ -98,13 +100,16 @@ class EngineProcess:
                 self._process.stdin.close()
         self.resume()
         try:
-            self._process.wait(timeout=15)
+            self._process.wait(timeout=END_SECONDS)
         except subprocess.TimeoutExpired:
             self._signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=5)
         self._signal(signal.SIGKILL)  # what the worker left behind
         self._process.wait()
+        self._reader.join()
+        assert self._process.stdout is not None  # PIPE above
+        self._process.stdout.close()
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -124,10 +129,10 @@ class EngineProcess:
             raise EngineFailedError(message) from error
         if line is None:
             raise EngineFailedError(f"the engine's process ended: {self._last_words()}")
-        message: dict[str, Any] = json.loads(line)
-        if message["event"] != event:
-            raise EngineFailedError(message.get("error", f"unexpected event {message['event']!r}"))
-        return message
+        received: dict[str, Any] = json.loads(line)
+        if received["event"] != event:
+            raise EngineFailedError(received.get("error", f"unexpected event {received['event']!r}"))
+        return received
 
     def _last_words(self) -> str:
         with contextlib.suppress(OSError):

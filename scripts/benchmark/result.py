@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from scripts.benchmark.breakdown import where_time_goes
 from scripts.benchmark.lineup import Entry
 from scripts.benchmark.measure import Run
 from scripts.benchmark.peers import PEERS
@@ -35,6 +36,7 @@ def make_result(
         "version": VERSION,
         **about,
         "passes_per_answer": _short(passes_per_answer(runs)),
+        "time_ms": _short({name: where_time_goes(runs, about.get("passes"), name) for name in entries}),
         "engines": {name: _engine(runs, name, entry) for name, entry in entries.items()},
         "ratios": _short(ratios(runs, entries)),
         "runs": [_compact(run.to_json()) for run in runs],
@@ -43,7 +45,7 @@ def make_result(
 
 def last_line(result: Mapping[str, Any]) -> str:
     """One JSON object on one line, without samples."""
-    told = {key: result.get(key) for key in ("passes_per_answer", "engines", "ratios", "passes")}
+    told = {key: result.get(key) for key in ("passes_per_answer", "engines", "ratios", "passes", "time_ms")}
     return json.dumps(told, ensure_ascii=False)
 
 

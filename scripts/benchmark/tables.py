@@ -72,12 +72,12 @@ def answer_table(answers: Mapping[str, Mapping[str, Any]]) -> Table:
 def change_table(changes: Sequence[Change]) -> Table:
     """What moved beyond the noise."""
     table = Table(title="Since the earlier result, beyond the noise")
-    for heading in ("workload", "engine", "figure", "was ms", "is ms", "ratio", "95 %"):
+    for heading in ("workload", "engine", "figure", "was ms", "is ms", "ratio", "99 %"):
         table.add_column(heading, justify="right" if "ms" in heading or heading == "ratio" else "left")
     for c in changes:
-        word, interval = "slower" if c.is_slower else "faster", f"{c.low:.2f}–{c.high:.2f} {'':0}"
+        word, interval = "slower" if c.is_slower else "faster", f"{c.low:.2f}–{c.high:.2f}"
         if c.is_slower or c.is_faster:
-            cells = f"{c.old_ms:.1f}", f"{c.new_ms:.1f}", f"{c.ratio:.2f} {word}", interval.strip()
+            cells = f"{c.old_ms:.1f}", f"{c.new_ms:.1f}", f"{c.ratio:.2f} {word}", interval
             table.add_row(c.workload, c.engine, c.figure, *cells)
     return table
 

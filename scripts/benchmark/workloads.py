@@ -57,7 +57,7 @@ class Plan:
             load_32=32,
             open_seconds=2.0,
             open_most=8,
-            rates=(1.0, 4.0),
+            rates=(4.0, 16.0),
             users=(1, 2),
             per_user=2,
             max_tokens=128,
