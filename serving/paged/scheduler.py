@@ -135,8 +135,7 @@ class Scheduler:
         output = SchedulerOutput()
         budget = self._max_num_batched_tokens - self._reserve_for_drafts()
         self._schedule_running(output, budget)
-        if not output.preempted:
-            self._schedule_waiting(output, budget)
+        self._schedule_waiting(output, budget)  # never somebody just preempted: there is still no room
         self._add_drafts(output)
         return output
 

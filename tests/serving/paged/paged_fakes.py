@@ -215,6 +215,7 @@ class Harness:
 
     def step(self) -> SchedulerOutput:
         output = self.scheduler.schedule()
+        assert not set(output.preempted) & {item.request for item in output.scheduled}
         sampled = self.runner.execute(output).sampled_token_ids
         for update in self.scheduler.update_from_output(output, sampled):
             self._take(update)

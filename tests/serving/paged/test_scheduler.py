@@ -107,6 +107,17 @@ def test_prefix_reuse_computes_less_and_yields_the_same():
     assert totals[False] - totals[True] == 3 * 40
 
 
+def test_what_a_preempted_request_finds_of_itself_does_not_count_as_reuse():
+    harness = Harness(num_blocks=16, max_num_seqs=2)
+    requests = [harness.add(str(salt), make_prompt(12, salt), 40) for salt in (3, 5)]
+    harness.run()
+    assert requests[1].num_preemptions > 0
+    assert (
+        sum(harness.runner.num_rows) < 2 * 12 + sum(map(len, harness.outputs.values())) * 2
+    )  # it found some
+    assert [request.cached_token_count for request in requests] == [0, 0]
+
+
 def test_nobody_starves_under_a_stream_of_younger_requests():
     harness = Harness(num_blocks=24, max_num_seqs=4, max_num_batched_tokens=16)
     harness.add("old", make_prompt(50), 10)
