@@ -182,6 +182,10 @@ class Kernels(Protocol):
         """
         ...
 
+    def place_table(self, table: Tensor) -> Tensor:
+        """The embedding or the head, moved to where the kernels like to read it, or as it is."""
+        ...
+
     def pack_awq(self, tensors: AwqTensors) -> AwqWeight:
         """Repack once, at load, into the layout that `awq_gemm` wants."""
         ...

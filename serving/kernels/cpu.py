@@ -13,6 +13,7 @@ from ctypes import byref
 import torch
 from torch import Tensor
 
+from serving.kernels.arena import Arena
 from serving.kernels.base import (
     Activations,
     AttentionMetadata,
@@ -38,6 +39,7 @@ class CpuKernels:
     def __init__(self, library: CpuLibrary, activations: Activations = Activations.FLOAT32) -> None:
         self._library = library
         self._activations = activations
+        self._arena = Arena()
 
     @property
     def name(self) -> str:
@@ -135,6 +137,9 @@ class CpuKernels:
         count = num_blocks * 2 * num_kv_heads * block_size * head_dim
         return torch.empty(count + _SLACK)[:count].view(shape)
 
+    def place_table(self, table: Tensor) -> Tensor:
+        return self._arena.empty(tuple(table.shape), table.dtype).copy_(table)
+
     def pack_awq(self, tensors: AwqTensors) -> AwqWeight:
         inputs, packed = tensors.qweight.shape
         outputs, group, width = 8 * packed, tensors.group_size, self._library.vector_width
@@ -146,9 +151,9 @@ class CpuKernels:
         check_tensor("scales", tensors.scales, (inputs // group, outputs), torch.float16)
         strips = -(-outputs // width)
         weight = AwqWeight(
-            quants=torch.empty(strips, inputs // 8, width, dtype=torch.int32),
-            zeros=torch.empty(strips, inputs // group, width, dtype=torch.uint8),
-            scales=torch.empty(strips, inputs // group, width, dtype=torch.float16),
+            quants=self._arena.empty((strips, inputs // 8, width), torch.int32),
+            zeros=self._arena.empty((strips, inputs // group, width), torch.uint8),
+            scales=self._arena.empty((strips, inputs // group, width), torch.float16),
             in_features=inputs,
             out_features=outputs,
             group_size=group,

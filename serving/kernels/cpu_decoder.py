@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import byref, pointer
+from operator import is_
 
 import torch
 from torch import Tensor
@@ -27,6 +28,27 @@ from serving.kernels.structs import (
     pointer_array,
     shape_struct,
 )
+
+
+class _Caches:
+    """The KV caches of all layers, checked: the same number of blocks and block size in each."""
+
+    def __init__(self, kv_caches: Sequence[Tensor], weights: DecoderWeights) -> None:
+        shape, layers = weights.attention, len(weights.layers)
+        require(len(kv_caches) == layers, f"{len(kv_caches)} KV caches for {layers} layers")
+        first = kv_caches[0]
+        require(first.dim() == 4 and first.shape[3] % shape.head_dim == 0, "kv_caches have other blocks")
+        for cache in kv_caches:
+            wanted = (first.shape[0], 2, shape.num_kv_heads, first.shape[3])
+            check_tensor("kv_caches", cache, wanted, torch.float32)
+        self.tensors = tuple(kv_caches)
+        self.addresses = pointer_array(self.tensors)
+        self.num_blocks = first.shape[0]
+        self.block_size = first.shape[3] // shape.head_dim
+
+
+def _same(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    return len(tensors) == len(others) and all(map(is_, tensors, others))
 
 
 class CpuDecoderPlan:
@@ -46,6 +68,7 @@ class CpuDecoderPlan:
             weights.rms_norm_eps,
         )
         self._workspace = torch.empty(0)
+        self._caches: _Caches | None = None
 
     def run(
         self,
@@ -62,7 +85,7 @@ class CpuDecoderPlan:
         check_tensor("sin", sin, (rows, shape.head_dim // 2), torch.float32)
         check_tensor("out", out, tuple(hidden.shape), torch.float32)
         check_metadata(metadata, rows)
-        num_blocks, block_size = self._check_caches(kv_caches)
+        caches = self._caches_struct(kv_caches)
         self._library.call_checked(
             "hk_decode",
             "a row, a slot, a block or a context",
@@ -72,28 +95,21 @@ class CpuDecoderPlan:
                     hidden.data_ptr(),
                     cos.data_ptr(),
                     sin.data_ptr(),
-                    pointer_array(list(kv_caches)),
+                    caches.addresses,
                     metadata.slot_mapping.data_ptr(),
-                    batch_struct(metadata, rows, num_blocks, block_size),
+                    batch_struct(metadata, rows, caches.num_blocks, caches.block_size),
                     self._room(rows).data_ptr(),
                     out.data_ptr(),
                 )
             ),
         )
 
-    def _check_caches(self, kv_caches: Sequence[Tensor]) -> tuple[int, int]:
-        """Number of blocks and block size, the same in every layer."""
-        shape = self._weights.attention
-        require(
-            len(kv_caches) == len(self._weights.layers),
-            f"{len(kv_caches)} KV caches for {len(self._weights.layers)} layers",
-        )
-        first = kv_caches[0]
-        require(first.dim() == 4 and first.shape[3] % shape.head_dim == 0, "kv_caches have other blocks")
-        wanted = (first.shape[0], 2, shape.num_kv_heads, first.shape[3])
-        for cache in kv_caches:
-            check_tensor("kv_caches", cache, wanted, torch.float32)
-        return first.shape[0], first.shape[3] // shape.head_dim
+    def _caches_struct(self, kv_caches: Sequence[Tensor]) -> _Caches:
+        """The caches' addresses; checked when they are not those of the call before."""
+        last = self._caches
+        if last is None or not _same(kv_caches, last.tensors):
+            self._caches = last = _Caches(kv_caches, self._weights)
+        return last
 
     def _room(self, rows: int) -> Tensor:
         floats = self._library.workspace_floats(self._decoder, rows)

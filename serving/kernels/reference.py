@@ -124,6 +124,9 @@ class ReferenceKernels:
     def allocate_kv_cache(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> Tensor:
         return torch.empty(num_blocks, 2, num_kv_heads, block_size * head_dim, device=self._device)
 
+    def place_table(self, table: Tensor) -> Tensor:
+        return table
+
     def pack_awq(self, tensors: AwqTensors) -> AwqWeight:
         rows, columns = tensors.qweight.shape
         return AwqWeight(

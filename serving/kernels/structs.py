@@ -8,6 +8,7 @@ Owns: filling them from tensors. A struct holds addresses only: whoever makes on
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 
 import torch
@@ -173,6 +174,6 @@ def dtype_code(dtype: torch.dtype) -> int:
     return _DTYPES[dtype]
 
 
-def pointer_array(tensors: list[Tensor]) -> ctypes.Array[c_void_p]:
+def pointer_array(tensors: Sequence[Tensor]) -> ctypes.Array[c_void_p]:
     """Addresses of tensors."""
     return (c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))

@@ -67,7 +67,7 @@ class _Reader:
     def model(self) -> ModelWeights:
         config = self._config
         table = (config.vocab_size, config.hidden_size)
-        embedding = self._tensor("model.embed_tokens.weight", table, FLOATS)
+        embedding = self._kernels.place_table(self._tensor("model.embed_tokens.weight", table, FLOATS))
         tied = config.tie_word_embeddings
         decoder = DecoderWeights(
             layers=tuple(self._layer(f"model.layers.{i}.") for i in range(config.num_layers)),
@@ -77,7 +77,9 @@ class _Reader:
             intermediate_size=config.intermediate_size,
             rms_norm_eps=config.rms_norm_eps,
         )
-        head = embedding if tied else self._tensor("lm_head.weight", table, FLOATS)
+        if tied:
+            return ModelWeights(embedding, decoder, embedding)
+        head = self._kernels.place_table(self._tensor("lm_head.weight", table, FLOATS))
         return ModelWeights(embedding, decoder, head)
 
     def _layer(self, prefix: str) -> DecoderLayerWeights:

@@ -38,28 +38,41 @@ inline bool valid(const Batch& b) {
   return true;
 }
 
+// Some rows of one request and one KV head.
+struct Unit {
+  int64_t row, count;  // rows row … row + count - 1 of the batch
+  int64_t position;    // of the first
+  const int32_t* blocks;
+  int64_t head;
+};
+
 // The queries of one unit and the range of positions that any of them sees.
 struct Queries {
   int64_t count, first, last;  // positions first … last - 1, first a multiple of W
   int64_t start;               // of the block that holds `first`
   float* rows;                 // [count, head_dim], scaled
-  float* inverse;              // [count] 1 / sum of exponentials
+  float* sums;                 // [count, padded] weighted values; padded is head_dim in whole tiles
+  int64_t padded;
   float* scores;               // [count, stride], position p at p - start
   int64_t stride;
 };
 
+constexpr int kPositions = 64;  // whose values stay in the first-level cache
 constexpr int kQueries = 6;  // queries in registers at a time, two vectors of positions or dims each
 
 // scores[q, p] for positions of one block; writes up to a vector too far, which the next block overwrites.
+// Blocks lie anywhere, so the processor cannot foresee them: the next keys and these values are fetched here.
 template <int MQ>
-inline void score_block(const float* q, const float* keys, int64_t size, int64_t dim, float* out,
-                        int64_t stride) {
+inline void score_block(const float* q, const float* keys, const float* next_keys, const float* values,
+                        int64_t size, int64_t dim, float* out, int64_t stride) {
   for (int64_t p = 0; p < size; p += 2 * W) {
     vf acc[MQ][2] = {};
     for (int64_t d = 0; d < dim; d++) {
       vf k0 = loadf(keys + d * size + p), k1 = loadf(keys + d * size + p + W);
       pin(k0);
       pin(k1);
+      __builtin_prefetch(next_keys + d * size);
+      __builtin_prefetch(values + d * size, 0, 2);
 #pragma GCC unroll 6
       for (int i = 0; i < MQ; i++) {
         const vf value = splat(q[i * dim + d]);
@@ -83,30 +96,43 @@ inline vi lanes() {
 // Scores of one query become weights; returns 1 / their sum. It sees positions low … high - 1.
 inline float softmax(const Queries& u, int64_t query, int64_t low, int64_t high) {
   float* scores = u.scores + query * u.stride - u.start;
-  auto seen = [&](int64_t p) { return (lanes() + int(p) >= int(low)) & (lanes() + int(p) < int(high)); };
+  auto seen = [&](int64_t p, vf value, float otherwise) {
+    if (p >= low && p + W <= high) return value;
+    const vi visible = (lanes() + int(p) >= int(low)) & (lanes() + int(p) < int(high));
+    return select(visible, value, splat(otherwise));
+  };
   vf top = splat(-INFINITY);
-  for (int64_t p = low / W * W; p < high; p += W)
-    top = max(top, select(seen(p), loadf(scores + p), splat(-INFINITY)));
-  float highest = top[0];
-  for (int i = 1; i < W; i++) highest = std::max(highest, top[i]);
+  for (int64_t p = low / W * W; p < high; p += W) top = max(top, seen(p, loadf(scores + p), -INFINITY));
+  const float highest = largest(top);
   vf total = {};
   for (int64_t p = u.first; p < u.last; p += W) {
-    vf weight = select(seen(p), exp(loadf(scores + p) - highest), vf{});
+    const vf weight = seen(p, exp(loadf(scores + p) - highest), 0.0f);
     storef(scores + p, weight);
     total += weight;
   }
   return 1.0f / sum(total);
 }
 
-// out[q, d] = Σ weights[q, p] · values[p, d] for two vectors of d, and MQ queries from `query` on.
+// sums[q, d] += Σ weights[q, p] · values[p, d] over positions first … last - 1, for MQ queries from `query`
+// on and two vectors of d.
 template <int MQ>
-inline void weigh_values(const Queries& u, int64_t query, const KvCache& cache, const int32_t* blocks,
-                         int64_t head, int64_t d, vf (&acc)[MQ][2]) {
+inline void weigh_values(const Queries& u, int64_t query, const KvCache& cache, const Unit& unit,
+                         int64_t first, int64_t last, int64_t d) {
   const int64_t size = cache.block_size, dim = cache.head_dim;
   const float* weights = u.scores + query * u.stride - u.start;
-  for (int64_t p = u.first; p < u.last;) {
-    const float* v = cache.values(blocks[p / size], head) + p % size * dim + d;
-    const int64_t end = std::min(u.last, (p / size + 1) * size);
+  float* sums = u.sums + query * u.padded + d;
+  vf acc[MQ][2];
+#pragma GCC unroll 6
+  for (int i = 0; i < MQ; i++) {
+    acc[i][0] = loadf(sums + i * u.padded);
+    acc[i][1] = loadf(sums + i * u.padded + W);
+  }
+  const int32_t* block = unit.blocks + first / size;
+  int64_t offset = first % size;
+  for (int64_t p = first; p < last; block++, offset = 0) {
+    const float* v = cache.values(*block, unit.head) + offset * dim + d;
+    const int64_t end = std::min(last, p + size - offset);
+#pragma GCC unroll 4
     for (; p < end; p++, v += dim) {
       vf v0 = loadf(v), v1 = loadf(v + W);
       pin(v0);
@@ -119,6 +145,11 @@ inline void weigh_values(const Queries& u, int64_t query, const KvCache& cache, 
       }
     }
   }
+#pragma GCC unroll 6
+  for (int i = 0; i < MQ; i++) {
+    storef(sums + i * u.padded, acc[i][0]);
+    storef(sums + i * u.padded + W, acc[i][1]);
+  }
 }
 
 template <int MQ = kQueries, class F>
@@ -127,14 +158,6 @@ inline void with_count(int64_t count, F f) {
     if (count < MQ) return with_count<MQ - 1>(count, f);
   f(std::integral_constant<int, MQ>{});
 }
-
-// Some rows of one request and one KV head.
-struct Unit {
-  int64_t row, count;  // rows row … row + count - 1 of the batch
-  int64_t position;    // of the first
-  const int32_t* blocks;
-  int64_t head;
-};
 
 inline Queries gather_queries(const Unit& unit, const float* qkv, AttentionShape shape, int64_t size) {
   const int64_t dim = shape.head_dim, group = shape.heads / shape.kv_heads;
@@ -145,9 +168,10 @@ inline Queries gather_queries(const Unit& unit, const float* qkv, AttentionShape
   u.last = unit.position + unit.count;
   u.start = u.first / size * size;
   u.stride = (u.last - u.start + size + 4 * W) / W * W + 2;  // not a power of two: rows in different sets
-  u.rows = scratch(u.count * (dim + u.stride + 1));
-  u.inverse = u.rows + u.count * dim;
-  u.scores = u.inverse + u.count;
+  u.padded = (dim + 2 * W - 1) / (2 * W) * (2 * W);
+  u.rows = scratch(u.count * (dim + u.padded + u.stride));
+  u.sums = u.rows + u.count * dim;
+  u.scores = u.sums + u.count * u.padded;
   const float scale = 1.0f / std::sqrt(float(dim));
   for (int64_t i = 0; i < u.count; i++) {
     const float* from = qkv + (unit.row + i / group) * ld + (unit.head * group + i % group) * dim;
@@ -159,27 +183,33 @@ inline Queries gather_queries(const Unit& unit, const float* qkv, AttentionShape
 inline void attend(const Unit& unit, const float* qkv, const KvCache& cache, AttentionShape shape, float* out) {
   const int64_t dim = shape.head_dim, group = shape.heads / shape.kv_heads, size = cache.block_size;
   const Queries u = gather_queries(unit, qkv, shape, size);
-  for (int64_t p = u.start; p < u.last; p += size)
+  const int32_t* block = unit.blocks + u.start / size;
+  for (int64_t p = u.start; p < u.last; p += size, block++) {
+    const float *keys = cache.keys(*block, unit.head), *values = cache.values(*block, unit.head);
+    const float* next_keys = p + size < u.last ? cache.keys(block[1], unit.head) : keys;
     for (int64_t i = 0; i < u.count; i += kQueries)
       with_count(u.count - i, [&](auto n) {
-        score_block<n>(u.rows + i * dim, cache.keys(unit.blocks[p / size], unit.head), size, dim,
+        score_block<n>(u.rows + i * dim, keys, next_keys, values, size, dim,
                        u.scores + i * u.stride + p - u.start, u.stride);
       });
+  }
+  std::memset(u.sums, 0, u.count * u.padded * sizeof(float));
+  std::vector<float> inverse(u.count);
   for (int64_t i = 0; i < u.count; i++) {
     const int64_t at = unit.position + i / group;
-    u.inverse[i] = softmax(u, i, shape.window ? std::max<int64_t>(0, at + 1 - shape.window) : 0, at + 1);
+    inverse[i] = softmax(u, i, shape.window ? std::max<int64_t>(0, at + 1 - shape.window) : 0, at + 1);
   }
-  for (int64_t i = 0; i < u.count; i += kQueries)
-    for (int64_t d = 0; d < dim; d += 2 * W)
-      with_count(u.count - i, [&](auto n) {
-        vf acc[n][2] = {};
-        weigh_values<n>(u, i, cache, unit.blocks, unit.head, d, acc);
-        for (int64_t j = i; j < i + n; j++) {
-          float* to = out + ((unit.row + j / group) * shape.heads + unit.head * group + j % group) * dim + d;
-          storef_n(to, acc[j - i][0] * u.inverse[j], dim - d);
-          if (d + W < dim) storef_n(to + W, acc[j - i][1] * u.inverse[j], dim - d - W);
-        }
-      });
+  for (int64_t p = u.first; p < u.last; p += kPositions)
+    for (int64_t i = 0; i < u.count; i += kQueries)
+      for (int64_t d = 0; d < dim; d += 2 * W)
+        with_count(u.count - i, [&](auto n) {
+          weigh_values<n>(u, i, cache, unit, p, std::min(u.last, p + kPositions), d);
+        });
+  for (int64_t i = 0; i < u.count; i++) {
+    const int64_t at = unit.row + i / group, h = unit.head * group + i % group;
+    for (int64_t d = 0; d < dim; d += W)
+      storef_n(out + (at * shape.heads + h) * dim + d, loadf(u.sums + i * u.padded + d) * inverse[i], dim - d);
+  }
 }
 
 inline void paged_attention(Pool& pool, const float* qkv, KvCache cache, const Batch& b, AttentionShape shape,

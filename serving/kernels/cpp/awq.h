@@ -47,13 +47,20 @@ struct Group {
   }
 };
 
+// One block of words. A strip is too short for the processor to foresee the next: that one is fetched here.
+template <int NV>
+inline vi load_words(const Awq& a, int64_t strip, int64_t k) {
+  __builtin_prefetch(a.words(strip + NV, k));
+  return load<vi>(a.words(strip, k));
+}
+
 // Calls f(i, n, w) for the nibbles i = 0 … 7 of one block of words and NV strips, i outermost.
 template <int NV, class F>
 inline __attribute__((always_inline)) void dequantize8(const Awq& a, const Group<NV>& group, int64_t strip,
                                                        int64_t k, F f) {
   vi words[NV];
 #pragma GCC unroll 4
-  for (int n = 0; n < NV; n++) words[n] = load<vi>(a.words(strip + n, k));
+  for (int n = 0; n < NV; n++) words[n] = load_words<NV>(a, strip + n, k);
 #pragma GCC unroll 2
   for (int high = 0; high < 2; high++) {
 #pragma GCC unroll 4
@@ -101,11 +108,18 @@ void dequantize(const Awq& a, int64_t strip, int64_t first, int64_t last, float*
   }
 }
 
+// Results go where nothing has been lately: ask for the lines before the work that fills them.
+template <int MR>
+inline void prefetch_tile(const float* out, int64_t ldo) {
+  for (int m = 0; m < MR; m++) __builtin_prefetch(out + m * ldo, 1);
+}
+
 // out += x · w for MR rows, going on from what out holds (from 0 when it is the first of K's parts).
 template <int MR, int NV>
 void tile(const float* w, int64_t depth, const float* x, int64_t ldx, bool first, float* out, int64_t ldo,
           int64_t columns) {
   vf acc[MR][NV];
+  prefetch_tile<MR>(out, ldo);
   for (int m = 0; m < MR; m++)
     for (int n = 0; n < NV; n++)
       acc[m][n] = first ? vf{} : loadf_n(out + m * ldo + n * W, columns - n * W);
@@ -179,8 +193,7 @@ inline int64_t strips_together(int64_t rows) {
 }
 
 inline void awq_gemm_float32(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
-  const int64_t together = strips_together(rows);
-  pool.each_range(a.strips(), together, [&](int64_t first, int64_t last) {
+  pool.each_range(a.strips(), strips_together(rows), [&](int64_t first, int64_t last) {
     switch (last - first) {
       case 4: return strips_of<4>(a, first, x, rows, out);
       case 3: return strips_of<3>(a, first, x, rows, out);

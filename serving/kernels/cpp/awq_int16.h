@@ -19,6 +19,12 @@ struct Fixed {
 
   Fixed(float* buffer, const Awq& a, int64_t rows)
       : values(reinterpret_cast<int16_t*>(buffer)), scales(buffer + rows * a.in / 2), in(a.in), groups(a.groups()) {}
+  Fixed from(int64_t row) const {
+    Fixed rest = *this;
+    rest.values += row * in;
+    rest.scales += row * groups;
+    return rest;
+  }
   static int64_t floats(const Awq& a, int64_t rows) { return rows * (a.in / 2 + a.groups()); }
 };
 
@@ -29,13 +35,15 @@ inline void round_group(const float* x, int64_t size, int16_t* values, float* sc
     vf v = loadf_n(x + k, size - k);
     top = max(top, max(v, -v));
   }
-  float highest = 0;
-  for (int i = 0; i < W; i++) highest = std::max(highest, top[i]);
+  const float highest = largest(top);
   *scale = highest / 32767.0f;
   const float inverse = highest > 0 ? 32767.0f / highest : 0.0f;
   for (int64_t k = 0; k < size; k += W) {
     vh rounded = __builtin_convertvector(round_to_int(loadf_n(x + k, size - k) * inverse), vh);
-    std::memcpy(values + k, &rounded, std::min<int64_t>(W, size - k) * sizeof(int16_t));
+    if (size - k >= W)
+      std::memcpy(values + k, &rounded, sizeof rounded);
+    else
+      std::memcpy(values + k, &rounded, (size - k) * sizeof(int16_t));
   }
 }
 
@@ -55,7 +63,7 @@ inline __attribute__((always_inline)) void unpack8(const Awq& a, const vi* zeros
                                                    F f) {
   vi words[NV];
 #pragma GCC unroll 2
-  for (int n = 0; n < NV; n++) words[n] = load<vi>(a.words(strip + n, k));
+  for (int n = 0; n < NV; n++) words[n] = load_words<NV>(a, strip + n, k);
 #pragma GCC unroll 4
   for (int i = 0; i < 4; i++)
 #pragma GCC unroll 2
@@ -137,11 +145,11 @@ struct Unpacked {
 };
 
 template <int MR, int NV>
-void tile_int16(const Unpacked<NV>& w, const Fixed& x, int64_t row, int64_t group, float* out, int64_t ldo,
-                int64_t columns) {
-  const int16_t* values = x.values + row * x.in;
+void tile_int16(const Unpacked<NV>& w, const Fixed& x, int64_t group, float* out, int64_t ldo, int64_t columns) {
+  const int16_t* values = x.values;
   const int32_t* pairs = w.pairs;
   vf total[MR][NV] = {};
+  prefetch_tile<MR>(out, ldo);
   for (int64_t g = 0; g < x.groups; g++) {
     vi acc[MR][NV] = {};
     for (const int16_t* end = values + group; values < end; values += 8, pairs += 4 * NV * W)
@@ -162,7 +170,7 @@ void tile_int16(const Unpacked<NV>& w, const Fixed& x, int64_t row, int64_t grou
       }
 #pragma GCC unroll 12
     for (int m = 0; m < MR; m++) {
-      const float scale = x.scales[(row + m) * x.groups + g];
+      const float scale = x.scales[m * x.groups + g];
 #pragma GCC unroll 2
       for (int n = 0; n < NV; n++)
         total[m][n] = fma(to_float(acc[m][n]), loadf(w.scales + (g * NV + n) * W) * scale, total[m][n]);
@@ -175,11 +183,11 @@ void tile_int16(const Unpacked<NV>& w, const Fixed& x, int64_t row, int64_t grou
 }
 
 template <int NV, int MR = kTileRows<NV>>
-inline void tile_int16_of(int64_t rows, const Unpacked<NV>& w, const Fixed& x, int64_t row, int64_t group,
-                          float* out, int64_t ldo, int64_t columns) {
+inline void tile_int16_of(int64_t rows, const Unpacked<NV>& w, const Fixed& x, int64_t group, float* out,
+                          int64_t ldo, int64_t columns) {
   if constexpr (MR > 1)
-    if (rows < MR) return tile_int16_of<NV, MR - 1>(rows, w, x, row, group, out, ldo, columns);
-  tile_int16<MR, NV>(w, x, row, group, out, ldo, columns);
+    if (rows < MR) return tile_int16_of<NV, MR - 1>(rows, w, x, group, out, ldo, columns);
+  tile_int16<MR, NV>(w, x, group, out, ldo, columns);
 }
 
 template <int NV>
@@ -195,7 +203,7 @@ inline void strips_int16(const Awq& a, int64_t strip, const Fixed& x, int64_t ro
   const int64_t tiles = (rows + kTileRows<NV> - 1) / kTileRows<NV>;
   for (int64_t i = 0; i < tiles; i++) {
     const int64_t row = rows * i / tiles, count = rows * (i + 1) / tiles - row;
-    tile_int16_of<NV>(count, w, x, row, a.group, out + row * a.out + strip * W, a.out, a.out - strip * W);
+    tile_int16_of<NV>(count, w, x.from(row), a.group, out + row * a.out + strip * W, a.out, a.out - strip * W);
   }
 }
 

@@ -36,6 +36,7 @@ inline void dot_tile(const T* const* w, const float* x, int64_t depth, float* ou
 #pragma GCC unroll 4
     for (int n = 0; n < kTogether; n++) {
       vf weight = widen_n(w[n] + k, n_lanes);
+      __builtin_prefetch(w[n] + kTogether * depth + k);  // the rows that most likely come next
       pin(weight);
 #pragma GCC unroll 4
       for (int m = 0; m < MM; m++) acc[n][m] = fma(weight, value[m], acc[n][m]);

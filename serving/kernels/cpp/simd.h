@@ -99,15 +99,32 @@ inline void add_dot_pairs(vi& acc, vi a, vi b) {
 }
 
 inline vf to_float(vi v) { return __builtin_convertvector(v, vf); }
-inline vi to_int(vf v) { return __builtin_convertvector(v, vi); }  // truncates
 
 // To the nearest, ties to even; for |v| < 2^22.
 inline vi round_to_int(vf v) { return (vi)(v + 12582912.0f) - 0x4b400000; }
 
-inline vf bits_to_float(vi v) { return (vf)v; }
 inline vf select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
-inline vf max(vf a, vf b) { return select(a > b, a, b); }
-inline vf min(vf a, vf b) { return select(a < b, a, b); }
+
+// b where either is NaN.
+inline vf max(vf a, vf b) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__) && !defined(HK_WIDE)
+  return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+  return select(a > b, a, b);
+#endif
+}
+
+inline vf min(vf a, vf b) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__) && !defined(HK_WIDE)
+  return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+  return select(a < b, a, b);
+#endif
+}
 
 typedef float v4 __attribute__((vector_size(16)));
 
@@ -182,22 +199,29 @@ inline vf widen_n(const T* p, int n) {
   return widen(padded);
 }
 
-// e^x: range reduction by ln 2 in two parts, then a polynomial; within 2 ulp, 0 below the range.
+// The largest lane.
+inline float largest(vf v) {
+  v4 part[W / 4];
+  std::memcpy(part, &v, sizeof v);
+  for (int i = 1; i < W / 4; i++) part[0] = part[i] > part[0] ? part[i] : part[0];
+  const v4 other = __builtin_shufflevector(part[0], part[0], 2, 3, 2, 3);
+  const v4 pair = other > part[0] ? other : part[0];
+  return pair[0] > pair[1] ? pair[0] : pair[1];
+}
+
+// e^x for x within ±87, and e^±87 beyond: range reduction by ln 2 in two parts, then a polynomial; 2 ulp.
 inline vf exp(vf x) {
-  vf clipped = min(max(x, splat(-87.0f)), splat(88.0f));
-  vf scaled = clipped * 1.44269504088896341f;
-  vf n = to_float(to_int(scaled + select(scaled < splat(0.0f), splat(-0.5f), splat(0.5f))));
-  vf r = fma(n, splat(-0.693359375f), clipped);
-  r = fma(n, splat(2.12194440e-4f), r);
-  vf p = splat(1.9875691500e-4f);
-  p = fma(p, r, splat(1.3981999507e-3f));
+  const vf clipped = min(max(x, splat(-87.0f)), splat(87.0f));
+  const vf shifted = fma(clipped, splat(1.44269504088896341f), splat(12582912.0f));  // n in the low bits
+  const vf n = shifted - 12582912.0f;
+  const vf r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), clipped));
+  vf p = fma(splat(1.9875691500e-4f), r, splat(1.3981999507e-3f));
   p = fma(p, r, splat(8.3334519073e-3f));
   p = fma(p, r, splat(4.1665795894e-2f));
   p = fma(p, r, splat(1.6666665459e-1f));
   p = fma(p, r, splat(5.0000001201e-1f));
   p = fma(p, r * r, r) + 1.0f;
-  vf power = bits_to_float((to_int(n) + 127) << 23);
-  return select(x < splat(-87.0f), splat(0.0f), p * power);
+  return (vf)((vi)p + ((vi)shifted << 23));  // p · 2^n
 }
 
 }  // namespace hk

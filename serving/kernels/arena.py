@@ -1,0 +1,45 @@
+"""Memory for weights in huge pages, where the system has them.
+
+Owns: slabs that tensors are cut from. A pass reads all weights once, 4 KiB pages would miss the address
+cache every 4 KiB. Nothing is ever given back before all tensors of a slab are gone.
+
+    quants = Arena().empty((72, 64, 8), torch.int32)
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+
+import torch
+from torch import Tensor
+
+_SLAB = 32 << 20
+_LINE = 64
+
+
+class Arena:
+    """Cuts tensors out of slabs, each at the start of a cache line; what they hold is 0."""
+
+    def __init__(self) -> None:
+        self._slab = torch.empty(0, dtype=torch.uint8)
+        self._used = 0
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A contiguous tensor with room behind it to read a vector too far."""
+        size = math.prod(shape) * dtype.itemsize
+        needed = -(-size // _LINE) * _LINE + _LINE
+        if self._used + needed > self._slab.numel():
+            self._slab = _map(max(_SLAB, needed))
+            self._used = 0
+        piece = self._slab[self._used : self._used + size]
+        self._used += needed
+        return piece.view(dtype).view(shape)
+
+
+def _map(size: int) -> Tensor:
+    """Pages are taken when they are first written."""
+    memory = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
