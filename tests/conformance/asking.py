@@ -11,8 +11,10 @@ from serving.engine import Engine
 from serving.text import Tokenizer
 from serving.types import FinishReason, GenerationOutput, GenerationRequest, RequestMetrics, SamplingParams
 
+# They end in the middle of an answer, so that a model trained on queries has something to say.
+_BEGUN = itertools.cycle(('{"calculations": [', '{"filters": [{"column": "', '{"breakdowns": ["'))
 PROMPTS = [
-    f"{subject} of {service} {period}"
+    f"{subject} of {service} {period} {next(_BEGUN)}"
     for subject, service, period in itertools.product(
         ("slowest traces", "errors", "count of requests", "p99 of duration_ms"),
         ("checkout", "the search API", "café-frontend", "payments"),

@@ -111,6 +111,7 @@ async def test_health_is_a_token_also_under_full_load():
 
 
 async def test_close_ends_readers_and_may_be_called_twice():
+    before = set(threading.enumerate())  # engines of other tests may live on
     parts = make_engine()
     task = asyncio.create_task(collect(parts.engine, ask("a", max_tokens=300)))
     while not parts.engine.stats().num_running:
@@ -121,7 +122,7 @@ async def test_close_ends_readers_and_may_be_called_twice():
         await task
     with pytest.raises(EngineDeadError, match="closed"):
         await parts.engine.health()
-    assert "paged-engine" not in {thread.name for thread in threading.enumerate()}
+    assert "paged-engine" not in {thread.name for thread in set(threading.enumerate()) - before}
     await all_back(parts)
 
 
