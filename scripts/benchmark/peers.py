@@ -88,9 +88,10 @@ _ALL = (
         "transformers",
         "dev",
         "tests.engines.transformers_engine",  # kept where its conformance is tested
+        settings={"max_num_seqs": 1},  # it cannot batch, and threads side by side are slower
         dialect=Dialect.NONE,
         form=Form.UNQUANTIZED,
-        note="float32, no grammar, no batching",
+        note="float32, no grammar, one request at a time",
     ),
     Peer("fake", "dev", settings={"engine": "fake"}, note="no model: for tests of the harness"),
 )
