@@ -5,10 +5,9 @@ kernels = create_kernels("cpu", num_threads=2)
 
 from __future__ import annotations
 
-import os
-
 from serving.kernels.base import Activations, Kernels
 from serving.kernels.build import build_library
+from serving.kernels.cores import available_cores
 from serving.kernels.cpu import CpuKernels
 from serving.kernels.library import CpuLibrary
 from serving.kernels.reference import ReferenceKernels
@@ -25,8 +24,3 @@ def create_kernels(
     if path is None:
         return ReferenceKernels(device, activations)
     return CpuKernels(CpuLibrary(path, num_threads or available_cores()), activations)
-
-
-def available_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

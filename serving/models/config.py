@@ -16,6 +16,7 @@ from serving.errors import WeightsError
 from serving.kernels.base import AttentionShape
 from serving.layers.rope import Llama3Scaling, RopeConfig
 
+_MAX_GROUP_SIZE = 4096
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
 
 
@@ -183,4 +184,10 @@ def _awq_group_size(quantization: object) -> int | None:
                 f"config.json has quantization_config.{name} = {quantization.get(name)!r}; the paged engine "
                 f"computes {values[0]!r} only: quantize with scripts/quantize_awq or use ENGINE=vllm"
             )
-    return _Fields(quantization, "config.json's quantization_config").positive("group_size")
+    group_size = _Fields(quantization, "config.json's quantization_config").positive("group_size")
+    if group_size % 8 or group_size > _MAX_GROUP_SIZE:
+        raise WeightsError(
+            f"config.json has quantization_config.group_size = {group_size}, wanted a multiple of 8 up to "
+            f"{_MAX_GROUP_SIZE}: quantize with scripts/quantize_awq or use ENGINE=vllm"
+        )
+    return group_size

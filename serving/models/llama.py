@@ -63,7 +63,7 @@ class LlamaForCausalLM:
 
     def __init__(self, config: ModelConfig, weights: ModelWeights, kernels: Kernels) -> None:
         self.config = config
-        self._weights = weights
+        self.weights = weights
         self._kernels = kernels
         self.rotary = RotaryTable(config.rope, config.attention.head_dim, str(weights.embedding.device))
         self._layers = [DecoderLayer(layer, config, kernels) for layer in weights.decoder.layers]
@@ -123,11 +123,11 @@ class LlamaForCausalLM:
         """
         columns = self.config.vocab_size if token_ids is None else token_ids.shape[0]
         out = torch.empty(hidden.shape[0], columns, device=hidden.device)
-        self._kernels.dense_gemm(hidden, self._weights.head, out, token_ids)
+        self._kernels.dense_gemm(hidden, self.weights.head, out, token_ids)
         return out
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """[num_tokens] int32 → [num_tokens, hidden] float32."""
         out = torch.empty(input_ids.shape[0], self.config.hidden_size, device=input_ids.device)
-        self._kernels.embedding(input_ids, self._weights.embedding, out)
+        self._kernels.embedding(input_ids, self.weights.embedding, out)
         return out

@@ -13,6 +13,11 @@
 #include <thread>
 #include <vector>
 
+#if defined(__linux__)
+#include <pthread.h>
+#include <sched.h>
+#endif
+
 namespace hk {
 
 inline void relax() {
@@ -21,16 +26,36 @@ inline void relax() {
 #endif
 }
 
-// Waits a little by spinning, then lets others run.
-template <class Ready>
-inline void spin_until(Ready ready) {
-  for (int spins = 0; !ready(); spins++) {
-    if (spins < 4000)
-      relax();
-    else
-      std::this_thread::yield();
+// A counter to wait on: spins for some 30 µs, then sleeps, so that whoever is waited for gets the core.
+class Gate {
+ public:
+  uint32_t now() const { return value_.load(std::memory_order_acquire); }
+
+  void advance() {
+    value_.fetch_add(1);
+    if (sleepers_.load() == 0) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    woken_.notify_all();
   }
-}
+
+  void wait_past(uint32_t seen) {
+    for (int spins = 0; spins < kSpins; spins++) {
+      if (now() != seen) return;
+      relax();
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    sleepers_.fetch_add(1);
+    woken_.wait(lock, [&] { return value_.load() != seen; });
+    sleepers_.fetch_sub(1);
+  }
+
+ private:
+  static constexpr int kSpins = 2000;
+  alignas(64) std::atomic<uint32_t> value_{0};
+  std::atomic<int> sleepers_{0};
+  std::mutex mutex_;
+  std::condition_variable woken_;
+};
 
 // A buffer aligned for vectors; it grows, losing what it held, and stays.
 class Buffer {
@@ -56,30 +81,75 @@ inline float* scratch(size_t floats) {
   return buffer.reserve(floats);
 }
 
+// Threads that wait for each other look idle enough to the system to share one core, and then crawl. So when
+// a pool takes all cores that the process may use, each of its threads keeps to one of them: the workers
+// always, the caller during a call.
+class Cores {
+ public:
+  explicit Cores(int threads) : threads_(threads) {
+#if defined(__linux__)
+    owned_ = pthread_getaffinity_np(pthread_self(), sizeof all_, &all_) == 0 && CPU_COUNT(&all_) == threads;
+#endif
+  }
+
+  // Whether the thread was bound; not when somebody chose other cores for it meanwhile.
+  bool bind(int index) const {
+#if defined(__linux__)
+    cpu_set_t now, one;
+    if (!owned_ || threads_ == 1) return false;
+    if (pthread_getaffinity_np(pthread_self(), sizeof now, &now) != 0 || !CPU_EQUAL(&now, &all_)) return false;
+    CPU_ZERO(&one);
+    for (int core = 0; core < CPU_SETSIZE; core++)
+      if (CPU_ISSET(core, &all_) && index-- == 0) CPU_SET(core, &one);
+    return pthread_setaffinity_np(pthread_self(), sizeof one, &one) == 0;
+#else
+    return index < 0;
+#endif
+  }
+
+  void release() const {
+#if defined(__linux__)
+    pthread_setaffinity_np(pthread_self(), sizeof all_, &all_);
+#endif
+  }
+
+ private:
+  int threads_;
+#if defined(__linux__)
+  bool owned_ = false;
+  cpu_set_t all_;
+#endif
+};
+
 class Pool {
  public:
-  explicit Pool(int threads) : threads_(threads) {
-    for (int i = 1; i < threads; i++) workers_.emplace_back([this] { work(); });
+  explicit Pool(int threads) : threads_(threads), cores_(threads) {
+    for (int i = 1; i < threads; i++)
+      workers_.emplace_back([this, i] {
+        cores_.bind(i);
+        work();
+      });
   }
 
   ~Pool() {
     stopping_ = true;
-    wake();
+    start_.advance();
     for (auto& worker : workers_) worker.join();
   }
 
   int threads() const { return threads_; }
 
   // Every thread runs body() once, this one included; returns when all have. Inside, shared() has room for
-  // that many floats.
+  // that many floats. Calls from several threads wait for each other.
   void run(size_t shared_floats, const std::function<void()>& body) {
     std::lock_guard<std::mutex> one_at_a_time(run_mutex_);
     shared_ = buffer_.reserve(shared_floats);
     body_ = &body;
-    running_.store(threads_ - 1, std::memory_order_relaxed);
-    wake();
+    const bool bound = cores_.bind(0);
+    start_.advance();
     body();
-    spin_until([this] { return running_.load(std::memory_order_acquire) == 0; });
+    barrier();
+    if (bound) cores_.release();
   }
 
   float* shared() const { return shared_; }
@@ -101,57 +171,32 @@ class Pool {
   }
 
  private:
+  // The last to come resets the counters and lets the others go.
   void barrier() {
-    uint32_t now = generation_.load(std::memory_order_acquire);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
-      arrived_.store(0, std::memory_order_relaxed);
-      next_.store(0, std::memory_order_relaxed);
-      generation_.fetch_add(1, std::memory_order_release);
-    } else {
-      spin_until([&] { return generation_.load(std::memory_order_acquire) != now; });
-    }
-  }
-
-  void wake() {
-    {
-      std::lock_guard<std::mutex> lock(sleep_mutex_);
-      epoch_.fetch_add(1, std::memory_order_release);
-    }
-    sleep_.notify_all();
+    const uint32_t seen = end_.now();
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) < threads_ - 1) return end_.wait_past(seen);
+    arrived_.store(0, std::memory_order_relaxed);
+    next_.store(0, std::memory_order_relaxed);
+    end_.advance();
   }
 
   void work() {
-    uint32_t seen = 0;
-    for (;;) {
-      wait_for_epoch(seen);
-      seen++;
+    for (uint32_t seen = 0;; seen++) {
+      start_.wait_past(seen);
       if (stopping_) return;
       (*body_)();
-      running_.fetch_sub(1, std::memory_order_release);
+      barrier();
     }
   }
-
-  void wait_for_epoch(uint32_t seen) {
-    for (int spins = 0; spins < kIdleSpins; spins++) {
-      if (epoch_.load(std::memory_order_acquire) != seen) return;
-      relax();
-    }
-    std::unique_lock<std::mutex> lock(sleep_mutex_);
-    sleep_.wait(lock, [&] { return epoch_.load(std::memory_order_acquire) != seen; });
-  }
-
-  static constexpr int kIdleSpins = 4000;  // about 50 µs: the head's call follows the layers'
 
   const int threads_;
+  const Cores cores_;
   std::vector<std::thread> workers_;
-  std::mutex run_mutex_, sleep_mutex_;
-  std::condition_variable sleep_;
+  std::mutex run_mutex_;
   std::atomic<bool> stopping_{false};
-  std::atomic<uint32_t> epoch_{0};
-  alignas(64) std::atomic<int> running_{0};
+  Gate start_, end_;
   alignas(64) std::atomic<int64_t> next_{0};
   alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<uint32_t> generation_{0};
   const std::function<void()>* body_ = nullptr;
   Buffer buffer_;
   float* shared_ = nullptr;
