@@ -19,8 +19,12 @@ from pathlib import Path
 
 _log = logging.getLogger(__name__)
 _SOURCES = Path(__file__).parent / "cpp"
-_FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-pthread")
-_QUIET = ("-Wno-ignored-attributes", "-Wno-psabi")
+_FLAGS = (
+    *("-std=c++17", "-O3", "-march=native", "-pthread"),
+    "-ffp-contract=off",  # fma where the source says so and nowhere else
+    *("-fPIC", "-shared", "-fvisibility=hidden"),
+    *("-Wno-ignored-attributes", "-Wno-psabi"),
+)
 _COMPILERS = ("g++", "c++", "clang++")
 _TIMEOUT = 300.0
 
@@ -31,7 +35,7 @@ def build_library(extra_flags: tuple[str, ...] = (), cache: Path | None = None) 
     if compiler is None:
         _log.warning("no C++ compiler (%s): using the slower torch kernels", ", ".join(_COMPILERS))
         return None
-    flags = (*_FLAGS, *_QUIET, *extra_flags)
+    flags = (*_FLAGS, *extra_flags)
     folder = _cache_folder() if cache is None else cache
     library = folder / f"cpu-{_fingerprint(compiler, flags)}.so"
     if library.is_file():

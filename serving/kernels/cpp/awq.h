@@ -132,7 +132,7 @@ void tile(const float* w, int64_t depth, const float* x, int64_t ldx, bool first
         row[n] = loadf(w + ((k + i) * NV + n) * W);
         pin(row[n]);
       }
-#pragma GCC unroll 12
+#pragma GCC unroll 6
       for (int m = 0; m < MR; m++) {
         const vf value = splat(x[m * ldx + k + kOrder[i]]);
 #pragma GCC unroll 4
@@ -143,10 +143,9 @@ void tile(const float* w, int64_t depth, const float* x, int64_t ldx, bool first
     for (int n = 0; n < NV; n++) storef_n(out + m * ldo + n * W, acc[m][n], columns - n * W);
 }
 
-// Rows of a tile, so that its accumulators fit the registers: 12 of 16, or 24 of 32. A last single strip
-// is rare: it takes a narrow tile, to have less code.
+// Rows of a tile: with NV strips its accumulators take 12 of 16 registers, or up to 24 of 32.
 template <int NV>
-constexpr int kTileRows = NV == 1 ? 6 : (W == 16 ? 24 : 12) / NV;
+constexpr int kTileRows = W == 16 || NV <= 2 ? 6 : 12 / NV;
 constexpr int kDepth = 2048;  // k's dequantized at a time: they stay in the second-level cache
 
 template <int NV, int MR = kTileRows<NV>>
@@ -176,18 +175,18 @@ void many_rows(const Awq& a, int64_t strip, const float* x, int64_t rows, float*
 
 template <int NV>
 inline void strips_of(const Awq& a, int64_t strip, const float* x, int64_t rows, float* out) {
-  if (rows == 1) return few_rows<1, NV>(a, strip, x, out);
-  if constexpr (NV <= 3) {
-    if (rows == 2) return few_rows<2, NV>(a, strip, x, out);
-    if (rows == 3) return few_rows<3, NV>(a, strip, x, out);
-    if (rows == 4) return few_rows<4, NV>(a, strip, x, out);
-    many_rows<NV>(a, strip, x, rows, out);
+  switch (rows) {
+    case 1: return few_rows<1, NV>(a, strip, x, out);
+    case 2: return few_rows<2, NV>(a, strip, x, out);
+    case 3: return few_rows<3, NV>(a, strip, x, out);
+    case 4: return few_rows<4, NV>(a, strip, x, out);
+    default: return many_rows<NV>(a, strip, x, rows, out);
   }
 }
 
-// Strips taken together, by the number of rows; measured, see docs/log.md. 4 is for one row only.
+// Strips taken together, by the number of rows; measured, see docs/log.md.
 inline int64_t strips_together(int64_t rows) {
-  if (rows == 1) return 4;
+  if (W == 16 || rows == 1) return 4;
   if (rows == 4 || rows == 5 || rows == 6 || rows > 8) return 2;
   return 3;
 }

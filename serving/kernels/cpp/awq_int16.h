@@ -62,11 +62,11 @@ template <int NV, class F>
 inline __attribute__((always_inline)) void unpack8(const Awq& a, const vi* zeros, int64_t strip, int64_t k,
                                                    F f) {
   vi words[NV];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int n = 0; n < NV; n++) words[n] = load_words<NV>(a, strip + n, k);
 #pragma GCC unroll 4
   for (int i = 0; i < 4; i++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int n = 0; n < NV; n++) {
       vi w = subtract_pairs((vi)((vu)words[n] >> 4 * i) & 0x000f000f, zeros[n]);
       pin(w);
@@ -102,22 +102,22 @@ void few_rows_int16(const Awq& a, int64_t strip, const Fixed& x, float* out) {
       vi pairs[4][MR];
 #pragma GCC unroll 4
       for (int i = 0; i < 4; i++)
-#pragma GCC unroll 8
+#pragma GCC unroll 6
         for (int m = 0; m < MR; m++) pairs[i][m] = pair_at(x.values + m * x.in + k + 2 * i);
       unpack8<NV>(a, zeros, strip, k, [&](int i, int n, vi w) __attribute__((always_inline)) {
-#pragma GCC unroll 8
+#pragma GCC unroll 6
         for (int m = 0; m < MR; m++) add_dot_pairs(acc[m][n], w, pairs[i][m]);
       });
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 6
     for (int m = 0; m < MR; m++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int n = 0; n < NV; n++)
         total[m][n] = fma(to_float(acc[m][n]), scales[n] * x.scales[m * x.groups + g], total[m][n]);
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 6
   for (int m = 0; m < MR; m++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int n = 0; n < NV; n++)
       storef_n(out + m * a.out + (strip + n) * W, total[m][n], a.out - (strip + n) * W);
 }
@@ -156,29 +156,29 @@ void tile_int16(const Unpacked<NV>& w, const Fixed& x, int64_t group, float* out
 #pragma GCC unroll 4
       for (int i = 0; i < 4; i++) {
         vi pair[NV];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int n = 0; n < NV; n++) {
           pair[n] = load<vi>(pairs + (i * NV + n) * W);
           pin(pair[n]);
         }
-#pragma GCC unroll 12
+#pragma GCC unroll 6
         for (int m = 0; m < MR; m++) {
           const vi value = pair_at(values + m * x.in + 2 * i);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
           for (int n = 0; n < NV; n++) add_dot_pairs(acc[m][n], pair[n], value);
         }
       }
-#pragma GCC unroll 12
+#pragma GCC unroll 6
     for (int m = 0; m < MR; m++) {
       const float scale = x.scales[m * x.groups + g];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int n = 0; n < NV; n++)
         total[m][n] = fma(to_float(acc[m][n]), loadf(w.scales + (g * NV + n) * W) * scale, total[m][n]);
     }
   }
-#pragma GCC unroll 12
+#pragma GCC unroll 6
   for (int m = 0; m < MR; m++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int n = 0; n < NV; n++) storef_n(out + m * ldo + n * W, total[m][n], columns - n * W);
 }
 
@@ -207,12 +207,14 @@ inline void strips_int16(const Awq& a, int64_t strip, const Fixed& x, int64_t ro
   }
 }
 
+constexpr int kStrips = W == 16 ? 4 : 2;  // taken together
+
 inline void awq_gemm_int16(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
   const Fixed fixed(pool.shared(), a, rows);
   round_rows(pool, a, x, rows, fixed);
-  pool.each_range(a.strips(), 2, [&](int64_t first, int64_t last) {
-    if (last - first == 2) return strips_int16<2>(a, first, fixed, rows, out);
-    strips_int16<1>(a, first, fixed, rows, out);
+  pool.each_range(a.strips(), kStrips, [&](int64_t first, int64_t last) {
+    if (last - first == kStrips) return strips_int16<kStrips>(a, first, fixed, rows, out);
+    for (int64_t strip = first; strip < last; strip++) strips_int16<1>(a, strip, fixed, rows, out);
   });
 }
 

@@ -6,6 +6,7 @@
 
 using namespace hk;
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 int32_t hk_vector_width() { return W; }
@@ -88,3 +89,4 @@ int32_t hk_decode(void* pool, const Decoder* decoder, const Pass* pass) {
 }
 
 }  // extern "C"
+#pragma GCC visibility pop

@@ -15,7 +15,13 @@
 
 namespace hk {
 
-#if defined(__AVX512F__) || defined(HK_WIDE)  // HK_WIDE: the wide code on a narrow machine, for tests
+#if defined(__AVX512F__)
+#define HK_AVX512
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && !defined(HK_WIDE)
+#define HK_AVX2
+#endif
+
+#if defined(HK_AVX512) || defined(HK_WIDE)  // HK_WIDE: the wide code on a narrow machine, for tests
 constexpr int W = 16;
 #else
 constexpr int W = 8;
@@ -54,9 +60,9 @@ inline void storef_n(float* p, vf v, int n) {
 // Keeps a value in a register: the compiler would otherwise load it again for every use.
 template <class V>
 inline void pin(V& v) {
-#if defined(__AVX512F__)
+#if defined(HK_AVX512)
   asm("" : "+v"(v));
-#elif defined(__AVX__) && !defined(HK_WIDE)
+#elif defined(HK_AVX2)
   asm("" : "+x"(v));
 #else
   (void)v;
@@ -64,9 +70,9 @@ inline void pin(V& v) {
 }
 
 inline vf fma(vf a, vf b, vf c) {
-#if defined(__AVX512F__)
+#if defined(HK_AVX512)
   return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__) && !defined(HK_WIDE)
+#elif defined(HK_AVX2)
   return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #elif defined(__FP_FAST_FMAF)
   vf r;
@@ -88,9 +94,9 @@ inline void add_dot_pairs(vi& acc, vi a, vi b) {
   acc = (vi)_mm512_dpwssd_epi32((__m512i)acc, (__m512i)a, (__m512i)b);
 #elif defined(__AVX512BW__)
   acc += (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b);
-#elif defined(__AVXVNNI__) && !defined(HK_WIDE)
+#elif defined(__AVXVNNI__) && defined(HK_AVX2)
   acc = (vi)_mm256_dpwssd_avx_epi32((__m256i)acc, (__m256i)a, (__m256i)b);
-#elif defined(__AVX2__) && !defined(HK_WIDE)
+#elif defined(HK_AVX2)
   acc += (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
 #else
   acc += (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
@@ -107,9 +113,9 @@ inline vf select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask
 
 // b where either is NaN.
 inline vf max(vf a, vf b) {
-#if defined(__AVX512F__)
+#if defined(HK_AVX512)
   return (vf)_mm512_max_ps((__m512)a, (__m512)b);
-#elif defined(__AVX__) && !defined(HK_WIDE)
+#elif defined(HK_AVX2)
   return (vf)_mm256_max_ps((__m256)a, (__m256)b);
 #else
   return select(a > b, a, b);
@@ -117,9 +123,9 @@ inline vf max(vf a, vf b) {
 }
 
 inline vf min(vf a, vf b) {
-#if defined(__AVX512F__)
+#if defined(HK_AVX512)
   return (vf)_mm512_min_ps((__m512)a, (__m512)b);
-#elif defined(__AVX__) && !defined(HK_WIDE)
+#elif defined(HK_AVX2)
   return (vf)_mm256_min_ps((__m256)a, (__m256)b);
 #else
   return select(a < b, a, b);
@@ -169,9 +175,9 @@ struct BFloat16 {
 inline vf widen(const float* p) { return loadf(p); }
 
 inline vf widen(const BFloat16* p) {
-#if defined(__AVX512F__)
+#if defined(HK_AVX512)
   return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)load<vh>(p)), 16);
-#elif defined(__AVX2__) && !defined(HK_WIDE)
+#elif defined(HK_AVX2)
   return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)load<vh>(p)), 16);
 #else
   return (vf)(__builtin_convertvector(load<vh>(p), vu) << 16);
@@ -179,9 +185,9 @@ inline vf widen(const BFloat16* p) {
 }
 
 inline vf widen(const Half* p) {
-#if defined(__AVX512F__)
+#if defined(HK_AVX512)
   return (vf)_mm512_cvtph_ps((__m256i)load<vh>(p));
-#elif defined(__F16C__) && !defined(HK_WIDE)
+#elif defined(HK_AVX2)
   return (vf)_mm256_cvtph_ps((__m128i)load<vh>(p));
 #else
   vf v;
