@@ -66,15 +66,17 @@ class Shape:
 class LoraLayer:
     """One block: attention, then the gated MLP, each with a norm before and a residual around."""
 
-    def __init__(self, shape: Shape, weights: dict[str, Tensor], rank: int, scaling: float) -> None:
+    def __init__(
+        self, shape: Shape, weights: dict[str, Tensor], rank: int, scaling: float, dtype: torch.dtype
+    ) -> None:
         self.shape = shape
-        self.input_norm = weights["input_layernorm.weight"]
-        self.post_norm = weights["post_attention_layernorm.weight"]
+        self.input_norm = weights["input_layernorm.weight"].to(dtype)
+        self.post_norm = weights["post_attention_layernorm.weight"].to(dtype)
 
         def fused(block: str, *names: str) -> LoraLinear:
             matrices = {n: weights[f"{block}.{n}.weight"] for n in names}
             rows = {n: m.shape[0] for n, m in matrices.items()}
-            return LoraLinear(torch.cat(list(matrices.values())), rows, rank, scaling)
+            return LoraLinear(torch.cat(list(matrices.values())), rows, rank, scaling, dtype)
 
         self.linears = {
             "qkv": fused("self_attn", "q_proj", "k_proj", "v_proj"),
@@ -115,19 +117,21 @@ class LoraLayer:
 class LoraLlama:
     """The base, frozen, and its LoRA matrices."""
 
-    def __init__(self, shape: Shape, weights: dict[str, Tensor], rank: int, alpha: float) -> None:
+    def __init__(
+        self, shape: Shape, weights: dict[str, Tensor], rank: int, alpha: float, dtype: torch.dtype
+    ) -> None:
         self.shape = shape
         self.rank, self.alpha = rank, alpha
-        self.embedding = weights["model.embed_tokens.weight"]
-        self.head = weights.get("lm_head.weight", self.embedding)
-        self.final_norm = weights["model.norm.weight"]
+        self.embedding = weights["model.embed_tokens.weight"].to(dtype)
+        self.head = weights["lm_head.weight"].to(dtype) if "lm_head.weight" in weights else self.embedding
+        self.final_norm = weights["model.norm.weight"].to(dtype)
         self.anchor = torch.zeros(())
         self.grads = torch.empty(0)  # a replica has its own
         self.layers = []
         for i in range(shape.layers):
             prefix = f"model.layers.{i}."
             own = {n.removeprefix(prefix): t for n, t in weights.items() if n.startswith(prefix)}
-            self.layers.append(LoraLayer(shape, own, rank, alpha / rank))
+            self.layers.append(LoraLayer(shape, own, rank, alpha / rank, dtype))
         size = sum(linear.num_parameters for layer in self.layers for linear in layer.linears.values())
         # fp32 whatever the base's dtype: the optimizer's small steps would vanish in bf16
         self.parameters = torch.zeros(size, device=self.embedding.device)
@@ -148,7 +152,7 @@ class LoraLlama:
         """A Hugging Face Llama checkpoint of one safetensors file."""
         shape = Shape.from_config(json.loads((folder / "config.json").read_text()))
         weights = load_file(folder / "model.safetensors")
-        return cls(shape, {n: t.to(device=device, dtype=dtype) for n, t in weights.items()}, rank, alpha)
+        return cls(shape, {n: t.to(device, torch.float32) for n, t in weights.items()}, rank, alpha, dtype)
 
     def named_lora(self) -> Iterator[tuple[str, Tensor]]:
         """Every A and B under its PEFT name, without the `base_model.model.` in front."""
@@ -226,14 +230,17 @@ class _HeadLoss(Function):
         total = torch.zeros((), device=hidden.device)
         grads = []
         for x, target in zip(torch.split(hidden, HEAD_CHUNK), torch.split(targets, HEAD_CHUNK), strict=True):
-            logits = functional.linear(x, head).float()
+            logits = functional.linear(x, head)
             rows = torch.arange(len(target), device=target.device)
-            log_total = logits.logsumexp(dim=-1, keepdim=True)
-            total += (log_total.squeeze(-1) - logits[rows, target]).sum()
+            scores = logits.float()
+            scores -= scores.amax(dim=-1, keepdim=True)
+            total -= scores[rows, target].sum()
+            sums = scores.exp_().sum(dim=-1, keepdim=True)
+            total += sums.log().sum()
             if ctx.needs_input_grad[0]:
-                probabilities = logits.sub_(log_total).exp_()
-                probabilities[rows, target] -= 1
-                grads.append(probabilities.to(head.dtype) @ head)
+                logits.copy_(scores.div_(sums))
+                logits[rows, target] -= 1
+                grads.append(logits @ head)
         ctx.save_for_backward(*([torch.cat(grads)] if grads else []))
         return total
 

@@ -88,7 +88,7 @@ def test_branches_do_not_see_each_other(base: Path) -> None:
     torch.testing.assert_close(before, after, rtol=1e-4, atol=1e-5)
 
 
-def test_bf16_keeps_lora_beside_the_weight(base: Path) -> None:
+def test_bf16_arithmetic_gives_nearly_the_same_gradients(base: Path) -> None:
     """Small updates must not vanish: fp32 parameters, bf16 arithmetic, about the same gradients."""
     exact, rough = lora_model(base).replica(), lora_model(base, torch.bfloat16).replica()
     pack = make_pack(some_examples())
