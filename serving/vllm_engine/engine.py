@@ -10,7 +10,6 @@ stop strings and end tokens mean the same with every engine.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -29,7 +28,7 @@ from serving.vllm_engine.relay import Relay
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
-log = logging.getLogger(__name__)
+_ENDED = "vLLM's engine process ended; restart the server"
 
 
 class VllmEngine:
@@ -130,7 +129,7 @@ class VllmEngine:
         if self._closed:
             raise EngineDeadError("the engine was closed; make a new one")
         if self._llm.errored:
-            raise EngineDeadError("vLLM's engine process ended; restart the server")
+            raise EngineDeadError(_ENDED)
 
     def _params(self, request: GenerationRequest) -> Any:
         return sampling_params(request, tokenizer=self._tokenizer, max_model_len=self.max_model_len)
@@ -151,7 +150,7 @@ def create(settings: Settings) -> VllmEngine:
         EngineDeadError: vLLM did not start; its own words are the cause.
     """
     tokenizer = Tokenizer.from_dir(settings.weights_dir)
-    set_environment()
+    set_environment(settings.num_threads)
     from vllm.v1.engine.async_llm import AsyncLLM
 
     args = engine_args(settings)
@@ -174,11 +173,14 @@ async def _run(function: Callable[[], Any]) -> Any:
 async def _translated(output: Coroutine[Any, Any, Any]) -> Any:
     """Vendor errors become ours, here and nowhere else."""
     from vllm.exceptions import VLLMClientError
+    from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
 
     try:
         return await output
     except ServingError:
         raise
+    except VllmDeadError as error:
+        raise EngineDeadError(_ENDED) from error
     except VLLMClientError as error:
         raise InvalidRequestError(f"vLLM refused the request: {error}") from error
     except Exception as error:

@@ -19,6 +19,7 @@ from serving.config import Settings
 from serving.errors import EngineNotAvailableError, GrammarError
 from serving.text import Tokenizer
 from serving.types import GenerationRequest
+from serving.vllm_engine.tokenizer_folder import tokenizer_folder
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -29,14 +30,25 @@ _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; the default takes most of the memory
     "VLLM_CPU_INT4_W4A8": "0",  # 8-bit activations change greedy answers
-    "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}",  # `auto` leaves cores out
 }
 
 
-def set_environment() -> None:
-    """Fill in what vLLM reads from the environment; what the operator set stays. Before the import."""
-    for name, value in _ENVIRONMENT.items():
+def set_environment(num_threads: int | None = None) -> None:
+    """Fill in what vLLM reads from the environment; what the operator set stays. Before the import.
+
+    Args:
+        num_threads: of its CPU build; None takes every core that this process may use.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    for name, value in {**_ENVIRONMENT, **_threads(num_threads, cores)}.items():
         os.environ.setdefault(name, value)
+
+
+def _threads(num_threads: int | None, cores: list[int]) -> dict[str, str]:
+    if num_threads is None or num_threads >= len(cores):
+        return {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))}  # `auto` leaves cores out
+    # Not bound: whoever leaves cores to others cannot know which ones those will use.
+    return {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(num_threads)}
 
 
 def engine_args(settings: Settings) -> AsyncEngineArgs:
@@ -53,6 +65,7 @@ def engine_args(settings: Settings) -> AsyncEngineArgs:
         _check_cpu_has_awq(settings)
     return AsyncEngineArgs(
         model=str(settings.weights_dir),
+        tokenizer=str(tokenizer_folder(Tokenizer.from_dir(settings.weights_dir))),
         dtype=settings.dtype if settings.dtype != "auto" else ("bfloat16" if is_cpu else "auto"),
         max_model_len=settings.max_model_len,
         max_num_seqs=settings.max_num_seqs,
