@@ -35,10 +35,20 @@ class CogServer:
         env: settings of the server.
         concurrency: predictions at once; one more is refused.
         log: where its output goes.
+        setup_seconds: until it must be ready.
     """
 
-    def __init__(self, reference: str, *, env: dict[str, str], log: Path, concurrency: int = 32) -> None:
+    def __init__(
+        self,
+        reference: str,
+        *,
+        env: dict[str, str],
+        log: Path,
+        concurrency: int = 32,
+        setup_seconds: float = 120,
+    ) -> None:
         self.log = log
+        self._setup_seconds = setup_seconds
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -59,7 +69,11 @@ class CogServer:
             self.process = subprocess.Popen(
                 command, cwd=ROOT, env=self._env, stdout=log, stderr=log, stdin=subprocess.DEVNULL
             )
-        self.wait_for("READY")
+        try:
+            self.wait_for("READY", self._setup_seconds)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *exc_info: object) -> None:

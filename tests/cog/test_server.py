@@ -17,6 +17,7 @@ import pytest
 from honeycomb.prompt import build_prompt
 from honeycomb.query import parse_query
 from tests.cog.cog_server import ROOT, CogServer, make_tiny_weights
+from tests.cog.control import CONTROLLED, Control
 from tests.tiny_tokenizers import byte_level
 
 pytestmark = pytest.mark.server
@@ -26,24 +27,6 @@ COLUMNS = ["service.name", "order.cancelled"]
 LONG = "why is " + "a very long question " * 10 + "slow"  # seconds of answer
 
 
-class Control:
-    """What ControlledPredictor does and tells; see there."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def stats(self, server: CogServer) -> dict[str, int]:
-        server.health()
-        return json.loads((self.folder / "stats.json").read_text())
-
-    def wait_until_idle(self, server: CogServer, seconds: float = 5) -> None:
-        deadline = time.monotonic() + seconds
-        while (stats := self.stats(server))["num_running"] + stats["num_waiting"]:
-            assert time.monotonic() < deadline, f"the engine still works: {stats}"
-            time.sleep(0.05)
-        assert stats["num_free_blocks"] == stats["num_blocks"]
-
-
 def start(folder: Path, control: Control) -> CogServer:
     env = make_tiny_weights(folder) | {
         "ENGINE": "fake",
@@ -51,8 +34,7 @@ def start(folder: Path, control: Control) -> CogServer:
         "MAX_NUM_SEQS": str(CONCURRENCY),
         "STEP_SECONDS": "0.01",
     }
-    reference = "tests/cog/controlled_predict.py:ControlledPredictor"
-    return CogServer(reference, env=env, log=folder / "server.log", concurrency=CONCURRENCY)
+    return CogServer(CONTROLLED, env=env, log=folder / "server.log", concurrency=CONCURRENCY)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,32 @@
+"""The tests' side of ControlledPredictor: what it tells, and waiting for it to say the right thing.
+
+Control(folder).wait_until_idle(server)  # a server with CONTROL=folder in its environment
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from tests.cog.cog_server import CogServer
+
+CONTROLLED = "tests/cog/controlled_predict.py:ControlledPredictor"
+
+
+class Control:
+    """What ControlledPredictor does and tells; see there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def stats(self, server: CogServer) -> dict[str, int]:
+        server.health()
+        return json.loads((self.folder / "stats.json").read_text())
+
+    def wait_until_idle(self, server: CogServer, seconds: float = 5) -> None:
+        deadline = time.monotonic() + seconds
+        while (stats := self.stats(server))["num_running"] + stats["num_waiting"]:
+            assert time.monotonic() < deadline, f"the engine still works: {stats}"
+            time.sleep(0.05)
+        assert stats["num_free_blocks"] == stats["num_blocks"]

@@ -1,0 +1,41 @@
+"""The processes that vLLM starts, found by the titles it gives them, and ways to harm them.
+
+os.kill(vllm_process(parent_pid, "EngineCore").pid, signal.SIGKILL)
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+
+
+def vllm_process(ancestor: int, title: str) -> psutil.Process:
+    """The one below `ancestor` that is called VLLM::`title`."""
+    found = [child for child in vllm_processes(ancestor) if f"VLLM::{title}" in _title(child)]
+    assert len(found) == 1, f"{title} among {[_title(child) for child in vllm_processes(ancestor)]}"
+    return found[0]
+
+
+def vllm_processes(ancestor: int) -> list[psutil.Process]:
+    """All that are called VLLM::something."""
+    return [child for child in psutil.Process(ancestor).children(recursive=True) if "VLLM::" in _title(child)]
+
+
+@contextmanager
+def frozen(process: psutil.Process) -> Iterator[None]:
+    """It computes nothing meanwhile, and is not dead."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGCONT)
+
+
+def _title(process: psutil.Process) -> str:
+    with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+        return " ".join(process.cmdline())
+    return ""
