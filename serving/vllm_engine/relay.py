@@ -3,7 +3,7 @@
 Owns: the hop between two event loops and the abort that follows when the reader goes away. Knows
 nothing of what the outputs mean.
 
-    relay = Relay(asyncio.get_running_loop())
+    relay = Relay(asyncio.get_running_loop(), on_output=count)
     asyncio.run_coroutine_threadsafe(relay.run(llm, request, params), vllm_loop)
     item = await relay.get()
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +29,12 @@ class Relay:
 
     Args:
         reader_loop: the event loop that `get` is awaited on.
+        on_output: called on vLLM's loop whenever an output comes, before it is handed over.
     """
 
-    def __init__(self, reader_loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, reader_loop: asyncio.AbstractEventLoop, on_output: Callable[[], None]) -> None:
         self._reader_loop = reader_loop
+        self._on_output = on_output
         self._outputs: asyncio.Queue[RequestOutput | BaseException] = asyncio.Queue()
         self._task: asyncio.Task[Any] | None = None
         self._cancelled = False
@@ -62,6 +65,7 @@ class Relay:
         prompt: Any = {"prompt_token_ids": list(request.prompt_token_ids)}
         try:
             async for output in llm.generate(prompt, params, request.request_id):
+                self._on_output()
                 self.put(output)
         except asyncio.CancelledError:
             self.put(EngineDeadError("the engine was closed while this request ran"))
