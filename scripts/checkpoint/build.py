@@ -85,6 +85,7 @@ def build_unquantized(sources: Sources, output: Path) -> None:
     write_json(
         output / "tokenizer_config.json", tokenizer_config(gguf.metadata, config["max_position_embeddings"])
     )
+    write_json(output / "profile.json", sources.recipe.profile)
     _write_tokenizer(gguf, output)
 
 
