@@ -36,7 +36,8 @@ class Settings(BaseSettings):
     )
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of GPU memory for vLLM")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="arithmetic of vLLM; auto is bfloat16 on a CPU"
+        "auto",
+        description="auto: bfloat16 for vLLM on a CPU, float32 with 16-bit inputs for paged",
     )
     speculation: Literal["auto", "off", "ngram", "suffix"] = Field(
         "auto", description="how to guess tokens ahead; ngram and suffix are vLLM's, where auto is off"

@@ -44,7 +44,10 @@ class CpuKernels:
     @property
     def name(self) -> str:
         library = self._library
-        return f"c++ {32 * library.vector_width} bits, {self._activations}, {library.num_threads} threads"
+        tiles = " and AMX" if library.has_tiles else ""
+        return (
+            f"c++ {32 * library.vector_width} bits{tiles}, {self._activations}, {library.num_threads} threads"
+        )
 
     def embedding(self, ids: Tensor, table: Tensor, out: Tensor) -> None:
         check_tensor("ids", ids, (None,), torch.int32)

@@ -17,25 +17,20 @@ from concurrent.futures import ThreadPoolExecutor
 from serving.checks import check_request
 from serving.config import Settings
 from serving.engine import Engine
-from serving.errors import ContextLengthError, EngineDeadError, EngineNotAvailableError
-from serving.models.config import ModelConfig, read_config
+from serving.errors import ContextLengthError, EngineDeadError
+from serving.models.config import read_config
 from serving.models.loader import load_model
-from serving.ngrams import DRAFT_TABLE, NgramTable
+from serving.paged import choices
 from serving.paged.block_manager import BlockManager
 from serving.paged.core import EngineCore
-from serving.paged.draft import Drafter, NoDrafter
 from serving.paged.grammar import GrammarCompiler, GrammarState
 from serving.paged.model_runner import ModelRunner
 from serving.paged.request import Request
 from serving.paged.scheduler import Scheduler
-from serving.paged.speculation import SpeculativeDrafter
 from serving.paged.stream import TextFollower
 from serving.paged.watch import StepWatch
 from serving.text import Tokenizer
 from serving.types import EngineStats, GenerationOutput, GenerationRequest, SamplingParams
-
-# One more row in a pass, as a share of a pass without rows: docs/benchmarks.md, "cost of a pass".
-ROW_COST = 0.06
 
 
 class PagedEngine:
@@ -154,26 +149,30 @@ def create(settings: Settings) -> Engine:
         ContextLengthError: MAX_MODEL_LEN is over the model's own context.
     """
     config = read_config(settings.weights_dir)
-    max_model_len = _max_model_len(settings, config)
+    max_model_len = choices.max_model_len(settings, config)
     tokenizer = Tokenizer.from_dir(settings.weights_dir)
-    num_blocks = settings.num_blocks or default_num_blocks(settings, max_model_len)
+    num_blocks = settings.num_blocks or choices.default_num_blocks(settings, max_model_len)
     blocks = BlockManager(
         num_blocks=num_blocks, block_size=settings.block_size, prefix_caching=settings.prefix_caching
     )
     scheduler = Scheduler(
         block_manager=blocks,
-        drafter=make_drafter(settings, tokenizer),
+        drafter=choices.make_drafter(settings, tokenizer),
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_model_len=max_model_len,
         max_draft_tokens=0 if settings.speculation == "off" else settings.max_draft_tokens,
         eos_token_ids=frozenset(tokenizer.eos_token_ids),
     )
-    model = load_model(settings.weights_dir, num_threads=settings.num_threads)
+    model = load_model(
+        settings.weights_dir, num_threads=settings.num_threads, activations=choices.activations(settings)
+    )
     core = EngineCore(
         scheduler,
         ModelRunner(model, num_blocks=num_blocks, block_size=settings.block_size),
-        watch=StepWatch(blocked_limit=5.0, busy_limit=busy_limit(config, settings.max_num_batched_tokens)),
+        watch=StepWatch(
+            blocked_limit=5.0, busy_limit=choices.busy_limit(config, settings.max_num_batched_tokens)
+        ),
         max_in_flight=settings.max_num_seqs + settings.max_queue,
     )
     return PagedEngine(
@@ -184,50 +183,3 @@ def create(settings: Settings) -> Engine:
         max_model_len=max_model_len,
         vocab_size=config.vocab_size,
     )
-
-
-def make_drafter(settings: Settings, tokenizer: Tokenizer) -> Drafter:
-    """What the settings ask for, with the n-grams that came with the weights if some did.
-
-    Raises:
-        EngineNotAvailableError: the kind of speculation is another engine's.
-    """
-    if settings.speculation == "off":
-        return NoDrafter()
-    if settings.speculation != "auto":
-        raise EngineNotAvailableError(
-            f"SPECULATION={settings.speculation} is vLLM's; with ENGINE=paged set auto or off"
-        )
-    path = settings.weights_dir / DRAFT_TABLE
-    table = NgramTable.load(path) if path.is_file() else None
-    return SpeculativeDrafter(table, row_cost=ROW_COST, plain=tokenizer.without_space)
-
-
-def _max_model_len(settings: Settings, config: ModelConfig) -> int:
-    wanted = settings.max_model_len
-    if wanted is not None and wanted > config.max_position_embeddings:
-        raise ContextLengthError(
-            f"MAX_MODEL_LEN is {wanted} and the model's context {config.max_position_embeddings}; lower it"
-        )
-    return wanted or config.max_position_embeddings
-
-
-def default_num_blocks(settings: Settings, max_model_len: int) -> int:
-    """Room for one request of any length, and for a thousand tokens for each of 16 requests.
-
-    That is a limit: the memory is taken from the machine as blocks are first used.
-    """
-    num_tokens = max(max_model_len, 1024 * min(16, settings.max_num_seqs))
-    return -(-num_tokens // settings.block_size)
-
-
-def busy_limit(config: ModelConfig, max_num_batched_tokens: int) -> float:
-    """Seconds of computing for the largest step on a processor slower than any sensible one, at least 8.
-
-    So a hang of the default model is known within 10 s; 7 billion parameters on a CPU get minutes.
-    """
-    shape, hidden = config.attention, config.hidden_size
-    projections = hidden * shape.head_dim * 2 * (shape.num_heads + shape.num_kv_heads)
-    parameters = config.num_layers * (projections + 3 * hidden * config.intermediate_size)
-    slow_processor = 20e9  # floating-point operations a second
-    return max(8.0, 2.0 * parameters * max_num_batched_tokens / slow_processor)

@@ -60,30 +60,32 @@ struct Queries {
 constexpr int kPositions = 64;  // whose values stay in the first-level cache
 constexpr int kQueries = 6;  // queries in registers at a time, two vectors of positions or dims each
 
-// scores[q, p] for positions of one block; writes up to a vector too far, which the next block overwrites.
-// Blocks lie anywhere, so the processor cannot foresee them: the next keys and these values are fetched here.
-template <int MQ>
+// scores[q, p] for positions of one block, NP vectors of them at a time; writes up to a vector too far, which
+// the next block overwrites. Blocks lie anywhere, so the processor cannot foresee them: the next keys and
+// these values are fetched here.
+template <int MQ, int NP>
 inline void score_block(const float* q, const float* keys, const float* next_keys, const float* values,
                         int64_t size, int64_t dim, float* out, int64_t stride) {
-  for (int64_t p = 0; p < size; p += 2 * W) {
-    vf acc[MQ][2] = {};
+  for (int64_t p = 0; p < size; p += NP * W) {
+    vf acc[MQ][NP] = {};
     for (int64_t d = 0; d < dim; d++) {
-      vf k0 = loadf(keys + d * size + p), k1 = loadf(keys + d * size + p + W);
-      pin(k0);
-      pin(k1);
+      vf k[NP];
+#pragma GCC unroll 2
+      for (int n = 0; n < NP; n++) {
+        k[n] = loadf(keys + d * size + p + n * W);
+        pin(k[n]);
+      }
       __builtin_prefetch(next_keys + d * size);
       __builtin_prefetch(values + d * size, 0, 2);
 #pragma GCC unroll 6
       for (int i = 0; i < MQ; i++) {
         const vf value = splat(q[i * dim + d]);
-        acc[i][0] = fma(value, k0, acc[i][0]);
-        acc[i][1] = fma(value, k1, acc[i][1]);
+#pragma GCC unroll 2
+        for (int n = 0; n < NP; n++) acc[i][n] = fma(value, k[n], acc[i][n]);
       }
     }
-    for (int i = 0; i < MQ; i++) {
-      storef(out + i * stride + p, acc[i][0]);
-      storef(out + i * stride + p + W, acc[i][1]);
-    }
+    for (int i = 0; i < MQ; i++)
+      for (int n = 0; n < NP; n++) storef(out + i * stride + p + n * W, acc[i][n]);
   }
 }
 
@@ -189,8 +191,8 @@ inline void attend(const Unit& unit, const float* qkv, const KvCache& cache, Att
     const float* next_keys = p + size < u.last ? cache.keys(block[1], unit.head) : keys;
     for (int64_t i = 0; i < u.count; i += kQueries)
       with_count(u.count - i, [&](auto n) {
-        score_block<n>(u.rows + i * dim, keys, next_keys, values, size, dim,
-                       u.scores + i * u.stride + p - u.start, u.stride);
+        const auto score = size % (2 * W) ? score_block<n, 1> : score_block<n, 2>;
+        score(u.rows + i * dim, keys, next_keys, values, size, dim, u.scores + i * u.stride + p - u.start, u.stride);
       });
   }
   std::memset(u.sums, 0, u.count * u.padded * sizeof(float));

@@ -25,7 +25,8 @@ struct Fixed {
     rest.scales += row * groups;
     return rest;
   }
-  static int64_t floats(const Awq& a, int64_t rows) { return rows * (a.in / 2 + a.groups()); }
+  // Enough for whole tiles of 16 rows, too.
+  static int64_t floats(const Awq& a, int64_t rows) { return (rows + 15) / 16 * 16 * (a.in / 2 + a.groups()); }
 };
 
 // Groups are multiples of 8, perhaps not of W.
@@ -216,12 +217,6 @@ inline void awq_gemm_int16(Pool& pool, const Awq& a, const float* x, int64_t row
     if (last - first == kStrips) return strips_int16<kStrips>(a, first, fixed, rows, out);
     for (int64_t strip = first; strip < last; strip++) strips_int16<1>(a, strip, fixed, rows, out);
   });
-}
-
-// pool.shared() must hold Fixed::floats(a, rows).
-inline void awq_gemm(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
-  if (a.int16) return awq_gemm_int16(pool, a, x, rows, out);
-  awq_gemm_float32(pool, a, x, rows, out);
 }
 
 }  // namespace hk

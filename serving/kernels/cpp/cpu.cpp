@@ -11,6 +11,15 @@ extern "C" {
 
 int32_t hk_vector_width() { return W; }
 
+// Whether matmuls with inputs of 16 bits run on AMX tiles.
+int32_t hk_has_tiles() {
+#if defined(HK_AMX)
+  return amx_allowed();
+#else
+  return 0;
+#endif
+}
+
 void* hk_pool_create(int32_t threads) { return new Pool(threads); }
 void hk_pool_destroy(void* pool) { delete static_cast<Pool*>(pool); }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention.h"
-#include "awq_int16.h"
+#include "awq_amx.h"
 #include "dense.h"
 #include "elementwise.h"
 

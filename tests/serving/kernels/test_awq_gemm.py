@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from serving.kernels.base import Activations, AwqTensors
+from serving.kernels.build import build_library
 from serving.kernels.checks import KernelArgumentError
 from serving.kernels.cpu import CpuKernels
 from serving.kernels.library import CpuLibrary
@@ -53,6 +54,19 @@ def test_the_number_of_threads_does_not_change_a_bit(library_path, activations):
         kernels = CpuKernels(CpuLibrary(library_path, threads), activations)
         results.append(multiply(kernels, kernels.pack_awq(tensors), x))
     assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("shape", [(576, 960, 64), (1536, 576, 64), (128, 40, 128)], ids=str)
+def test_tiles_give_the_bits_that_vectors_give(shape):
+    """An answer must not depend on the processor it was computed on."""
+    libraries = [CpuLibrary(path, 2) for flags in ((), ("-DHK_NO_AMX",)) if (path := build_library(flags))]
+    if not libraries or not libraries[0].has_tiles:
+        pytest.skip("no AMX here")
+    tensors, x = random_awq(*shape), torch.randn(401, shape[0])
+    tiles, vectors = (CpuKernels(library, Activations.INT16) for library in libraries)
+    for rows in (5, 15, 16, 17, 33, 401):
+        expected = multiply(vectors, vectors.pack_awq(tensors), x[:rows])
+        assert torch.equal(multiply(tiles, tiles.pack_awq(tensors), x[:rows]), expected), rows
 
 
 def test_rounding_to_16_bits_costs_little(cpu):

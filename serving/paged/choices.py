@@ -1,0 +1,87 @@
+"""What the settings ask of the paged engine, checked against the checkpoint.
+
+Owns: defaults that depend on the model, and refusing by name what this engine does not do. Knows
+nothing of how the parts work.
+
+    num_blocks = settings.num_blocks or default_num_blocks(settings, max_model_len)
+"""
+
+from __future__ import annotations
+
+from serving.config import Settings
+from serving.errors import ContextLengthError, EngineNotAvailableError
+from serving.kernels.base import Activations
+from serving.models.config import ModelConfig
+from serving.ngrams import DRAFT_TABLE, NgramTable
+from serving.paged.draft import Drafter, NoDrafter
+from serving.paged.speculation import SpeculativeDrafter
+from serving.text import Tokenizer
+
+# One more row in a pass, as a share of a pass without rows: docs/benchmarks.md, "cost of a pass".
+ROW_COST = 0.06
+
+
+def activations(settings: Settings) -> Activations:
+    """What DTYPE means for this engine, which sums up in float32 always.
+
+    Raises:
+        EngineNotAvailableError: a type that it does not compute with.
+    """
+    if settings.dtype not in ("auto", "float32"):
+        raise EngineNotAvailableError(
+            f"DTYPE={settings.dtype} is vLLM's; with ENGINE=paged set auto (inputs of 4-bit matmuls are "
+            "rounded to 16 bits: faster) or float32 (nothing is rounded)"
+        )
+    return Activations.FLOAT32 if settings.dtype == "float32" else Activations.INT16
+
+
+def make_drafter(settings: Settings, tokenizer: Tokenizer) -> Drafter:
+    """What the settings ask for, with the n-grams that came with the weights if some did.
+
+    Raises:
+        EngineNotAvailableError: the kind of speculation is another engine's.
+    """
+    if settings.speculation == "off":
+        return NoDrafter()
+    if settings.speculation != "auto":
+        raise EngineNotAvailableError(
+            f"SPECULATION={settings.speculation} is vLLM's; with ENGINE=paged set auto or off"
+        )
+    path = settings.weights_dir / DRAFT_TABLE
+    table = NgramTable.load(path) if path.is_file() else None
+    return SpeculativeDrafter(table, row_cost=ROW_COST, plain=tokenizer.without_space)
+
+
+def max_model_len(settings: Settings, config: ModelConfig) -> int:
+    """Tokens of a request, prompt and answer.
+
+    Raises:
+        ContextLengthError: MAX_MODEL_LEN is over the model's own context.
+    """
+    wanted = settings.max_model_len
+    if wanted is not None and wanted > config.max_position_embeddings:
+        raise ContextLengthError(
+            f"MAX_MODEL_LEN is {wanted} and the model's context {config.max_position_embeddings}; lower it"
+        )
+    return wanted or config.max_position_embeddings
+
+
+def default_num_blocks(settings: Settings, longest: int) -> int:
+    """Room for one request of `longest` tokens, and for a thousand tokens for each of 16 requests.
+
+    That is a limit: the memory is taken from the machine as blocks are first used.
+    """
+    num_tokens = max(longest, 1024 * min(16, settings.max_num_seqs))
+    return -(-num_tokens // settings.block_size)
+
+
+def busy_limit(config: ModelConfig, max_num_batched_tokens: int) -> float:
+    """Seconds of computing for the largest step on a processor slower than any sensible one, at least 8.
+
+    So a hang of the default model is known within 10 s; 7 billion parameters on a CPU get minutes.
+    """
+    shape, hidden = config.attention, config.hidden_size
+    projections = hidden * shape.head_dim * 2 * (shape.num_heads + shape.num_kv_heads)
+    parameters = config.num_layers * (projections + 3 * hidden * config.intermediate_size)
+    slow_processor = 20e9  # floating-point operations a second
+    return max(8.0, 2.0 * parameters * max_num_batched_tokens / slow_processor)
