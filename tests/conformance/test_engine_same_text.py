@@ -1,15 +1,19 @@
-"""Engines agree: the same request has the same greedy text as plain transformers gives in float32."""
+"""Engines agree: the same request has the same greedy text as plain transformers gives in float32.
+
+An engine that computes in another precision agrees with ours as often as was measured.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from serving.config import Settings
-from serving.engine import Engine
+from serving.engine import Engine, create_engine
 from tests.conformance.asking import PROMPTS, answers, ask
-from tests.conformance.kinds import MAX_MODEL_LEN, Kind
+from tests.conformance.kinds import MAX_MODEL_LEN, WEIGHTS, Kind, limits
 
 GRAMMARS = [None, "start: /[a-z ]{40}/", 'start: "{" ("\\"a\\": " /[0-9]{1,6}/ | "\\"b\\": true") "}"']
 
@@ -34,3 +38,18 @@ async def test_greedy_text_is_that_of_transformers(
     theirs, ours = await answers(reference, requests), await answers(engine, requests)
     for a, b in zip(theirs, ours, strict=True):
         assert (a.text, a.token_ids, a.finish_reason) == (b.text, b.token_ids, b.finish_reason)
+
+
+async def test_greedy_queries_are_those_of_our_engine_as_often_as_measured(
+    engine: Engine, kind: Kind
+) -> None:
+    if kind.agreement is None:
+        pytest.skip("our own engine, or no model that both can load")
+    from tests.conformance.agreement import count_same, questions, texts
+
+    asked = questions(WEIGHTS)
+    assert len(asked) >= 50
+    theirs = await texts(engine, asked)
+    with closing(create_engine(limits("paged", WEIGHTS))) as paged:
+        ours = await texts(paged, asked)
+    assert count_same(ours, theirs) >= kind.agreement * len(asked)

@@ -1,0 +1,71 @@
+"""The real vLLM in float32: the texts of our own engine exactly; then its worker is killed.
+
+One engine for both, because starting it takes as long as everything that is asked of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from contextlib import aclosing, closing
+
+import pytest
+
+from serving.engine import Engine, create_engine
+from serving.errors import EngineDeadError
+from serving.text import Tokenizer
+from tests.conformance.agreement import questions, texts
+from tests.conformance.asking import PROMPTS, answer, ask, ask_long
+from tests.conformance.kinds import MAX_NUM_SEQS, MAX_QUEUE, UNQUANTIZED, limits
+from tests.serving.vllm_engine.vllm_processes import vllm_process
+
+pytestmark = [pytest.mark.vllm]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    if not (UNQUANTIZED / "profile.json").is_file():
+        pytest.skip(f"{UNQUANTIZED} is not built; scripts/build_weights --unquantized {UNQUANTIZED}")
+    settings = limits("vllm", UNQUANTIZED).model_copy(update={"dtype": "float32"})
+    with closing(create_engine(settings)) as engine:
+        yield engine
+
+
+async def test_greedy_queries_in_float32_are_exactly_those_of_our_engine(engine: Engine) -> None:
+    """bfloat16 has a tolerance, docs/engines.md; without its rounding there is nothing left to differ."""
+    asked = questions(UNQUANTIZED)
+    assert len(asked) >= 50
+    theirs = await texts(engine, asked)
+    with closing(create_engine(limits("paged", UNQUANTIZED))) as paged:
+        ours = await texts(paged, asked)
+    assert theirs == ours
+    assert len(set(ours)) > len(asked) / 2
+
+
+async def test_a_dead_worker_fails_everyone_who_waits_and_the_health_check(engine: Engine) -> None:
+    """Last. Some of those who wait have text already, some are in vLLM's queue."""
+    tokenizer = Tokenizer.from_dir(UNQUANTIZED)
+    begun = asyncio.Semaphore(0)
+
+    async def read(prompt: str) -> None:
+        async with aclosing(engine.generate(ask_long(tokenizer, prompt))) as stream:
+            async for _ in stream:
+                begun.release()
+
+    prompts = (PROMPTS * 2)[: MAX_NUM_SEQS + MAX_QUEUE]
+    readers = [asyncio.create_task(read(prompt)) for prompt in prompts]
+    for _ in range(MAX_NUM_SEQS):
+        await begun.acquire()
+    vllm_process(os.getpid(), "Worker").kill()
+    killed = time.monotonic()
+    with pytest.raises(EngineDeadError):
+        await engine.health(timeout=5)
+    assert time.monotonic() - killed < 5.5
+    async with asyncio.timeout(killed + 10 - time.monotonic()):
+        ends = await asyncio.gather(*readers, return_exceptions=True)
+    assert [end for end in ends if not isinstance(end, EngineDeadError)] == []
+    assert (engine.stats().num_running, engine.stats().num_waiting) == (0, 0)
+    with pytest.raises(EngineDeadError, match="engine process ended"):
+        await answer(engine, ask(tokenizer))
