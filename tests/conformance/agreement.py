@@ -56,6 +56,11 @@ async def texts(engine: Engine, requests: Sequence[GenerationRequest], at_once: 
     return await asyncio.gather(*map(text, requests))
 
 
+def reference(weights: Path) -> Engine:
+    """Our engine, rounding nothing."""
+    return create_engine(limits("paged", weights).model_copy(update={"dtype": "float32"}))
+
+
 def count_same(ours: Sequence[str], theirs: Sequence[str]) -> int:
     """How many texts are the same."""
     return sum(a == b for a, b in zip(ours, theirs, strict=True))
@@ -80,8 +85,8 @@ async def compare(paged: Engine, vllm: Engine, requests: Sequence[GenerationRequ
 
 
 def measure(weights: Path, dtype: str) -> dict[str, Any]:
-    """Both engines on one checkpoint, vLLM computing in `dtype`, ours in float32 as always."""
-    with closing(create_engine(limits("paged", weights))) as paged:
+    """Both engines on one checkpoint, vLLM computing in `dtype`, ours in float32."""
+    with closing(reference(weights)) as paged:
         settings: Settings = limits("vllm", weights).model_copy(update={"dtype": dtype})
         with closing(create_engine(settings)) as vllm:
             found = asyncio.run(compare(paged, vllm, questions(weights)))

@@ -11,9 +11,9 @@ from contextlib import closing
 import pytest
 
 from serving.config import Settings
-from serving.engine import Engine, create_engine
+from serving.engine import Engine
 from tests.conformance.asking import PROMPTS, answers, ask
-from tests.conformance.kinds import MAX_MODEL_LEN, WEIGHTS, Kind, limits
+from tests.conformance.kinds import MAX_MODEL_LEN, WEIGHTS, Kind
 
 GRAMMARS = [None, "start: /[a-z ]{40}/", 'start: "{" ("\\"a\\": " /[0-9]{1,6}/ | "\\"b\\": true") "}"']
 
@@ -45,11 +45,11 @@ async def test_greedy_queries_are_those_of_our_engine_as_often_as_measured(
 ) -> None:
     if kind.agreement is None:
         pytest.skip("our own engine, or no model that both can load")
-    from tests.conformance.agreement import count_same, questions, texts
+    from tests.conformance import agreement
 
-    asked = questions(WEIGHTS)
+    asked = agreement.questions(WEIGHTS)
     assert len(asked) >= 50
-    theirs = await texts(engine, asked)
-    with closing(create_engine(limits("paged", WEIGHTS))) as paged:
-        ours = await texts(paged, asked)
-    assert count_same(ours, theirs) >= kind.agreement * len(asked)
+    theirs = await agreement.texts(engine, asked)
+    with closing(agreement.reference(WEIGHTS)) as paged:
+        ours = await agreement.texts(paged, asked)
+    assert agreement.count_same(ours, theirs) >= kind.agreement * len(asked)

@@ -16,7 +16,7 @@ import pytest
 from serving.engine import Engine, create_engine
 from serving.errors import EngineDeadError
 from serving.text import Tokenizer
-from tests.conformance.agreement import questions, texts
+from tests.conformance.agreement import questions, reference, texts
 from tests.conformance.asking import PROMPTS, answer, ask, ask_long
 from tests.conformance.kinds import MAX_NUM_SEQS, MAX_QUEUE, UNQUANTIZED, limits
 from tests.serving.vllm_engine.vllm_processes import vllm_process
@@ -38,7 +38,7 @@ async def test_greedy_queries_in_float32_are_exactly_those_of_our_engine(engine:
     asked = questions(UNQUANTIZED)
     assert len(asked) >= 50
     theirs = await texts(engine, asked)
-    with closing(create_engine(limits("paged", UNQUANTIZED))) as paged:
+    with closing(reference(UNQUANTIZED)) as paged:
         ours = await texts(paged, asked)
     assert theirs == ours
     assert len(set(ours)) > len(asked) / 2
