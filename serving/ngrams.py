@@ -1,12 +1,12 @@
 """Which token followed the last few, by what was seen before.
 
 Owns: tables from the hash of an n-gram to the tokens that followed it, how one is counted and how it
-is stored. Knows nothing of requests, grammars or models. Keys are polynomial hashes, so that those
-of all orders at one position cost one multiplication a token; two n-grams with one key (1 in 2^62)
-make a bad draft, no more.
+is stored. Knows nothing of requests, grammars or models. Keys are polynomial hashes: a context keeps
+those of its prefixes, so that a token costs one multiplication, and so does the key of its last n
+tokens for any n (Rabin and Karp 1987). Two n-grams with one key (1 in 2^62) make a bad draft, no more.
 
     table = NgramTable.build(sequences, orders=ORDERS)
-    for token, confidence in table.successors(context): ...
+    for token, share in table.successors(Context(tokens)): ...
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,23 +28,47 @@ DRAFT_TABLE = "draft.ngrams"
 ORDERS = (1, 2, 3, 4, 6, 8, 12)
 START = 0  # stands before the first token of an answer
 _WIDTH = 3  # successors kept of an n-gram
+_MATCHES = 2  # more make more drafts and no fewer passes: docs/log.md
 _BASE = 0x9E3779B97F4A7C15  # odd, with well-mixed bits: the golden ratio's
 _MASK = (1 << 63) - 1  # keys fit the signed integers of a file
 
 
-def suffix_keys(context: Sequence[int], orders: Sequence[int]) -> list[int]:
-    """Keys of the last n tokens of `context`, for every n of `orders` (ascending) that fits."""
-    keys: list[int] = []
-    key, power, length, size = 0, 1, 0, len(context)
-    for order in orders:
-        if order > size:
-            break
-        while length < order:
-            length += 1
-            key = (key + (context[size - length] + 1) * power) & _MASK
-            power = (power * _BASE) & _MASK
-        keys.append((key * 31 + order) & _MASK)
-    return keys
+class Context:
+    """Tokens whose last n can be looked up, for any n; they are added and taken off at the end."""
+
+    __slots__ = ("_hashes",)
+    _powers: ClassVar[dict[int, int]] = {}
+
+    def __init__(self, tokens: Iterable[int] = ()) -> None:
+        self._hashes = [0]
+        self.extend(tokens)
+
+    def __len__(self) -> int:
+        return len(self._hashes) - 1
+
+    def append(self, token: int) -> None:
+        """One more."""
+        self._hashes.append((self._hashes[-1] * _BASE + token + 1) & _MASK)
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Several more."""
+        for token in tokens:
+            self.append(token)
+
+    def cut(self, length: int) -> None:
+        """Back to the first `length` tokens."""
+        del self._hashes[length + 1 :]
+
+    def keys(self, orders: Sequence[int]) -> list[int]:
+        """Keys of the last n tokens, for every n of `orders` (ascending) that fits."""
+        hashes, powers, end = self._hashes, self._powers, len(self._hashes)
+        last, keys = hashes[-1], []
+        for order in orders:
+            if order >= end:
+                break
+            power = powers.get(order) or powers.setdefault(order, pow(_BASE, order, _MASK + 1))
+            keys.append((((last - hashes[end - 1 - order] * power) & _MASK) * 31 + order) & _MASK)
+        return keys
 
 
 class NgramTable:
@@ -68,14 +92,19 @@ class NgramTable:
     def __len__(self) -> int:
         return len(self._row)
 
-    def successors(self, context: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """(token, share), those of the longest match first; a token may come more than once."""
-        for key in reversed(suffix_keys(context, self.orders)):
+    def successors(self, context: Context) -> Iterator[tuple[int, int]]:
+        """(token, share) after the longest matches, longest first; a token may come more than once."""
+        matches = 0
+        for key in reversed(context.keys(self.orders)):
             row = self._row.get(key)
-            if row is not None:
-                for pair in zip(self._tokens[row], self._shares[row], strict=True):
-                    if pair[1]:
-                        yield pair
+            if row is None:
+                continue
+            for pair in zip(self._tokens[row], self._shares[row], strict=True):
+                if pair[1]:
+                    yield pair
+            matches += 1
+            if matches == _MATCHES:
+                return
 
     @classmethod
     def build(
@@ -84,10 +113,11 @@ class NgramTable:
         """Count answers, given as token ids; n-grams seen less often than `min_count` are left out."""
         counts: dict[int, Counter[int]] = {}
         for sequence in sequences:
-            tokens = [START, *sequence]
-            for i in range(1, len(tokens)):
-                for key in suffix_keys(tokens[max(0, i - orders[-1]) : i], orders):
-                    counts.setdefault(key, Counter())[tokens[i]] += 1
+            context = Context((START,))
+            for token in sequence:
+                for key in context.keys(orders):
+                    counts.setdefault(key, Counter())[token] += 1
+                context.append(token)
         keys = sorted(key for key, counter in counts.items() if counter.total() >= min_count)
         rows = [_shares(counts[key]) for key in keys]
         return cls(keys, [tokens for tokens, _ in rows], [shares for _, shares in rows], orders=orders)
@@ -146,18 +176,16 @@ class RecentNgrams:
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
-    def add(self, context: Sequence[int], tokens: Sequence[int], start: int = 1) -> None:
-        """Learn that `tokens[i]` followed `context[:i]`, for every i from `start` on."""
-        longest = self.orders[-1]
-        for i in range(max(start, 1), len(tokens)):
-            for key in suffix_keys(context[max(0, i - longest) : i], self.orders):
-                self._young[key] = tokens[i]
+    def learn(self, context: Context, token: int) -> None:
+        """`token` has followed `context`."""
+        for key in context.keys(self.orders):
+            self._young[key] = token
         if len(self._young) > self._capacity:
             self._young, self._old = {}, self._young
 
-    def successors(self, context: Sequence[int]) -> Iterator[tuple[int, int]]:
+    def successors(self, context: Context) -> Iterator[tuple[int, int]]:
         """(token, order of the match), the longest match first."""
-        keys = suffix_keys(context, self.orders)
+        keys = context.keys(self.orders)
         for key, order in zip(reversed(keys), reversed(self.orders[: len(keys)]), strict=True):
             token = self._young.get(key)
             if token is None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from serving.ngrams import START, NgramTable, RecentNgrams
+from serving.ngrams import START, Context, NgramTable, RecentNgrams
 from serving.paged.request import Grammar, Request
 from serving.types import FinishReason
 
@@ -44,17 +44,23 @@ class Trust:
 
     def __init__(self) -> None:
         self._counts: dict[Source, tuple[float, float]] = {}  # right, seen
+        self._chances: dict[Source, float] = {}  # asked for a hundred times as often as they change
 
     def of(self, source: Source) -> float:
         """The chance that a guess of this kind is right."""
-        right, seen = self._counts.get(source, (0.0, 0.0))
-        return (right + self._PRIOR_WEIGHT * _prior(source)) / (seen + self._PRIOR_WEIGHT)
+        chance = self._chances.get(source)
+        if chance is None:
+            right, seen = self._counts.get(source, (0.0, 0.0))
+            chance = (right + self._PRIOR_WEIGHT * _prior(source)) / (seen + self._PRIOR_WEIGHT)
+            self._chances[source] = chance
+        return chance
 
     def add(self, source: Source, was_right: bool) -> None:
         """Learn an outcome."""
         right, seen = self._counts.get(source, (0.0, 0.0))
         fade = 1.0 if seen < self._MEMORY else self._MEMORY / (seen + 1.0)
         self._counts[source] = ((right + was_right) * fade, (seen + 1.0) * fade)
+        self._chances.pop(source, None)
 
 
 def _prior(source: Source) -> float:
@@ -71,7 +77,8 @@ class _Follower:
     own: RecentNgrams = field(
         default_factory=lambda: RecentNgrams(orders=_OWN_ORDERS, capacity=1 << 62)  # ends with its request
     )
-    tokens: list[int] = field(default_factory=list)  # prompt and answer, leading spaces taken off
+    plain: Context = field(default_factory=Context)  # prompt and answer, leading spaces taken off
+    written: Context = field(default_factory=lambda: Context((START,)))  # the answer
     proposed: list[Source] = field(default_factory=list)
 
 
@@ -107,16 +114,23 @@ class SpeculativeDrafter:
     def propose(self, request: Request, max_tokens: int) -> list[int]:
         """At most `max_tokens` tokens, each likely enough to be worth its row."""
         follower = self._follow(request)
+        known, written = len(follower.plain), len(follower.written)
         drafts: list[int] = []
         follower.proposed = []
         chance = 1.0
         while len(drafts) < max_tokens:
-            tokens, source = self._next(request, follower, drafts, max_tokens - len(drafts), chance)
+            # After what was forced there is a choice: no need to ask the grammar again.
+            is_choice = bool(follower.proposed) and follower.proposed[-1] is _FORCED
+            tokens, source = self._next(request, follower, max_tokens - len(drafts), chance, is_choice)
             if not tokens:
                 break
             chance *= self._trust.of(source) ** len(tokens)
             drafts += tokens
             follower.proposed += [source] * len(tokens)
+            follower.plain.extend(map(self._plain, tokens))
+            follower.written.extend(tokens)
+        follower.plain.cut(known)
+        follower.written.cut(written)
         if request.grammar is not None and drafts:
             request.grammar.rollback(len(drafts))
         return drafts
@@ -139,70 +153,59 @@ class SpeculativeDrafter:
         recent = self._recent.pop(request.adapter, None)
         if recent is None:
             recent = RecentNgrams(orders=_RECENT_ORDERS, capacity=_RECENT_CAPACITY)
-        answer = [START, *request.output_token_ids]
-        recent.add(answer, answer)
+        written = Context((START,))
+        for token in request.output_token_ids:
+            recent.learn(written, token)
+            written.append(token)
         self._recent[request.adapter] = recent  # the last one is the one used last
         if len(self._recent) > _MAX_ADAPTERS:
             del self._recent[next(iter(self._recent))]
 
     def _follow(self, request: Request) -> _Follower:
         follower = self._followers.setdefault(request.request_id, _Follower())
-        known = len(follower.tokens)
-        if known < request.num_tokens:
-            follower.tokens += map(self._plain, request.token_ids[known:])
-            follower.own.add(follower.tokens, request.token_ids, start=known)
+        for token in request.token_ids[len(follower.plain) :]:
+            follower.own.learn(follower.plain, token)
+            follower.plain.append(self._plain(token))
+        # START stands before the answer
+        follower.written.extend(request.output_token_ids[len(follower.written) - 1 :])
         return follower
 
     def _next(
-        self, request: Request, follower: _Follower, drafts: list[int], room: int, chance: float
+        self, request: Request, follower: _Follower, room: int, chance: float, is_choice: bool
     ) -> tuple[list[int], Source]:
         """The next drafts and where they come from; none if nothing is likely enough."""
         grammar = request.grammar
         if grammar is not None:
             if grammar.is_complete:
                 return [], _FORCED
-            forced = grammar.forced_tokens()[:room]
+            forced = [] if is_choice else grammar.forced_tokens()[:room]
             if forced:
                 return forced[: grammar.accept(forced)], _FORCED
-        for trust, token, source in self._ranked(request, follower, drafts):
+        for trust, token, source in self._ranked(request, follower):
             if chance * trust < self._least_chance:
                 break
             if _may_follow(grammar, token):
                 return [token], source
         return [], _FORCED
 
-    def _ranked(
-        self, request: Request, follower: _Follower, drafts: list[int]
-    ) -> list[tuple[float, int, Source]]:
+    def _ranked(self, request: Request, follower: _Follower) -> list[tuple[float, int, Source]]:
         best: dict[int, tuple[float, Source]] = {}
-        for token, source in self._suggestions(request, follower, drafts):
+        for token, source in self._suggestions(request, follower):
             trust = self._trust.of(source)
             if trust > best.get(token, (0.0, source))[0]:
                 best[token] = (trust, source)
         return sorted(((trust, token, source) for token, (trust, source) in best.items()), reverse=True)
 
-    def _suggestions(
-        self, request: Request, follower: _Follower, drafts: list[int]
-    ) -> Iterator[tuple[int, Source]]:
-        longest = _OWN_ORDERS[-1]
-        plain = [*follower.tokens[-longest:], *map(self._plain, drafts[-longest:])]
-        for token, order in follower.own.successors(plain):
+    def _suggestions(self, request: Request, follower: _Follower) -> Iterator[tuple[int, Source]]:
+        for token, order in follower.own.successors(follower.plain):
             yield token, ("own", order)
-        written = self._written(request, drafts)
         recent = self._recent.get(request.adapter)
         if recent is not None:
-            for token, order in recent.successors(written):
+            for token, order in recent.successors(follower.written):
                 yield token, ("recent", order)
         if self._table is not None:
-            for token, share in self._table.successors(written):
+            for token, share in self._table.successors(follower.written):
                 yield token, ("table", 10 * share // 256)
-
-    def _written(self, request: Request, drafts: list[int]) -> list[int]:
-        """The last tokens of the answer with its drafts, START in front if they are all of it."""
-        longest = _RECENT_ORDERS[-1]
-        if request.num_output_tokens >= longest:
-            return [*request.token_ids[-longest:], *drafts]
-        return [START, *request.output_token_ids, *drafts]
 
 
 def _may_follow(grammar: Grammar | None, token: int) -> bool:

@@ -1,33 +1,22 @@
 """The default model in fp32: batch, chunks, memory, caching and drafts leave its greedy tokens alone."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 from paged_engines import Answer, collect
+from real_engine import NEEDS_WEIGHTS, WEIGHTS, assemble
 
 from serving.config import Settings
 from serving.models.config import read_config
 from serving.models.loader import load_model
-from serving.paged.block_manager import BlockManager
-from serving.paged.core import EngineCore
 from serving.paged.draft import NoDrafter
-from serving.paged.engine import PagedEngine, create
+from serving.paged.engine import create
 from serving.paged.grammar import GrammarCompiler
-from serving.paged.model_runner import ModelRunner
 from serving.paged.request import Request
-from serving.paged.scheduler import Scheduler
-from serving.paged.watch import StepWatch
 from serving.text import Tokenizer
 from serving.types import FinishReason, GenerationRequest, SamplingParams
 
-WEIGHTS = Path(__file__).parents[3] / "weights" / "honeycomb-nlq"
-pytestmark = [
-    pytest.mark.weights,
-    pytest.mark.skipif(
-        not (WEIGHTS / "model.safetensors").is_file(), reason="scripts/build_weights makes them"
-    ),
-]
+pytestmark = [pytest.mark.weights, NEEDS_WEIGHTS]
 
 JSON = """start: "{\\"calculations\\": [" calc (", " calc)? "]}"
 calc: "{\\"op\\": \\"" OP "\\"}"
@@ -89,40 +78,6 @@ def run(model, tokenizer, grammars):
         return answers
 
     return run_
-
-
-def assemble(
-    model,
-    tokenizer,
-    grammars,
-    *,
-    max_num_seqs: int = 8,
-    max_num_batched_tokens: int = 512,
-    num_blocks: int = 256,
-    prefix_caching: bool = True,
-    drafter=None,
-) -> PagedEngine:
-    blocks = BlockManager(num_blocks=num_blocks, block_size=16, prefix_caching=prefix_caching)
-    scheduler = Scheduler(
-        block_manager=blocks,
-        drafter=drafter or NoDrafter(),
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_model_len=1024,
-        max_draft_tokens=8 if drafter else 0,
-        eos_token_ids=frozenset(tokenizer.eos_token_ids),
-    )
-    runner = ModelRunner(model, num_blocks=num_blocks, block_size=16)
-    return PagedEngine(
-        core=EngineCore(
-            scheduler, runner, watch=StepWatch(blocked_limit=60.0, busy_limit=60.0), max_in_flight=64
-        ),
-        block_manager=blocks,
-        tokenizer=tokenizer,
-        grammars=grammars,
-        max_model_len=1024,
-        vocab_size=model.config.vocab_size,
-    )
 
 
 @pytest.fixture(scope="module")
