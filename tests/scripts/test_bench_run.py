@@ -194,7 +194,13 @@ def test_interrupted_it_tells_what_there_is(weights: Path, tmp_path: Path) -> No
     json_file = tmp_path / "result.json"
     command = [sys.executable, "-c", code, *options, "--json", str(json_file)]
     with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # What a shell starts in the background inherits that SIGINT is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as bench:
         time.sleep(6)
         bench.send_signal(signal.SIGINT)
