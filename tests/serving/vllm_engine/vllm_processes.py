@@ -13,10 +13,10 @@ import psutil
 
 
 def vllm_process(ancestor: int, title: str) -> psutil.Process:
-    """The one below `ancestor` that is called VLLM::`title`."""
+    """The one below `ancestor` that is called VLLM::`title`; of several engines' the one started last."""
     found = [child for child in vllm_processes(ancestor) if f"VLLM::{title}" in _title(child)]
-    assert len(found) == 1, f"{title} among {[_title(child) for child in vllm_processes(ancestor)]}"
-    return found[0]
+    assert found, f"{title} among {[_title(child) for child in vllm_processes(ancestor)]}"
+    return max(found, key=lambda process: process.create_time())
 
 
 def vllm_processes(ancestor: int) -> list[psutil.Process]:
