@@ -108,8 +108,9 @@ class ModelPasses:
 
     def __init__(self, weights: Path) -> None:
         loader = importlib.import_module("serving.models.loader")
-        self._metadata = importlib.import_module("serving.kernels.base").AttentionMetadata
-        self._model = loader.load_model(weights)
+        base = importlib.import_module("serving.kernels.base")
+        self._metadata = base.AttentionMetadata
+        self._model = loader.load_model(weights, activations=base.Activations.INT16)  # as the engine does
         self._num_blocks = -(-max(CONTEXT, PREFILL) // BLOCK_SIZE)
         self._kv_caches = self._model.allocate_kv_caches(self._num_blocks, BLOCK_SIZE)
         for cache in self._kv_caches:
