@@ -67,12 +67,12 @@ def max_model_len(settings: Settings, config: ModelConfig) -> int:
 
 
 def default_num_blocks(settings: Settings, longest: int) -> int:
-    """Room for one request of `longest` tokens, and for an ordinary one of 416 for each of 32 requests.
+    """Room for one request of `longest` tokens, and for an ordinary one of 384 for each of 32 requests.
 
     That is a limit: the memory is taken from the machine as blocks are first used. With the default model
-    it is 613 MB, which keeps the whole process under 1 GiB.
+    it is 566 MB.
     """
-    num_tokens = max(longest, 416 * min(32, settings.max_num_seqs))
+    num_tokens = max(longest, 384 * min(32, settings.max_num_seqs))
     return -(-num_tokens // settings.block_size)
 
 
