@@ -17,7 +17,8 @@ from serving.paged.draft import Drafter, NoDrafter
 from serving.paged.speculation import SpeculativeDrafter
 from serving.text import Tokenizer
 
-# One more row in a pass, as a share of a pass without rows: docs/benchmarks.md, "cost of a pass".
+# One more row in a pass, as a share of a pass without rows. Measured 0.10 with AMX and 0.15 to 0.2 without
+# (docs/log.md); a lower value makes fewer passes, which a free core has room for. Not tuned end to end yet.
 ROW_COST = 0.06
 
 
