@@ -28,6 +28,7 @@ from serving.vllm_engine.relay import Relay
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
+_CLOSED = "the engine was closed; make a new one"
 _ENDED = "vLLM's engine process ended; restart the server"
 
 
@@ -54,9 +55,13 @@ class VllmEngine:
         self._closed = False
         self._num_outputs = 0
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-client", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name="vllm-client", daemon=True)
         self._thread.start()
-        self._llm: AsyncLLM = self._call(_run(start))
+        try:
+            self._llm: AsyncLLM = self._call(_run(start))
+        except BaseException:
+            self._stop_loop()
+            raise
 
     @property
     def max_model_len(self) -> int:
@@ -117,6 +122,14 @@ class VllmEngine:
             relay.put(EngineDeadError("the engine was closed while this request ran"))
         with suppress(Exception):  # a core that died already is as good as closed
             self._call(_run(self._llm.shutdown))
+        self._stop_loop()
+
+    def _run_loop(self) -> None:
+        """The thread: runs until stopped, ends what still runs on the loop, and frees its sockets."""
+        with asyncio.Runner(loop_factory=lambda: self._loop):
+            self._loop.run_forever()
+
+    def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
 
@@ -132,7 +145,7 @@ class VllmEngine:
 
     def _check_alive(self) -> None:
         if self._closed:
-            raise EngineDeadError("the engine was closed; make a new one")
+            raise EngineDeadError(_CLOSED)
         if self._llm.errored:
             raise EngineDeadError(_ENDED)
 
@@ -144,7 +157,11 @@ class VllmEngine:
         return sampling_params(request, tokenizer=self._tokenizer, max_model_len=self.max_model_len)
 
     def _submit(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError as error:  # closed since the caller looked
+            coroutine.close()
+            raise EngineDeadError(_CLOSED) from error
 
     def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
