@@ -1,8 +1,8 @@
 """Owns the splits: each column list belongs to one; held-out vocabularies and templates only to tests.
 
-train and validation have the vocabularies and templates of training; test_columns has unseen column lists
-and vocabularies; test_templates unseen templates too. Use:
-`generate(SPLITS[0], seed=0, examples=40_000, seen=set())`.
+train and validation have the vocabularies and templates of training, train some templates more;
+test_columns has unseen column lists and vocabularies; test_templates unseen templates too.
+Use: `generate(SPLITS[0], seed=0, examples=40_000, seen=set())`.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class Split:
 
 
 SPLITS = (
-    Split("train", False, Style.SEEN, PER_SET, 93),
+    Split("train", False, Style.TRAINING, PER_SET, 93),
     Split("validation", False, Style.SEEN, 2, 1),
     Split("test_columns", True, Style.SEEN, 2, 3),
     Split("test_templates", True, Style.UNSEEN, 2, 3),

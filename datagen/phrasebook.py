@@ -1,7 +1,7 @@
 """Owns reading `phrases/*.txt` and expanding templates. Knows no columns or queries.
 
-A section `[name]` lists templates; `!` marks one kept for testing; `{slot}` is filled by the caller or
-by the section of that name; `(a|b)` picks a spelling.
+A section `[name]` lists templates; `!` marks one kept for testing, `+` one that only training has;
+`{slot}` is filled by the caller or by the section of that name; `(a|b)` picks a spelling.
 Use: `Phrasebook(rng, Style.SEEN).say("agg_frame", agg="p95 latency", M="")`.
 """
 
@@ -11,6 +11,7 @@ from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 FOLDER = Path(__file__).parent / "phrases"
 _CHOICE = re.compile(r"\(([^()]*\|[^()]*)\)")
@@ -19,23 +20,33 @@ UNSEEN_PART_SHARE = 0.5
 
 
 class Style(Enum):
-    """Which templates may be used: those of training, or unseen ones."""
+    """Which templates may be used: all of training, those that tests share with it, or unseen ones."""
 
+    TRAINING = "training"
     SEEN = "seen"
     UNSEEN = "unseen"
 
 
+class Section(NamedTuple):
+    """The templates of one section: of training and tests, of tests only, of training only."""
+
+    seen: tuple[str, ...]
+    unseen: tuple[str, ...]
+    training: tuple[str, ...]
+
+
 @lru_cache(maxsize=1)
-def templates() -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Section → (templates of training, templates kept for testing)."""
-    found: dict[str, tuple[list[str], list[str]]] = {}
+def templates() -> dict[str, Section]:
+    """Every section by its name."""
+    found: dict[str, dict[str, list[str]]] = {}
     for path in sorted(FOLDER.glob("*.txt")):
         for line in path.read_text(encoding="utf-8").splitlines():
             if line.startswith("[") and line.endswith("]"):
-                seen, unseen = found.setdefault(line[1:-1], ([], []))
+                section = found.setdefault(line[1:-1], {"": [], "!": [], "+": []})
             elif line and not line.startswith("#"):
-                (unseen if line.startswith("!") else seen).append(line.removeprefix("!"))
-    return {name: (tuple(seen), tuple(unseen)) for name, (seen, unseen) in found.items()}
+                mark = line[0] if line[0] in "!+" else ""
+                section[mark].append(line.removeprefix(mark))
+    return {name: Section(tuple(s[""]), tuple(s["!"]), tuple(s["+"])) for name, s in found.items()}
 
 
 @dataclass
@@ -48,13 +59,14 @@ class Phrasebook:
 
     def say(self, section: str, **slots: str) -> str:
         """A phrase of the section, its slots filled."""
-        seen, unseen = templates()[section]
-        pool, start = seen, 0
+        seen, unseen, training = templates()[section]
+        pool, start = (seen + training if self.style is Style.TRAINING else seen), 0
         wants_unseen = section.endswith("_frame") or self.rng.random() < UNSEEN_PART_SHARE
         if self.style is Style.UNSEEN and unseen and wants_unseen:
             pool, start = unseen, len(seen)
         index = self.rng.randrange(len(pool))
-        self.used.append(f"{section}/{start + index}{'!' if start else ''}")
+        mark = "!" if start else "+" if index >= len(seen) else ""
+        self.used.append(f"{section}/{start + index}{mark}")
         return self._fill(self._choose(pool[index]), slots)
 
     def _choose(self, text: str) -> str:
