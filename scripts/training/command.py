@@ -19,13 +19,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from tokenizers import Tokenizer
 
 from honeycomb.prompt import build_prompt
+from scripts.checkpoint.awq_search_file import load_search_result
+from scripts.checkpoint.download import sha256
+from scripts.checkpoint.errors import CheckpointError
 from scripts.training.adapter_file import load_adapter
+from scripts.training.allocator import keep_freed_memory
 from scripts.training.errors import AdapterError
 from scripts.training.model import LoraLlama
 from scripts.training.packing import Example, Packs, TokenizedExample, read_examples, tokenize
 from scripts.training.record import RunRecord, describe_data
 from scripts.training.trainer import Trainer, TrainSettings
-from scripts.training.workers import keep_freed_memory
 
 END_TOKEN = "<|im_end|>"
 app = typer.Typer(add_completion=False)
@@ -51,6 +54,10 @@ def train(
     dtype: Annotated[str, typer.Option(help="float32, or bfloat16 where the hardware has it")] = "float32",
     workers: Annotated[int | None, typer.Option(min=1, help="threads; default: one a core, or 1")] = None,
     init: Annotated[Path | None, typer.Option(help="start from this adapter")] = None,
+    search: Annotated[
+        Path | None,
+        typer.Option(help="train the four-bit weights that this result of scripts/quantize_awq makes"),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint in --output")] = False,
 ) -> None:
     """Train a LoRA adapter of all linear layers; loss on the answers only."""
@@ -69,6 +76,8 @@ def train(
         model.initialize(seed)
         if init is not None:
             load_adapter(model, init)
+        if search is not None:
+            model.round_weights(load_search_result(search))
         train_packs, described = _read(data / "train.jsonl", base, limit, max_tokens)
         held_out, _ = _read(data / "validation.jsonl", base, validation, max_tokens)
         output.mkdir(parents=True, exist_ok=True)
@@ -78,10 +87,11 @@ def train(
             "device": device,
             "dtype": dtype,
             "init": init and init.name,
+            "search": search and f"sha256:{sha256(search)}",
         }
         record = _record(output, choices, described, resume)
         _run(model, train_packs, held_out, output, settings, record, resume)
-    except (AdapterError, OSError, typer.BadParameter) as error:
+    except (AdapterError, CheckpointError, OSError, typer.BadParameter) as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from error
 

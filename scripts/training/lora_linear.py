@@ -2,9 +2,10 @@
 
 Owns: the one autograd function that most of the training time is spent in. A fused layer (q, k, v
 in one matrix) has one LoRA pair per part. The product of A and B is merged into a copy of the weight
-once a step, so that forward and the gradient of the input cost one matmul each. A and B, their
-gradients and the sum are fp32; the copy has the dtype of the arithmetic. Gradients of A and B
-are added to buffers of the layer's own. Knows nothing of attention.
+once a step, rounded if that is wanted, so that forward and the gradient of the input cost one matmul
+each. A and B, their gradients and the sum are fp32; the copy has the dtype of the arithmetic.
+Gradients of A and B pass rounding as if it were not there and are added to buffers of the layer's
+own. Knows nothing of attention.
 
     layer = LoraLinear(weight, {"q_proj": 576, "k_proj": 192}, rank=24, scaling=2.0)
     y = layer(x, anchor)   # anchor: any tensor that requires grad
@@ -22,6 +23,7 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from scripts.training.flat import FlatBuffer
+from scripts.training.rounding import LayerRounding
 
 
 class LoraLinear:
@@ -31,6 +33,8 @@ class LoraLinear:
         weight: [out, in] fp32, frozen; the rows of all parts in order.
         parts: name and number of rows of each part.
         dtype: of x and y.
+
+    `rounding` has what rounds the merged weight of a part; a part without an entry is not rounded.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class LoraLinear:
         self.rank = rank
         self.scaling = scaling
         self.merged = weight.to(dtype, copy=True)
+        self.rounding: dict[str, LayerRounding] = {}
         self.lora_a: dict[str, Tensor] = {}
         self.lora_b: dict[str, Tensor] = {}
         self.grad_a: dict[str, Tensor] = {}
@@ -71,10 +76,11 @@ class LoraLinear:
         return torch.split(fused, list(self.parts.values()), dim=dim)
 
     def refresh(self) -> None:
-        """Merge again. Call after A or B changed."""
+        """Merge and round again. Call after A, B or `rounding` changed."""
         pairs = zip(self.parts, self._rows(self.merged, 0), self._rows(self.weight, 0), strict=True)
         for name, merged, weight in pairs:
-            merged.copy_(torch.addmm(weight, self.lora_b[name], self.lora_a[name], alpha=self.scaling))
+            exact = torch.addmm(weight, self.lora_b[name], self.lora_a[name], alpha=self.scaling)
+            merged.copy_(self.rounding[name](exact) if name in self.rounding else exact)
 
     def __call__(self, x: Tensor, anchor: Tensor) -> Tensor:
         """x: [T, in] → [T, out]. `anchor` makes autograd record layers whose x needs no gradient."""

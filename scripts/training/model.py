@@ -25,10 +25,12 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
+from scripts.checkpoint.awq_search_result import AwqSearchResult
 from scripts.training.attention import Rotary, pack_attention
 from scripts.training.flat import FlatBuffer
 from scripts.training.lora_linear import LoraLinear
 from scripts.training.packing import Pack
+from scripts.training.rounding import layer_rounding
 
 HEAD_CHUNK = 128  # rows of logits alive at once
 
@@ -182,6 +184,12 @@ class LoraLlama:
                 tensor.copy_(torch.empty(tensor.shape).uniform_(-bound, bound, generator=generator))
             else:
                 tensor.zero_()
+        self.refresh()
+
+    def round_weights(self, search: AwqSearchResult) -> None:
+        """From now on compute with the four-bit weights that this search result makes of the merged ones."""
+        for name, linear, part in self._named_parts():
+            linear.rounding[part] = layer_rounding(search, name).to(self.embedding.device)
         self.refresh()
 
     def replica(self) -> LoraLlama:

@@ -16,6 +16,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 from scripts.training.adapter_file import save_adapter
+from scripts.training.allocator import release_freed_memory
 from scripts.training.errors import AdapterError
 from scripts.training.model import LoraLlama
 from scripts.training.optimizer import AdamW, learning_rate
@@ -25,6 +26,7 @@ from scripts.training.stream import PackStream
 from scripts.training.workers import Workers
 
 STATE = "state.safetensors"
+RELEASE_EVERY = 10  # steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,8 @@ class Trainer:
         workers.refresh()
         record = self.record
         record.steps += 1
+        if record.steps % RELEASE_EVERY == 0:
+            release_freed_memory()
         record.samples += sum(p.num_branches for p in batch)
         record.epoch, record.offset = self.stream.epoch, self.stream.offset
         self._recent.append(loss)

@@ -9,8 +9,6 @@ every matmul, so a core that other programs use slows only itself. Knows nothing
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
@@ -21,19 +19,6 @@ from torch import Tensor
 
 from scripts.training.model import LoraLlama
 from scripts.training.packing import Pack
-
-_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
-
-
-def keep_freed_memory() -> None:
-    """Tell glibc to reuse activations' memory instead of returning it: page faults cost more."""
-    if not sys.platform.startswith("linux"):
-        return
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_MAX, 0)
-        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-        libc.mallopt(_M_ARENA_MAX, 1)
 
 
 class Workers:

@@ -16,11 +16,11 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from scripts.checkpoint.awq_checkpoint import AwqCheckpoint
 from scripts.checkpoint.awq_format import PackedWeight, dequantize
-from scripts.checkpoint.awq_search_file import load_search_result
-from scripts.checkpoint.awq_search_result import AwqSearchResult
+from scripts.checkpoint.awq_search_file import load_search_result, save_search_result
+from scripts.checkpoint.awq_search_result import AwqSearchResult, ScaleGroup
 from scripts.checkpoint.gguf_source import GgufCheckpoint
 from scripts.checkpoint.safetensors_io import SafetensorsCheckpoint, write_safetensors
-from scripts.checkpoint.tensors import Checkpoint
+from scripts.checkpoint.tensors import Checkpoint, Fingerprinted
 from scripts.checkpoint.tokenizer_files import generation_config, tokenizer_json
 
 ROOT = Path(__file__).parents[2]
@@ -100,6 +100,35 @@ def test_search_beats_plain_rounding_and_its_result_rebuilds_the_same_weights(
     assert "top_p" not in generation
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert config["quantization_config"]["group_size"] == 32
+
+
+def test_an_earlier_result_is_used_for_an_adapter_that_was_trained_with_it(
+    model: Path, tmp_path: Path
+) -> None:
+    norm, qkv = "model.layers.0.input_layernorm", tuple(f"model.layers.0.self_attn.{n}_proj" for n in "qkv")
+    size = SafetensorsCheckpoint(model).specs()[f"{norm}.weight"].shape[0]
+    scales = np.linspace(0.5, 2, size).astype(np.float16)
+    earlier = AwqSearchResult(32, [ScaleGroup(norm, qkv, scales)], fingerprint="sha256:of-another")
+    save_search_result(tmp_path / "earlier", earlier)
+    command = [sys.executable, str(ROOT / "scripts/quantize_awq"), str(model), str(tmp_path / "out")]
+    command += ["--reuse-search", str(tmp_path / "earlier"), "--save-search", str(tmp_path / "stamped")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert result.returncode == 0, result.stderr
+    stamped = load_search_result(tmp_path / "stamped")
+    assert stamped.fingerprint == Fingerprinted(SafetensorsCheckpoint(model)).fingerprint()
+    np.testing.assert_array_equal(stamped.scale_groups[0].scales, scales)
+    found = SafetensorsCheckpoint(tmp_path / "out")
+    wanted = AwqCheckpoint(SafetensorsCheckpoint(model), stamped)
+    for name in wanted.specs():
+        np.testing.assert_array_equal(found.load(name), wanted.load(name).astype(found.load(name).dtype))
+
+
+def test_neither_texts_nor_an_earlier_result_is_refused(model: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "scripts/quantize_awq"), str(model), str(tmp_path / "out")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert result.returncode == 2
+    assert "--calibration" in result.stderr
+    assert "--reuse-search" in result.stderr
 
 
 def test_too_little_calibration_is_refused(model: Path, tmp_path: Path) -> None:
