@@ -1,7 +1,9 @@
 """What a model pass costs, by the tokens in it, beside the least that it could cost.
 
 Owns: timing passes of our own model at a context of 400 tokens, a fitted line a + b·M, prefill, the
-memory bandwidth of the machine and the bytes that a pass must read. Knows nothing of requests.
+memory bandwidth of the machine and the bytes that a pass must read. As under a grammar, each row has the
+logits of a few allowed tokens; what a row over the whole vocabulary adds is `head_ms`. Knows nothing of
+requests.
 
     python -m scripts.benchmark.passes weights/honeycomb-nlq
 """
@@ -27,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONTEXT = 400
 PREFILL = 600
 TOKENS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+ALLOWED = 16  # tokens that a row may choose from: three rows of four have fewer (serving/paged/head.py)
 BLOCK_SIZE = 16
 BANDWIDTH_BYTES = 512 * 2**20  # well over any cache
 
@@ -51,11 +54,13 @@ def measure(weights: Path, repeats: int) -> dict[str, Any]:
     model.run(PREFILL, PREFILL)  # touches the cache's memory
     samples: dict[int, list[float]] = {tokens: [] for tokens in TOKENS}
     prefills: list[float] = []
+    heads: list[float] = []
     for i in range(repeats):
         for tokens in TOKENS:
-            samples[tokens].append(_seconds(partial(model.run, tokens, CONTEXT, logits=tokens)))
+            samples[tokens].append(_seconds(partial(model.run, tokens, CONTEXT)))
+        heads.append(_seconds(model.run_head))
         if i < max(3, repeats // 3):
-            prefills.append(_seconds(partial(model.run, PREFILL, PREFILL, logits=1)))
+            prefills.append(_seconds(partial(model.run, PREFILL, PREFILL)))
     costs = {tokens: 1000 * median(found) for tokens, found in samples.items()}
     fixed, each = fit_line(costs)
     return {
@@ -63,13 +68,14 @@ def measure(weights: Path, repeats: int) -> dict[str, Any]:
         "context": CONTEXT,
         "ms_by_tokens": {str(tokens): round(ms, 3) for tokens, ms in costs.items()},
         "fit": {"a_ms": round(fixed, 3), "b_ms": round(each, 4)},
+        "head_ms": round(1000 * median(heads), 3),
         "prefill_600_ms": round(1000 * median(prefills), 1),
         **floor(weights),
     }
 
 
 def floor(weights: Path) -> dict[str, float]:
-    """Reading every weight once from memory: no pass of any size is faster."""
+    """Reading every layer's weights once from memory: no pass of any size is faster."""
     bandwidth = memory_bandwidth()
     size = bytes_per_pass(weights)
     return {
@@ -88,11 +94,9 @@ def fit_line(costs: dict[int, float]) -> tuple[float, float]:
 
 
 def bytes_per_pass(weights: Path) -> int:
-    """All tensors; a tied embedding is read once, as the head."""
+    """All tensors but embedding and head, of which a pass reads some rows."""
     with safe_open(weights / "model.safetensors", framework="pt") as tensors:
-        names = list(tensors.keys())
-        is_tied = "lm_head.weight" not in names
-        read = [n for n in names if is_tied or "embed_tokens" not in n]
+        read = [n for n in tensors.keys() if "embed_tokens" not in n and "lm_head" not in n]  # noqa: SIM118
         return sum(tensors.get_tensor(n).nbytes for n in read)
 
 
@@ -115,14 +119,18 @@ class ModelPasses:
         self._kv_caches = self._model.allocate_kv_caches(self._num_blocks, BLOCK_SIZE)
         for cache in self._kv_caches:
             cache.zero_()
+        self._allowed = torch.arange(
+            0, self._model.config.vocab_size, self._model.config.vocab_size // ALLOWED
+        )
+        self._allowed = self._allowed[:ALLOWED].to(torch.int32)
 
     @property
     def kernels_name(self) -> str:
         """Which kernels computed."""
         return str(self._model.kernels_name)
 
-    def run(self, num_tokens: int, context: int, logits: int = 1) -> None:
-        """One request's pass over its last tokens, the context's others cached; logits of the last rows."""
+    def run(self, num_tokens: int, context: int) -> None:
+        """One request's pass over its last tokens, the context's others cached; logits as after a grammar."""
         positions = torch.arange(context - num_tokens, context, dtype=torch.int32)
         metadata = self._metadata(
             query_start=torch.tensor([0, num_tokens], dtype=torch.int32),
@@ -132,7 +140,12 @@ class ModelPasses:
         )
         ids = 5 + positions % (self._model.config.vocab_size - 5)
         hidden = self._model.forward(ids, positions, self._kv_caches, metadata)
-        self._model.compute_logits(hidden[-logits:])
+        if num_tokens < context:
+            self._model.compute_logits(hidden, self._allowed)
+
+    def run_head(self) -> None:
+        """The logits of a row that may choose from the whole vocabulary."""
+        self._model.compute_logits(torch.ones(1, self._model.config.hidden_size))
 
 
 def _seconds(function: Callable[[], object]) -> float:

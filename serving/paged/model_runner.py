@@ -18,6 +18,7 @@ from torch import Tensor
 
 from serving.layers.attention import AttentionMetadata
 from serving.models.llama import LlamaForCausalLM
+from serving.paged.head import Head
 from serving.paged.sampler import RunnerOutput, Sampler
 from serving.paged.scheduler import ScheduledRequest, SchedulerOutput
 
@@ -88,28 +89,27 @@ class ModelRunner:
         self._block_size = block_size
         self._device = device
         self._kv_caches = model.allocate_kv_caches(num_blocks, block_size)
+        self._head = Head(model.compute_logits, vocab_size=model.config.vocab_size)
         self._sampler = Sampler(vocab_size=model.config.vocab_size)
 
     def execute(self, output: SchedulerOutput) -> RunnerOutput:
         """Compute a step; the KV of its tokens is in the cache afterwards."""
         batch = build_batch(output.scheduled, self._block_size)
         with torch.inference_mode():
-            logits = self._logits(batch)
-        return self._sampler.sample(logits, output.scheduled)
+            hidden = self._forward(batch)
+            rows = self._head.logits(hidden[self._tensor(batch.logit_rows)], output.scheduled)
+        return self._sampler.sample(rows, output.scheduled)
 
-    def _logits(self, batch: Batch) -> Tensor | None:
+    def _forward(self, batch: Batch) -> Tensor:
         metadata = AttentionMetadata(
             query_start=self._tensor(batch.query_start),
             context_lens=self._tensor(batch.context_lens),
             block_tables=self._tensor(batch.block_tables),
             slot_mapping=self._tensor(batch.slot_mapping),
         )
-        hidden = self._model.forward(
+        return self._model.forward(
             self._tensor(batch.input_ids), self._tensor(batch.positions), self._kv_caches, metadata
         )
-        if not batch.logit_rows.size:
-            return None
-        return self._model.compute_logits(hidden[self._tensor(batch.logit_rows)])
 
     def _tensor(self, array: Ints) -> Tensor:
         return torch.from_numpy(array).to(self._device)

@@ -14,25 +14,25 @@ is valid too, otherwise the rest is thrown away. Drafts are not weighed: they ar
   Moreover the sample is drawn from (seed, place in the output) alone, so that the same seed gives the
   same text whatever the drafts, the batch and the preemptions were.
 
-    output = Sampler(vocab_size=49152).sample(logits, scheduled_requests)
+    output = Sampler(vocab_size=49152).sample(rows, scheduled_requests)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from serving.errors import GrammarError, ServingError
+from serving.paged.head import RowLogits
 from serving.paged.request import Grammar, Request
 from serving.paged.scheduler import ScheduledRequest
 from serving.types import SamplingParams
 
 Row = NDArray[np.float32]  # [vocab]
-Rows = NDArray[np.float32]  # [rows, vocab]
+_DEAD_END = "the grammar allows no token here, not even the end; it has a dead end"
 MIN_TEMPERATURE = 1e-30  # what float32 can still divide by; greedy long before
 
 
@@ -58,10 +58,9 @@ class Sampler:
         self._vocab_size = vocab_size
         self._bitmask = np.zeros(-(-vocab_size // 32), dtype=np.int32)
 
-    def sample(self, logits: Tensor | None, scheduled: Iterable[ScheduledRequest]) -> RunnerOutput:
-        """logits: [rows, vocab] float32; a row a sampling request, and one more for each of its drafts."""
+    def sample(self, rows: Sequence[RowLogits], scheduled: Iterable[ScheduledRequest]) -> RunnerOutput:
+        """rows: one a sampling request, and one more for each of its drafts."""
         output = RunnerOutput([])
-        rows = np.empty((0, self._vocab_size), np.float32) if logits is None else logits.cpu().numpy()
         row = 0
         for item in scheduled:
             token_ids: list[int] = []
@@ -75,7 +74,7 @@ class Sampler:
             output.sampled_token_ids.append(token_ids)
         return output
 
-    def _verify(self, item: ScheduledRequest, rows: Rows) -> list[int]:
+    def _verify(self, item: ScheduledRequest, rows: Sequence[RowLogits]) -> list[int]:
         request, drafts = item.request, item.draft_token_ids
         token_ids: list[int] = []
         for i, row in enumerate(rows):
@@ -87,18 +86,21 @@ class Sampler:
                 break
         return token_ids
 
-    def _choose(self, request: Request, position: int, row: Row) -> int:
+    def _choose(self, request: Request, position: int, row: RowLogits) -> int:
         """The token of one row, consumed by the grammar. `position` is its place in the output."""
-        grammar, sampling = request.grammar, request.sampling
-        if sampling.temperature == 0.0:
-            token_id = int(row.argmax())  # the first of equals; 10 times as fast as torch's
+        grammar, logits = request.grammar, row.logits
+        if row.token_ids is not None:
+            if not row.token_ids.size:
+                raise GrammarError(_DEAD_END)
+            token_id = int(row.token_ids[_pick(request, position, logits)])
+        elif request.sampling.temperature == 0.0:
+            token_id = int(logits.argmax())  # the first of equals; 10 times as fast as torch's
             # Where the grammar accepts the best of all tokens, that is the best of those it allows.
             if grammar is None or grammar.accept([token_id]):
                 return token_id
-            token_id = int(self._masked(row, grammar).argmax())
+            token_id = int(self._masked(logits, grammar).argmax())
         else:
-            allowed = row if grammar is None else self._masked(row, grammar)
-            token_id = draw(target_weights(allowed, sampling), request.seed, position)
+            token_id = _pick(request, position, logits if grammar is None else self._masked(logits, grammar))
         if grammar is not None:
             accepted = grammar.accept([token_id])
             assert accepted == 1, "the grammar refuses a token that its mask allows"
@@ -108,9 +110,16 @@ class Sampler:
         grammar.fill_bitmask(self._bitmask)
         bits = np.unpackbits(self._bitmask.view(np.uint8), bitorder="little")[: self._vocab_size]
         if not bits.any():
-            raise GrammarError("the grammar allows no token here, not even the end; it has a dead end")
+            raise GrammarError(_DEAD_END)
         masked: Row = np.where(bits.view(np.bool_), row, np.float32(-np.inf))
         return masked
+
+
+def _pick(request: Request, position: int, logits: Row) -> int:
+    """The place of the chosen token among these logits."""
+    if request.sampling.temperature == 0.0:
+        return int(logits.argmax())
+    return draw(target_weights(logits, request.sampling), request.seed, position)
 
 
 def target_weights(logits: Row, sampling: SamplingParams) -> Row:

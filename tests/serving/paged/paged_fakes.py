@@ -113,8 +113,10 @@ class HistoryModel:
             hidden += [seed_of(history[: place + 1]) for place in places]
         return torch.tensor(hidden)[:, None]
 
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return torch.from_numpy(np.stack([logits_of(h, self.config.vocab_size) for h in hidden.flatten()]))
+    def compute_logits(self, hidden: torch.Tensor, token_ids: torch.Tensor | None = None) -> torch.Tensor:
+        rows = [logits_of(h, self.config.vocab_size) for h in hidden.flatten()]
+        logits = torch.from_numpy(np.stack(rows))
+        return logits if token_ids is None else logits[:, token_ids]
 
 
 def seed_of(history: Sequence[int]) -> int:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.errors import GrammarError
+from serving.paged.head import RowLogits
 from serving.paged.request import Request
 from serving.paged.sampler import Sampler, draw, target_weights
 from serving.paged.scheduler import ScheduledRequest
@@ -55,8 +56,12 @@ def make_item(sampling: SamplingParams, drafts: list[int], grammar=None, seed: i
     return ScheduledRequest(request, start=0, num_tokens=3, draft_token_ids=drafts)
 
 
+def rows_of(logits: torch.Tensor) -> list[RowLogits]:
+    return [RowLogits(row) for row in logits.numpy()]
+
+
 def sample(logits: torch.Tensor, *items: ScheduledRequest) -> list[list[int]]:
-    output = Sampler(vocab_size=VOCAB).sample(logits, items)
+    output = Sampler(vocab_size=VOCAB).sample(rows_of(logits), items)
     assert not output.failures
     return output.sampled_token_ids
 
@@ -97,7 +102,7 @@ def test_rows_belong_to_the_requests_in_order():
 def test_a_step_without_rows_samples_nothing():
     item = make_item(GREEDY, [])
     item.num_tokens = 1
-    assert Sampler(vocab_size=VOCAB).sample(None, [item]).sampled_token_ids == [[]]
+    assert Sampler(vocab_size=VOCAB).sample([], [item]).sampled_token_ids == [[]]
 
 
 def test_the_grammar_forbids_and_consumes_exactly_what_is_chosen():
@@ -116,7 +121,7 @@ def test_nothing_follows_a_complete_grammar():
 def test_a_dead_end_fails_its_own_request_only():
     bad, good = make_item(GREEDY, [], WordGrammar([set()])), make_item(GREEDY, [])
     good.request.request_id = "b"
-    output = Sampler(vocab_size=VOCAB).sample(favouring(1, 2), [bad, good])
+    output = Sampler(vocab_size=VOCAB).sample(rows_of(favouring(1, 2)), [bad, good])
     assert output.sampled_token_ids == [[], [2]]
     assert isinstance(output.failures["a"], GrammarError)
 
@@ -176,7 +181,7 @@ def test_speculation_keeps_the_target_distribution(draft):
     sampler = Sampler(vocab_size=8)
     for seed in range(8_000):
         item = make_item(sampling, [] if draft is None else [draft], seed=seed)
-        [tokens] = sampler.sample(logits[: 1 if draft is None else 2], [item]).sampled_token_ids
+        [tokens] = sampler.sample(rows_of(logits[: 1 if draft is None else 2]), [item]).sampled_token_ids
         counts[tokens[0]] += 1
         accepted += len(tokens) - 1
     assert counts[probs == 0].sum() == 0
@@ -193,7 +198,7 @@ def test_bonus_and_recovered_tokens_follow_their_own_rows():
     counts = np.zeros((4, 4))
     for seed in range(8_000):
         item = make_item(sampling, [seed % 4], seed=seed)
-        [tokens] = sampler.sample(logits, [item]).sampled_token_ids
+        [tokens] = sampler.sample(rows_of(logits), [item]).sampled_token_ids
         if len(tokens) == 2:
             counts[tokens[0], tokens[1]] += 1
     assert chi_square(counts.ravel(), np.full(16, 1 / 16)) < 37.7  # p = 0.001 at 15

@@ -1,0 +1,127 @@
+"""The logits that are left out change no token, and are left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_sampler import WordGrammar, make_item
+
+from serving.errors import GrammarError
+from serving.paged.head import MOST_ALLOWED, Head, RowLogits
+from serving.paged.sampler import Sampler
+from serving.types import SamplingParams
+
+VOCAB = 3 * MOST_ALLOWED + 5  # not a multiple of 32
+WEIGHT = torch.randn(VOCAB, 16, generator=torch.manual_seed(0)).round(decimals=1)  # with ties
+GREEDY = SamplingParams()
+
+
+class Model:
+    """A head that notes what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []  # rows, tokens
+
+    def compute_logits(self, hidden: torch.Tensor, token_ids: torch.Tensor | None) -> torch.Tensor:
+        weight = WEIGHT if token_ids is None else WEIGHT[token_ids]
+        self.asked.append((len(hidden), len(weight)))
+        return (hidden[:, None, :] * weight).sum(2)  # a sum of its own for each: nothing depends on company
+
+
+def choose(model: Model, hidden: torch.Tensor, *items) -> list[list[int]]:
+    rows = Head(model.compute_logits, vocab_size=VOCAB).logits(hidden, items)
+    output = Sampler(vocab_size=VOCAB).sample(rows, items)
+    assert not output.failures
+    return output.sampled_token_ids
+
+
+some_tokens = st.one_of(
+    st.sets(st.integers(0, VOCAB - 1), min_size=1, max_size=6),
+    st.integers(1, VOCAB).map(lambda n: set(range(VOCAB - n, VOCAB))),
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(some_tokens, min_size=5, max_size=5), st.data())
+def test_tokens_are_those_of_all_logits(allowed: list[set[int]], data: st.DataObject) -> None:
+    sampling = SamplingParams(temperature=data.draw(st.sampled_from([0.0, 0.0, 1.0])), top_p=0.9)
+    seed = data.draw(st.integers(0, 1000))
+    hidden = torch.randn(5, 16, generator=torch.manual_seed(seed))
+    everything = [RowLogits(row) for row in Model().compute_logits(hidden, None).numpy()]
+    count = data.draw(st.integers(0, 4))
+    # What plain decoding says, changed in places.
+    plain = make_item(sampling, [], WordGrammar(allowed), seed)
+    drafts: list[int] = []
+    for i in range(count):
+        plain.request.token_ids, plain.num_tokens = [1, 2, 3, *drafts], 3 + len(drafts)
+        [[token]] = Sampler(vocab_size=VOCAB).sample(everything[i : i + 1], [plain]).sampled_token_ids
+        drafts.append(token)
+    if drafts and data.draw(st.booleans()):
+        drafts[data.draw(st.integers(0, count - 1))] = data.draw(st.integers(0, VOCAB - 1))
+    expected_item, item = (make_item(sampling, drafts, WordGrammar(allowed), seed) for _ in range(2))
+    expected = Sampler(vocab_size=VOCAB).sample(everything[: count + 1], [expected_item]).sampled_token_ids
+    assert choose(Model(), hidden[: count + 1], item) == expected
+    assert item.request.grammar.consumed == expected[0]
+
+
+def test_where_one_token_is_allowed_nothing_is_computed() -> None:
+    model = Model()
+    item = make_item(GREEDY, [7, 9], WordGrammar([{7}, {9}, {4}, {1}]))
+    assert choose(model, torch.randn(3, 16), item) == [[7, 9, 4]]
+    assert model.asked == []
+
+
+def test_few_tokens_are_computed_together_and_many_apart() -> None:
+    model = Model()
+    many = set(range(MOST_ALLOWED + 1))
+    free = make_item(GREEDY, [])
+    item = make_item(GREEDY, [3, 5], WordGrammar([{3, 4}, many, {4, 8, 9}, {1}]))
+    choose(model, torch.randn(4, 16), free, item)
+    assert model.asked == [(2, VOCAB), (2, 4)], "a row without a grammar, one with many; two with 3 4 8 9"
+
+
+def test_rows_behind_a_draft_that_is_refused_cost_nothing() -> None:
+    model = Model()
+    item = make_item(GREEDY, [6, 5, 5], WordGrammar([{3, 4}, {5, 6}, {5, 6}, {1}]))
+    [tokens] = choose(model, torch.randn(4, 16), item)
+    assert len(tokens) == 1
+    assert model.asked == [(1, 2)]
+
+
+def test_following_drafts_leaves_the_grammar_where_it_was() -> None:
+    item = make_item(GREEDY, [3, 5], WordGrammar([{3, 4}, {5, 6}, {1}]))
+    Head(Model().compute_logits, vocab_size=VOCAB).logits(torch.randn(3, 16), [item])
+    assert item.request.grammar.consumed == []
+
+
+class Ambiguous(WordGrammar):
+    """Gives up at its second token, for good."""
+
+    broken = False
+
+    def accept(self, token_ids: list[int]) -> int:
+        if self.broken or self.consumed:
+            self.broken = True
+            raise GrammarError("too ambiguous")
+        return super().accept(token_ids)
+
+
+def test_a_grammar_that_gives_up_fails_its_own_request_only() -> None:
+    bad = make_item(GREEDY, [3, 5], Ambiguous([{3, 4}, {5, 6}, {1}]))
+    good = make_item(GREEDY, [], WordGrammar([{8}]))
+    good.request.request_id = "b"
+    hidden = torch.randn(4, 16)
+    rows = Head(Model().compute_logits, vocab_size=VOCAB).logits(hidden, [bad, good])
+    output = Sampler(vocab_size=VOCAB).sample(rows, [bad, good])
+    assert output.sampled_token_ids == [[], [8]]
+    assert output.failures["a"].args == ("too ambiguous",)
+
+
+def test_a_bitmask_with_the_highest_bit_is_read_whole() -> None:
+    """Bit 31 makes a word negative."""
+    every_word_end = set(range(31, VOCAB, 32))
+    item = make_item(GREEDY, [], WordGrammar([every_word_end]))
+    [row] = Head(Model().compute_logits, vocab_size=VOCAB).logits(torch.randn(1, 16), [item])
+    np.testing.assert_array_equal(row.token_ids, sorted(every_word_end))
