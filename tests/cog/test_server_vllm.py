@@ -31,8 +31,7 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Control:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, control: Control) -> Iterator[CogServer]:
-    if not (WEIGHTS / "profile.json").is_file():
-        pytest.skip(f"{WEIGHTS} is not a folder that the Predictor loads")
+    assert (WEIGHTS / "profile.json").is_file(), f"{WEIGHTS} is no folder that the Predictor loads"
     folder = tmp_path_factory.mktemp("server")
     lock = ROOT / "weights.lock"
     if WEIGHTS.name != "honeycomb-nlq":  # vLLM's CPU build needs others on some machines

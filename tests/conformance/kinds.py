@@ -104,35 +104,27 @@ def _transformers(folder: Path) -> Kind:
 
 
 def _paged(folder: Path) -> Kind:
-    _skip_without("serving.paged.engine")
     tokenizer = tiny_checkpoint(folder)
     return Kind(tokenizer, lambda: create_engine(limits("paged", folder)), model_dir=folder)
 
 
 def _paged_default(folder: Path) -> Kind:
-    _skip_without("serving.paged.engine")
     return _default_weights("paged")
 
 
 def _vllm(folder: Path) -> Kind:
-    _skip_without("vllm")
+    assert importlib.util.find_spec("vllm"), "this environment has no vLLM; scripts/test --vllm makes one"
     # bfloat16 sums depend on the batch. 59 of 62 queries were ours; 0.85 is four standard errors below.
     return _default_weights("vllm", same_share=0.9, agreement=0.85)
 
 
 def _default_weights(engine: str, *, same_share: float = 1.0, agreement: float | None = None) -> Kind:
-    if not (WEIGHTS / "model.safetensors").is_file():
-        pytest.skip(f"{WEIGHTS} is not built")
+    assert (WEIGHTS / "model.safetensors").is_file(), f"{WEIGHTS} is not built; scripts/build_weights does it"
 
     def start() -> Engine:
         return create_engine(limits(engine, WEIGHTS))
 
     return Kind(Tokenizer.from_dir(WEIGHTS), start, same_share, agreement=agreement)
-
-
-def _skip_without(module: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        pytest.skip(f"{module} is not there")
 
 
 KINDS: dict[str, Callable[[Path], Kind]] = {

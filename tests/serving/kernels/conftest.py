@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serving.kernels.base import Activations
-from serving.kernels.build import build_library
+from serving.kernels.build import build_library, find_compiler
 from serving.kernels.cpu import CpuKernels
 from serving.kernels.library import CpuLibrary
 from serving.kernels.reference import ReferenceKernels
@@ -15,9 +15,10 @@ BUILDS = {"native": (), "wide": ("-DHK_WIDE", "-O1")}
 
 @pytest.fixture(scope="session", params=BUILDS)
 def library_path(request):
-    path = build_library(BUILDS[request.param])
-    if path is None:
+    if find_compiler() is None:
         pytest.skip("no C++ compiler here: the torch kernels are all there is")
+    path = build_library(BUILDS[request.param])
+    assert path is not None, "the kernels do not compile"
     return path
 
 

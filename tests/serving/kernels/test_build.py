@@ -24,9 +24,10 @@ def sources(tmp_path, monkeypatch):
 
 def test_a_library_is_compiled_once_and_again_for_other_flags_or_sources(sources, tmp_path):
     cache = tmp_path / "cache"
-    first = build.build_library(cache=cache)
-    if first is None:
+    if build.find_compiler() is None:
         pytest.skip("no C++ compiler here")
+    first = build.build_library(cache=cache)
+    assert first is not None
     written = first.stat().st_mtime_ns
     assert build.build_library(cache=cache) == first
     assert first.stat().st_mtime_ns == written
