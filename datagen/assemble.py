@@ -1,15 +1,16 @@
 """Owns composing a dataset's column list from vocabularies. Knows no questions.
 
-Use: `assemble(rng, held_out=False)`. A set has at most one column for each role, so that what "errors"
-or "latency" mean can be told from the list; near-duplicates are there only to be told apart from the
-real ones.
+Use: `assemble(rng, held_out=False, mixed=False)`. A set has at most one column for each role, so that
+what "errors" or "latency" mean can be told from the list; near-duplicates are there only to be told apart
+from the real ones.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from random import Random
 
 from datagen.columns import Column, ColumnSet
+from datagen.instruments import NAME, mixed_core
 from datagen.names import STYLES, near_duplicate, random_prefix, restyle, ugly_name
 from datagen.vocabulary import CORE, entity_parts, vocabularies
 
@@ -33,14 +34,19 @@ _KEEP |= {
     "exception": 0.55,
 }
 _CORE_SHARES = (0.35, 0.45, 0.5, 0.55, 0.65, 0.75, 1.0)
+_MIXED_SHARE = 0.5
 _MIN_SIZE, _MAX_SIZE = 5, 80
 
 
-def assemble(rng: Random, *, held_out: bool) -> ColumnSet:
-    """A column list of 5–80 names; held out means that its domain is never seen in training."""
+def assemble(rng: Random, *, held_out: bool, mixed: bool) -> ColumnSet:
+    """A column list of 5–80 names.
+
+    Held out means that its domain is never seen in training; mixed, that its instrumentation may be made up.
+    """
     size = max(_MIN_SIZE, min(_MAX_SIZE, round(rng.lognormvariate(3.08, 0.48))))
-    core = _pick_core(rng, held_out)
-    chosen = _core_columns(rng, core, max(4, round(size * rng.choice(_CORE_SHARES))))
+    core = NAME if mixed and rng.random() < _MIXED_SHARE else _pick_core(rng, held_out)
+    columns = mixed_core(rng) if core == NAME else vocabularies()[core].columns
+    chosen = _core_columns(rng, columns, max(4, round(size * rng.choice(_CORE_SHARES))))
     used = [core]
     while len(chosen) < size:
         name, domain = _domain(rng, held_out, core)
@@ -60,9 +66,8 @@ def _pick_core(rng: Random, held_out: bool) -> str:
     return rng.choices(CORE, [_CORE_WEIGHTS[name] for name in CORE])[0]
 
 
-def _core_columns(rng: Random, core: str, wanted: int) -> list[Column]:
+def _core_columns(rng: Random, columns: Sequence[Column], wanted: int) -> list[Column]:
     """Mostly the columns that matter, then others of the same instrumentation."""
-    columns = vocabularies()[core].columns
     first = [c for c in columns if c.role and rng.random() < _KEEP.get(c.role, 0.5)]
     rng.shuffle(first)
     first.sort(key=lambda c: c.role not in {"duration", "error", "trace", "parent"})

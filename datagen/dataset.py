@@ -46,7 +46,7 @@ def generate(split: Split, *, seed: int, examples: int, seen: set[frozenset[str]
     while made < wanted:
         rng = Random(f"{seed}/{split.name}/{number}")
         number += 1
-        columns = assemble(rng, held_out=split.held_out)
+        columns = assemble(rng, held_out=split.held_out, mixed=split.style is Style.TRAINING)
         if frozenset(columns.names) in seen:
             continue
         seen.add(frozenset(columns.names))

@@ -14,6 +14,7 @@ from datagen.columns import Column
 
 FOLDER = Path(__file__).parent / "vocab"
 CORE = ("otel", "otel_new", "beeline", "plain", "camel", "seconds", "gateway")
+_OTHER_FILES = frozenset({"entities", "instruments"})
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Vocabulary:
     columns: tuple[Column, ...]
 
 
-def _column(line: str) -> Column:
+def column_of(line: str) -> Column:
+    """The column that a line of a vocabulary describes."""
     left, _, right = line.partition(" = ")
     name, kind, *rest = left.split()
     kind, _, detail = kind.partition(":")
@@ -57,9 +59,9 @@ def sections(path: Path) -> list[tuple[str, bool, list[str]]]:
 def vocabularies() -> dict[str, Vocabulary]:
     """All hand-written vocabularies by name."""
     return {
-        name: Vocabulary(name, held_out, tuple(_column(line) for line in lines))
+        name: Vocabulary(name, held_out, tuple(column_of(line) for line in lines))
         for path in sorted(FOLDER.glob("*.txt"))
-        if path.stem != "entities"
+        if path.stem not in _OTHER_FILES
         for name, held_out, lines in sections(path)
     }
 
@@ -73,5 +75,5 @@ def entity_parts(held_out: bool) -> tuple[tuple[str, ...], tuple[Column, ...]]:
         if name == "entities" and held == held_out:
             entities += [word for line in lines for word in line.split()]
         elif name == "attributes" and (held == held_out or not held):
-            attributes += [_column(line) for line in lines]
+            attributes += [column_of(line) for line in lines]
     return tuple(entities), tuple(attributes)

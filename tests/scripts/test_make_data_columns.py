@@ -6,6 +6,7 @@ import pytest
 
 from datagen.assemble import assemble
 from datagen.columns import Column, ColumnSet
+from datagen.instruments import instruments, mixed_core
 from datagen.phrasebook import Phrasebook, Style, templates
 from datagen.teller import Teller
 from datagen.values import parse_scalar
@@ -40,11 +41,11 @@ def test_a_phrase_means_the_best_match_if_it_is_the_only_one(phrase, names, mean
     assert columns(*names).resolve(phrase) == meant
 
 
-@pytest.mark.parametrize("held_out", [False, True])
-def test_every_mention_means_its_column(held_out: bool) -> None:
+@pytest.mark.parametrize(("held_out", "mixed"), [(False, False), (True, False), (False, True)])
+def test_every_mention_means_its_column(held_out: bool, mixed: bool) -> None:
     for seed in range(40):
         rng = Random(seed)
-        found = assemble(rng, held_out=held_out)
+        found = assemble(rng, held_out=held_out, mixed=mixed)
         teller = Teller(rng, found, Phrasebook(rng, Style.SEEN))
         for column in found.columns:
             phrase = teller.phrase(column)
@@ -53,10 +54,26 @@ def test_every_mention_means_its_column(held_out: bool) -> None:
 
 def test_a_list_has_one_column_for_each_role() -> None:
     for seed in range(60):
-        found = assemble(Random(seed), held_out=False).columns
+        found = assemble(Random(seed), held_out=False, mixed=seed % 2 == 0).columns
         roles = [column.role for column in found if column.role]
         assert len(roles) == len(set(roles))
         assert len(found) == len({column.name for column in found})
+
+
+def test_made_up_instrumentations_have_no_name_of_the_one_kept_for_tests() -> None:
+    every = vocabularies()
+    kept = {split_words(column.name) for column in every["gateway"].columns}
+    known = {split_words(c.name) for v in every.values() if not v.held_out for c in v.columns}
+    names = [name for pairs in instruments().names.values() for name, _ in pairs]
+    names += [column.name for column in instruments().others]
+    assert not {split_words(name) for name in names} & (kept - known)
+    assert set(instruments().names) == {c.role for c in every["otel"].columns if c.role and c.role != "span"}
+
+
+def test_a_made_up_instrumentation_keeps_the_roles_of_its_columns() -> None:
+    for seed in range(60):
+        roles = [column.role for column in mixed_core(Random(seed)) if column.role]
+        assert len(roles) == len(set(roles)) == len(instruments().names)
 
 
 @pytest.mark.parametrize(
