@@ -114,7 +114,7 @@ class ModelPasses:
         loader = importlib.import_module("serving.models.loader")
         base = importlib.import_module("serving.kernels.base")
         self._metadata = base.AttentionMetadata
-        self._model = loader.load_model(weights, activations=base.Activations.INT16)  # as the engine does
+        self._model = loader.load_model(weights, activations=base.Activations.BFLOAT16)  # as the engine does
         self._num_blocks = -(-max(CONTEXT, PREFILL) // BLOCK_SIZE)
         self._kv_caches = self._model.allocate_kv_caches(self._num_blocks, BLOCK_SIZE)
         for cache in self._kv_caches:

@@ -1,6 +1,6 @@
-"""Memory for weights in huge pages, where the system has them.
+"""Memory for weights, KV and activations in huge pages, where the system has them on request.
 
-Owns: slabs that tensors are cut from. A pass reads all weights once, 4 KiB pages would miss the address
+Owns: slabs that tensors are cut from. A pass reads all weights once: pages of 4 KiB would miss the address
 cache every 4 KiB. Nothing is ever given back before all tensors of a slab are gone.
 
     quants = Arena().empty((72, 64, 8), torch.int32)
@@ -30,16 +30,16 @@ class Arena:
         size = math.prod(shape) * dtype.itemsize
         needed = -(-size // _LINE) * _LINE + _LINE
         if self._used + needed > self._slab.numel():
-            self._slab = _map(max(_SLAB, needed))
+            self._slab = map_memory(max(_SLAB, needed))
             self._used = 0
         piece = self._slab[self._used : self._used + size]
         self._used += needed
         return piece.view(dtype).view(shape)
 
 
-def _map(size: int) -> Tensor:
-    """Pages are taken when they are first written."""
-    memory = mmap.mmap(-1, size)
+def map_memory(size: int) -> Tensor:
+    """Bytes, 0. Pages are taken when they are first written."""
+    memory = mmap.mmap(-1, max(1, size))
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)

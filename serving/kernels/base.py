@@ -23,6 +23,10 @@ class Activations(StrEnum):
 
     FLOAT32 = "float32"  # not at all
     INT16 = "int16"  # 16 bits, a scale for each row and group: faster on CPUs, exact sums
+    BFLOAT16 = "bfloat16"  # and weights too: fastest, where the CPU has tiles for it; INT16 elsewhere
+
+
+BFLOAT16_GROUPS = 64  # BFLOAT16 is INT16 for weights whose group size is not a multiple of it
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ctypes import byref
 import torch
 from torch import Tensor
 
-from serving.kernels.arena import Arena
+from serving.kernels.arena import Arena, map_memory
 from serving.kernels.base import (
     Activations,
     AttentionMetadata,
@@ -38,6 +38,8 @@ class CpuKernels:
 
     def __init__(self, library: CpuLibrary, activations: Activations = Activations.FLOAT32) -> None:
         self._library = library
+        if activations is Activations.BFLOAT16 and not library.has_bfloat16:
+            activations = Activations.INT16
         self._activations = activations
         self._arena = Arena()
 
@@ -114,7 +116,7 @@ class CpuKernels:
             kv_cache.shape[0],
             block_size,
             slot_mapping.data_ptr(),
-            byref(shape_struct(shape)),
+            byref(shape_struct(shape, self._activations)),
             rows,
         )
 
@@ -131,14 +133,14 @@ class CpuKernels:
             qkv.data_ptr(),
             kv_cache.data_ptr(),
             byref(batch_struct(metadata, rows, kv_cache.shape[0], block_size)),
-            byref(shape_struct(shape)),
+            byref(shape_struct(shape, self._activations)),
             out.data_ptr(),
         )
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> Tensor:
         shape = (num_blocks, 2, num_kv_heads, block_size * head_dim)
         count = num_blocks * 2 * num_kv_heads * block_size * head_dim
-        return torch.empty(count + _SLACK)[:count].view(shape)
+        return map_memory(4 * (count + _SLACK)).view(_FLOAT)[:count].view(shape)
 
     def place_table(self, table: Tensor) -> Tensor:
         return self._arena.empty(tuple(table.shape), table.dtype).copy_(table)

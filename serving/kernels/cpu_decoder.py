@@ -16,6 +16,7 @@ from operator import is_
 import torch
 from torch import Tensor
 
+from serving.kernels.arena import map_memory
 from serving.kernels.base import Activations, AttentionMetadata, DecoderLayerWeights, DecoderWeights
 from serving.kernels.checks import check_metadata, check_tensor, require
 from serving.kernels.library import CpuLibrary
@@ -62,7 +63,7 @@ class CpuDecoderPlan:
             (CLayer * len(layers))(*layers),
             len(layers),
             weights.final_norm.data_ptr(),
-            shape_struct(weights.attention),
+            shape_struct(weights.attention, activations),
             weights.hidden_size,
             weights.intermediate_size,
             weights.rms_norm_eps,
@@ -114,7 +115,7 @@ class CpuDecoderPlan:
     def _room(self, rows: int) -> Tensor:
         floats = self._library.workspace_floats(self._decoder, rows)
         if floats > self._workspace.numel():
-            self._workspace = torch.empty(floats)
+            self._workspace = map_memory(4 * floats).view(torch.float32)
         return self._workspace
 
 

@@ -48,6 +48,7 @@ class CpuLibrary:
         self.num_threads = num_threads
         self.vector_width = int(self._library.hk_vector_width())
         self.has_tiles = bool(self._library.hk_has_tiles())
+        self.has_bfloat16 = bool(self._library.hk_has_bfloat16())
         self._pool = c_void_p(self._library.hk_pool_create(c_int32(num_threads)))
         weakref.finalize(self, self._library.hk_pool_destroy, self._pool)
 

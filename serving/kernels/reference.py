@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from serving.kernels.base import (
+    BFLOAT16_GROUPS,
     Activations,
     AttentionMetadata,
     AttentionShape,
@@ -134,9 +135,12 @@ class ReferenceKernels:
         )
 
     def awq_gemm(self, x: Tensor, weight: AwqWeight, out: Tensor) -> None:
-        tensors = AwqTensors(weight.quants, weight.zeros, weight.scales, weight.group_size)
-        inputs = round_inputs(x, weight.group_size) if self._activations is Activations.INT16 else x
-        out.copy_(inputs @ dequantize_awq(tensors))
+        matrix = dequantize_awq(AwqTensors(weight.quants, weight.zeros, weight.scales, weight.group_size))
+        if self._activations is Activations.BFLOAT16 and weight.group_size % BFLOAT16_GROUPS == 0:
+            x, matrix = x.bfloat16().float(), matrix.bfloat16().float()
+        elif self._activations is not Activations.FLOAT32:
+            x = round_inputs(x, weight.group_size)
+        out.copy_(x @ matrix)
 
     def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor, rows: Tensor | None = None) -> None:
         chosen = weight if rows is None else weight[rows.long()]

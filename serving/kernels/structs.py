@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from serving.kernels.base import (
+    BFLOAT16_GROUPS,
     Activations,
     AttentionMetadata,
     AttentionShape,
@@ -24,13 +25,20 @@ from serving.kernels.base import (
 )
 
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+_INPUTS = {Activations.FLOAT32: 0, Activations.INT16: 1, Activations.BFLOAT16: 2}  # Inputs
 _MAX_PARTS = 3
 
 
 class CShape(Structure):
     """AttentionShape"""
 
-    _fields_ = (("heads", c_int32), ("kv_heads", c_int32), ("head_dim", c_int32), ("window", c_int32))
+    _fields_ = (
+        ("heads", c_int32),
+        ("kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("window", c_int32),
+        ("bfloat16", c_int32),
+    )
 
 
 class CAwq(Structure):
@@ -43,7 +51,7 @@ class CAwq(Structure):
         ("in_features", c_int64),
         ("out_features", c_int64),
         ("group", c_int64),
-        ("int16", c_int64),
+        ("inputs", c_int64),
     )
 
 
@@ -122,13 +130,16 @@ class CPass(Structure):
     )
 
 
-def shape_struct(shape: AttentionShape) -> CShape:
+def shape_struct(shape: AttentionShape, activations: Activations) -> CShape:
     """0 stands for no window there."""
-    return CShape(shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.sliding_window or 0)
+    heads = (shape.num_heads, shape.num_kv_heads, shape.head_dim)
+    return CShape(*heads, shape.sliding_window or 0, activations is Activations.BFLOAT16)
 
 
 def awq_struct(weight: AwqWeight, activations: Activations) -> CAwq:
     """A packed weight, and what its inputs are rounded to."""
+    if activations is Activations.BFLOAT16 and weight.group_size % BFLOAT16_GROUPS:
+        activations = Activations.INT16
     return CAwq(
         weight.quants.data_ptr(),
         weight.zeros.data_ptr(),
@@ -136,7 +147,7 @@ def awq_struct(weight: AwqWeight, activations: Activations) -> CAwq:
         weight.in_features,
         weight.out_features,
         weight.group_size,
-        activations is Activations.INT16,
+        _INPUTS[activations],
     )
 
 

@@ -31,9 +31,9 @@ def activations(settings: Settings) -> Activations:
     if settings.dtype not in ("auto", "float32"):
         raise EngineNotAvailableError(
             f"DTYPE={settings.dtype} is vLLM's; with ENGINE=paged set auto (inputs of 4-bit matmuls are "
-            "rounded to 16 bits: faster) or float32 (nothing is rounded)"
+            "rounded: faster) or float32 (nothing is rounded)"
         )
-    return Activations.FLOAT32 if settings.dtype == "float32" else Activations.INT16
+    return Activations.FLOAT32 if settings.dtype == "float32" else Activations.BFLOAT16
 
 
 def make_drafter(settings: Settings, tokenizer: Tokenizer) -> Drafter:

@@ -214,10 +214,10 @@ inline void attend(const Unit& unit, const float* qkv, const KvCache& cache, Att
   }
 }
 
-inline void paged_attention(Pool& pool, const float* qkv, KvCache cache, const Batch& b, AttentionShape shape,
-                            float* out) {
-  const int64_t group = shape.heads / shape.kv_heads;
-  const int64_t rows = std::max<int64_t>(1, 2 * kQueries / group);  // of one request in a unit
+// Calls f(unit) for units of so many queries of one request and KV head, at least one row each.
+template <class F>
+inline void each_unit(Pool& pool, const Batch& b, AttentionShape shape, int64_t queries, F f) {
+  const int64_t rows = std::max<int64_t>(1, queries * shape.kv_heads / shape.heads);
   int64_t units = 0;
   for (int64_t s = 0; s < b.seqs; s++)
     units += (b.query_start[s + 1] - b.query_start[s] + rows - 1) / rows * shape.kv_heads;
@@ -231,8 +231,7 @@ inline void paged_attention(Pool& pool, const float* qkv, KvCache cache, const B
     }
     const int64_t end = b.query_start[s + 1], row = b.query_start[s] + tile * rows;
     const int64_t position = b.context_lens[s] - (end - row);
-    const int32_t* blocks = b.block_tables + s * b.max_blocks;
-    attend({row, std::min(rows, end - row), position, blocks, head}, qkv, cache, shape, out);
+    f(Unit{row, std::min(rows, end - row), position, b.block_tables + s * b.max_blocks, head});
   });
 }
 

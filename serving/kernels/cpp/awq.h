@@ -2,7 +2,7 @@
 //
 // Columns lie in strips of W. A strip is [K / 8, W] words; word (b, c) holds the values of column c for
 // k = 8 b + kOrder[i], i = 0 … 7, lowest nibble first: even k's in the low half, odd ones in the high half,
-// so that neighbours come out together as a pair of int16 (awq_int16.h). scales [K / group, W] are float16,
+// so that neighbours come out together as a pair of int16 (awq_int16.h); awq_bf16.h has another order. scales [K / group, W] are float16,
 // zeros [K / group, W] bytes.
 //
 // w = (q − z) · s has at most 16 bits, so it is exact in float32 however it is computed: here as
@@ -20,12 +20,15 @@ namespace hk {
 
 constexpr int kOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};
 
+// What the inputs of a matmul are rounded to.
+enum Inputs : int64_t { kWhole = 0, kInt16Inputs = 1, kBFloat16Inputs = 2 };
+
 struct Awq {
   const uint32_t* quants;
   const uint8_t* zeros;
   const Half* scales;
   int64_t in, out, group;
-  int64_t int16;  // whether inputs are rounded to int16 (awq_int16.h)
+  int64_t inputs;  // of Inputs
 
   int64_t strips() const { return (out + W - 1) / W; }
   int64_t groups() const { return in / group; }
@@ -206,18 +209,26 @@ inline void awq_gemm_float32(Pool& pool, const Awq& a, const float* x, int64_t r
 // kNibble[i]. Columns past N become zeros with scale 0.
 constexpr int kNibble[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
+constexpr int kCodes = 64;  // k's whose codes share 32 bytes in the layout of awq_bf16.h
+
+inline void pack_code(const Awq& a, int64_t strip, int64_t k, int64_t column, uint32_t code, uint32_t* quants) {
+  if (a.inputs == kBFloat16Inputs) {
+    const int64_t block = (strip * a.in + k) / kCodes * W + column;
+    reinterpret_cast<uint8_t*>(quants)[block * kCodes / 2 + k % 32] |= uint8_t(code << k % kCodes / 32 * 4);
+  } else {
+    quants[(strip * a.in + k) / 8 * W + column] |= code << 4 * (k % 2 * 4 + k % 8 / 2);
+  }
+}
+
 inline void pack_awq(Pool& pool, const uint32_t* qweight, const uint32_t* qzeros, const Half* scales_in,
                      const Awq& shape, uint32_t* quants, uint8_t* zeros, Half* scales) {
   const int64_t packed = shape.out / 8, groups = shape.groups();
   pool.each(shape.strips(), [&](int64_t strip) {
-    uint32_t* words = quants + strip * shape.in / 8 * W;
     const int64_t first = strip * W, columns = std::min<int64_t>(W, shape.out - first);
-    std::memset(words, 0, shape.in / 8 * W * sizeof *words);
+    std::memset(quants + strip * shape.in / 8 * W, 0, shape.in / 8 * W * sizeof *quants);
     for (int64_t k = 0; k < shape.in; k++)
-      for (int64_t c = 0; c < columns; c++) {
-        uint32_t q = qweight[k * packed + (first + c) / 8] >> 4 * kNibble[c % 8] & 15;
-        words[k / 8 * W + c] |= q << 4 * (k % 2 * 4 + k % 8 / 2);
-      }
+      for (int64_t c = 0; c < columns; c++)
+        pack_code(shape, strip, k, c, qweight[k * packed + (first + c) / 8] >> 4 * kNibble[c % 8] & 15, quants);
     for (int64_t g = 0; g < groups; g++)
       for (int64_t c = 0; c < W; c++) {
         const int64_t at = (strip * groups + g) * W + c;

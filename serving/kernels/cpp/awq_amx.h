@@ -226,13 +226,4 @@ inline void awq_gemm_amx(Pool& pool, const Awq& a, const float* x, int64_t rows,
 
 #endif
 
-// pool.shared() must hold Fixed::floats(a, rows).
-inline void awq_gemm(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
-  if (!a.int16) return awq_gemm_float32(pool, a, x, rows, out);
-#if defined(HK_AMX)
-  if (rows >= kFewestRows && amx_fits(a)) return awq_gemm_amx(pool, a, x, rows, out);
-#endif
-  awq_gemm_int16(pool, a, x, rows, out);
-}
-
 }  // namespace hk

@@ -20,6 +20,15 @@ int32_t hk_has_tiles() {
 #endif
 }
 
+// Whether those with inputs of bfloat16 do; otherwise such inputs are rounded to 16-bit integers.
+int32_t hk_has_bfloat16() {
+#if defined(HK_AMX_BF16)
+  return W == 16 && amx_allowed();
+#else
+  return 0;
+#endif
+}
+
 void* hk_pool_create(int32_t threads) { return new Pool(threads); }
 void hk_pool_destroy(void* pool) { delete static_cast<Pool*>(pool); }
 
@@ -57,7 +66,7 @@ int32_t hk_paged_attention(void* pool, const float* qkv, float* kv_cache, const 
   if (!valid(*batch)) return 0;
   Pool& p = *static_cast<Pool*>(pool);
   const KvCache cache{kv_cache, batch->block_size, shape->kv_heads, shape->head_dim};
-  p.run(0, [&] { paged_attention(p, qkv, cache, *batch, *shape, out); });
+  p.run(0, [&] { attention(p, qkv, cache, *batch, *shape, out); });
   return 1;
 }
 

@@ -1,8 +1,7 @@
 // All decoder layers in one parallel region: the same kernels in the same order as layer by layer.
 #pragma once
 
-#include "attention.h"
-#include "awq_amx.h"
+#include "attention_bf16.h"
 #include "dense.h"
 #include "elementwise.h"
 
@@ -43,8 +42,8 @@ struct Pass {
 };
 
 inline int64_t workspace_floats(const Decoder& d, int64_t tokens) {
-  const int64_t heads = d.shape.heads, all = heads + 2 * d.shape.kv_heads;
-  return tokens * (2 * d.hidden + (heads + all) * d.shape.head_dim + 3 * d.intermediate);
+  const int64_t heads = d.shape.heads, all = heads + 2 * d.shape.kv_heads, rows = (tokens + 15) / 16 * 16;
+  return rows * (2 * d.hidden + (heads + all) * d.shape.head_dim + 3 * d.intermediate);
 }
 
 // What awq_gemm needs in the pool's shared buffer, for the widest input.
@@ -64,27 +63,61 @@ inline void linear(Pool& pool, const Linear& w, const float* x, int64_t rows, fl
     dense_gemm(pool, w.dense[i], x, rows, out + start, total);
 }
 
+#if defined(HK_AMX_BF16)
+inline bool tiled(const Linear& w) { return w.parts == 0 && w.awq.inputs == kBFloat16Inputs; }
+inline Halves tiles_in(float* room, int64_t in) { return {reinterpret_cast<uint8_t*>(room), in}; }
+#endif
+
+// out = w · norm(hidden + branch); `normed` has room for whole tiles of 16 rows.
+inline void norm_and_multiply(Pool& pool, const Decoder& d, const Pass& p, const float* branch, const float* norm,
+                              const Linear& w, float* normed, float* out) {
+  const int64_t rows = p.batch.tokens;
+#if defined(HK_AMX_BF16)
+  if (tiled(w)) {
+    const Halves halves = tiles_in(normed, d.hidden);
+    norm_rows(pool, branch, p.hidden, norm, d.eps, rows, halves);
+    return multiply_rows(pool, w.awq, halves, rows, out);
+  }
+#endif
+  add_rms_norm(pool, branch, p.hidden, norm, d.eps, rows, d.hidden, normed);
+  linear(pool, w, normed, rows, out);
+}
+
+// branch = down · (silu(gate) · up) of norm(hidden + branch). What lies between stays in tiles where it can:
+// for hundreds of rows, writing it out would cost more time than the products.
+inline void mlp(Pool& pool, const Decoder& d, const Pass& p, const Layer& layer, float* branch, float* normed,
+                float* gate_up, float* activated) {
+  const int64_t rows = p.batch.tokens;
+#if defined(HK_AMX_BF16)
+  if (tiled(*layer.gate_up) && tiled(*layer.down) && d.intermediate % kPairs == 0) {
+    const Halves in = tiles_in(normed, d.hidden), between = tiles_in(gate_up, d.intermediate);
+    norm_rows(pool, branch, p.hidden, layer.post_attention_norm, d.eps, rows, in);
+    gate_and_up(pool, layer.gate_up->awq, in, rows, between);
+    return multiply_rows(pool, layer.down->awq, between, rows, branch);
+  }
+#endif
+  norm_and_multiply(pool, d, p, branch, layer.post_attention_norm, *layer.gate_up, normed, gate_up);
+  silu_and_mul(pool, gate_up, rows, d.intermediate, activated);
+  linear(pool, *layer.down, activated, rows, branch);
+}
+
 // Run by every thread of the pool.
 inline void decode(Pool& pool, const Decoder& d, const Pass& p) {
-  const int64_t rows = p.batch.tokens, dim = d.shape.head_dim;
+  const int64_t rows = p.batch.tokens, room = (rows + 15) / 16 * 16, dim = d.shape.head_dim;
   float* normed = p.workspace;
-  float* branch = normed + rows * d.hidden;
-  float* qkv = branch + rows * d.hidden;
-  float* attended = qkv + rows * (d.shape.heads + 2 * d.shape.kv_heads) * dim;
-  float* gate_up = attended + rows * d.shape.heads * dim;
-  float* activated = gate_up + rows * 2 * d.intermediate;
+  float* branch = normed + room * d.hidden;
+  float* qkv = branch + room * d.hidden;
+  float* attended = qkv + room * (d.shape.heads + 2 * d.shape.kv_heads) * dim;
+  float* gate_up = attended + room * d.shape.heads * dim;
+  float* activated = gate_up + room * 2 * d.intermediate;
   for (int64_t i = 0; i < d.num_layers; i++) {
     const Layer& layer = d.layers[i];
     const KvCache cache{p.kv_caches[i], p.batch.block_size, d.shape.kv_heads, dim};
-    add_rms_norm(pool, i ? branch : nullptr, p.hidden, layer.input_norm, d.eps, rows, d.hidden, normed);
-    linear(pool, *layer.qkv, normed, rows, qkv);
+    norm_and_multiply(pool, d, p, i ? branch : nullptr, layer.input_norm, *layer.qkv, normed, qkv);
     rotary_and_store_kv(pool, qkv, p.cos, p.sin, cache, p.slot_mapping, d.shape, rows);
-    paged_attention(pool, qkv, cache, p.batch, d.shape, attended);
+    attention(pool, qkv, cache, p.batch, d.shape, attended);
     linear(pool, *layer.output, attended, rows, branch);
-    add_rms_norm(pool, branch, p.hidden, layer.post_attention_norm, d.eps, rows, d.hidden, normed);
-    linear(pool, *layer.gate_up, normed, rows, gate_up);
-    silu_and_mul(pool, gate_up, rows, d.intermediate, activated);
-    linear(pool, *layer.down, activated, rows, branch);
+    mlp(pool, d, p, layer, branch, normed, gate_up, activated);
   }
   add_rms_norm(pool, branch, p.hidden, d.final_norm, d.eps, rows, d.hidden, p.out);
 }

@@ -42,18 +42,22 @@ inline void norm_row(const float* x, const float* weight, float eps, int64_t wid
 }
 
 // With x, residual += x first; without, residual is only read.
+inline void add_norm_row(const float* x, float* residual, const float* weight, float eps, int64_t width,
+                         float* out) {
+  for (int64_t i = 0; x && i < width; i += W)
+    storef_n(residual + i, loadf_n(residual + i, width - i) + loadf_n(x + i, width - i), width - i);
+  norm_row(residual, weight, eps, width, out);
+}
+
 inline void add_rms_norm(Pool& pool, const float* x, float* residual, const float* weight, float eps,
                          int64_t rows, int64_t width, float* out) {
   pool.each_range(rows, 8, [&](int64_t first, int64_t last) {
-    for (int64_t t = first * width; t < last * width; t += width) {
-      for (int64_t i = 0; x && i < width; i += W) {
-        vf v = loadf_n(residual + t + i, width - i) + loadf_n(x + t + i, width - i);
-        storef_n(residual + t + i, v, width - i);
-      }
-      norm_row(residual + t, weight, eps, width, out + t);
-    }
+    for (int64_t t = first * width; t < last * width; t += width)
+      add_norm_row(x ? x + t : nullptr, residual + t, weight, eps, width, out + t);
   });
 }
+
+inline vf silu(vf x) { return x / (1.0f + exp(-x)); }
 
 inline void silu_and_mul(Pool& pool, const float* gate_up, int64_t rows, int64_t width, float* out) {
   constexpr int64_t kSegment = 512;
@@ -63,16 +67,16 @@ inline void silu_and_mul(Pool& pool, const float* gate_up, int64_t rows, int64_t
     int64_t stop = start + kSegment < width ? start + kSegment : width;
     const float* gate = gate_up + t * 2 * width;
     for (int64_t i = start; i < stop; i += W) {
-      vf g = loadf_n(gate + i, stop - i);
-      vf silu = g / (1.0f + exp(-g));
-      storef_n(out + t * width + i, silu * loadf_n(gate + width + i, stop - i), stop - i);
+      const vf up = loadf_n(gate + width + i, stop - i);
+      storef_n(out + t * width + i, silu(loadf_n(gate + i, stop - i)) * up, stop - i);
     }
   });
 }
 
 struct AttentionShape {
   int32_t heads, kv_heads, head_dim;
-  int32_t window;  // 0: none
+  int32_t window;    // 0: none
+  int32_t bfloat16;  // whether to round to it where tiles can multiply
 };
 
 // Where one block keeps the keys ([head_dim, block_size]) and values ([block_size, head_dim]) of a head.

@@ -16,6 +16,7 @@
 #if defined(__linux__)
 #include <pthread.h>
 #include <sched.h>
+#include <sys/mman.h>
 #endif
 
 namespace hk {
@@ -57,20 +58,25 @@ class Gate {
   std::condition_variable woken_;
 };
 
-// A buffer aligned for vectors; it grows, losing what it held, and stays.
+// A buffer in huge pages, where the system has them on request; it grows, losing what it held, and stays.
 class Buffer {
  public:
   ~Buffer() { std::free(data_); }
   float* reserve(size_t floats) {
     if (size_ < floats) {
       std::free(data_);
-      size_ = (floats + 1023) / 1024 * 1024;
-      data_ = static_cast<float*>(std::aligned_alloc(64, size_ * sizeof(float)));
+      const size_t bytes = (floats * sizeof(float) + kPage - 1) / kPage * kPage;
+      data_ = static_cast<float*>(std::aligned_alloc(kPage, bytes));
+      size_ = bytes / sizeof(float);
+#if defined(MADV_HUGEPAGE)
+      madvise(data_, bytes, MADV_HUGEPAGE);
+#endif
     }
     return data_;
   }
 
  private:
+  static constexpr size_t kPage = size_t{1} << 21;
   float* data_ = nullptr;
   size_t size_ = 0;
 };

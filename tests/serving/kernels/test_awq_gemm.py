@@ -71,11 +71,12 @@ def test_tiles_give_the_bits_that_vectors_give(library_path, shape):
         assert torch.equal(multiply(tiles, tiles.pack_awq(tensors), x[:rows]), expected), rows
 
 
-def test_rounding_to_16_bits_costs_little(cpu):
+def test_rounding_costs_little(cpu, activations):
     tensors, x = random_awq(576, 960, 64), torch.randn(33, 576)
     exact = x.double() @ dequantize_awq(tensors).double()
     error = multiply(cpu, cpu.pack_awq(tensors), x) - exact
-    assert error.square().mean().sqrt() < 3e-5 * exact.square().mean().sqrt()
+    most = 3e-3 if activations is Activations.BFLOAT16 else 3e-5
+    assert error.square().mean().sqrt() < most * exact.square().mean().sqrt()
 
 
 def test_zero_and_huge_rows_stay_themselves(cpu):

@@ -11,7 +11,7 @@ from serving.paged.choices import activations
 
 
 def test_inputs_are_rounded_unless_float32_is_asked_for():
-    assert activations(Settings()) is Activations.INT16
+    assert activations(Settings()) is Activations.BFLOAT16
     assert activations(Settings(dtype="float32")) is Activations.FLOAT32
 
 

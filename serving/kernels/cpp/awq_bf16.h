@@ -1,0 +1,308 @@
+// The same matmul with inputs and weights rounded to bfloat16, on AMX tiles: what vLLM and most others compute.
+//
+// A tile instruction sums 32 products for 16 columns of the weight and 16 rows of the input in float32 and goes
+// on from the sums so far, so nothing is scaled before all of K is done. A row's sum takes its k's in the same
+// order whatever else the tiles hold: its bits do not depend on other rows, nor on how many there are.
+//
+// Weights have a layout of their own: [strip, K / 64, 16 columns, 32 bytes], byte i holding k = i in its low and
+// k = 32 + i in its high nibble. The 16 values that w = (q − z) · s can have in a group and column are rounded
+// once, to a register; one instruction then looks up 32 of them.
+// Source: Intel Architecture Instruction Set Extensions Programming Reference, chapter 3 (TDPBF16PS).
+#pragma once
+
+#include "awq_amx.h"
+#include "elementwise.h"
+
+#if defined(HK_AMX) && defined(__AMX_BF16__) && defined(__AVX512BF16__)
+#define HK_AMX_BF16
+#endif
+
+namespace hk {
+
+#if defined(HK_AMX_BF16)
+
+constexpr int kPairs = 32;                // k's of one tile instruction
+constexpr int64_t kInputBytes = 1 << 20;  // of a block of rows: they stay in the second-level cache
+
+// rows[i][j] → rows[j][i], 32 bits each.
+inline void transpose(__m512 (&rows)[16]) {
+  __m512 t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+    t[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4)
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; j++) {
+      const __m512d low = _mm512_castps_pd(t[i + j]), high = _mm512_castps_pd(t[i + 2 + j]);
+      rows[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+      rows[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+    }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; j++) {  // now 4 × 4 blocks are right, and lie in the wrong places
+    t[j] = _mm512_shuffle_f32x4(rows[j], rows[4 + j], 0x88);
+    t[4 + j] = _mm512_shuffle_f32x4(rows[8 + j], rows[12 + j], 0x88);
+    t[8 + j] = _mm512_shuffle_f32x4(rows[j], rows[4 + j], 0xdd);
+    t[12 + j] = _mm512_shuffle_f32x4(rows[8 + j], rows[12 + j], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; j++) {
+    rows[j] = _mm512_shuffle_f32x4(t[j], t[4 + j], 0x88);
+    rows[8 + j] = _mm512_shuffle_f32x4(t[j], t[4 + j], 0xdd);
+    rows[4 + j] = _mm512_shuffle_f32x4(t[8 + j], t[12 + j], 0x88);
+    rows[12 + j] = _mm512_shuffle_f32x4(t[8 + j], t[12 + j], 0xdd);
+  }
+}
+
+// The rounded inputs: for 16 rows and 32 k's a tile, line r holding k = 2 r and 2 r + 1 of each row.
+struct Halves {
+  uint8_t* tiles;
+  int64_t in;
+  uint8_t* tile(int64_t row, int64_t k) const { return tiles + (row / 16 * (in / kPairs) + k / kPairs) * kTileBytes; }
+  int64_t block() const { return in / kPairs * kTileBytes; }  // bytes of 16 rows
+};
+
+// Up to 16 rows of x, [rows, in], as the tiles of one row block.
+inline void round_block(const float* x, int64_t rows, int64_t in, uint8_t* tiles) {
+  for (int64_t k = 0; k < in; k += kPairs, tiles += kTileBytes) {
+    __m512 lines[16];
+#pragma GCC unroll 16
+    for (int m = 0; m < 16; m++) {
+      const float* from = x + std::min<int64_t>(m, rows - 1) * in + k;  // past the last row: it again
+      lines[m] = (__m512)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + 16), _mm512_loadu_ps(from));
+    }
+    transpose(lines);
+    for (int r = 0; r < 16; r++) _mm512_store_ps(tiles + r * 64, lines[r]);
+  }
+}
+
+inline void round_rows(Pool& pool, const float* x, int64_t rows, const Halves& halves) {
+  pool.each((rows + 15) / 16, [&](int64_t block) {
+    const int64_t row = 16 * block;
+    round_block(x + row * halves.in, rows - row, halves.in, halves.tile(row, 0));
+  });
+}
+
+// add_rms_norm, its result rounded.
+inline void norm_rows(Pool& pool, const float* x, float* residual, const float* weight, float eps, int64_t rows,
+                      const Halves& halves) {
+  const int64_t width = halves.in;
+  pool.each((rows + 15) / 16, [&](int64_t block) {
+    const int64_t first = 16 * block, count = std::min<int64_t>(16, rows - first);
+    float* normed = scratch(16 * width);
+    for (int64_t m = 0; m < count; m++) {
+      const int64_t at = (first + m) * width;
+      add_norm_row(x ? x + at : nullptr, residual + at, weight, eps, width, normed + m * width);
+    }
+    round_block(normed, count, width, halves.tile(first, 0));
+  });
+}
+
+struct Sixteen {
+  alignas(64) float at[16];
+  constexpr Sixteen() : at() {
+    for (int i = 0; i < 16; i++) at[i] = float(i);
+  }
+};
+constexpr Sixteen kSixteen;
+
+// NV strips, `apart` from each other; those that this thread most likely takes next are `ahead`.
+struct Strips {
+  int64_t first, apart, ahead;
+};
+
+// One group of NV strips as tiles, [k / 32, strip]: line c of a tile holds 32 k's of column c.
+template <int NV>
+inline void unpack_group_bf16(const Awq& a, const Strips& strips, int64_t g, uint8_t* tiles) {
+  const int64_t next = strips.ahead * a.in * W / 2;
+  const __m512 codes = _mm512_load_ps(kSixteen.at);
+  for (int n = 0; n < NV; n++) {
+    const int64_t at = ((strips.first + n * strips.apart) * a.groups() + g) * W;
+    const vf scale = widen(a.scales + at);
+    alignas(64) float scales[W], offsets[W];
+    storef(scales, scale);
+    storef(offsets, -(to_float(__builtin_convertvector(load<vb>(a.zeros + at), vi)) * scale));
+    const int64_t start = ((strips.first + n * strips.apart) * a.in + g * a.group) * W / 2;
+    const uint8_t* from = reinterpret_cast<const uint8_t*>(a.quants) + start;
+    uint8_t* tile = tiles + n * kTileBytes;
+#pragma GCC unroll 4
+    for (int c = 0; c < W; c++) {
+      const __m512 values = _mm512_fmadd_ps(codes, _mm512_set1_ps(scales[c]), _mm512_set1_ps(offsets[c]));
+      const __m512i table = _mm512_broadcast_i64x4((__m256i)_mm512_cvtneps_pbh(values));  // twice: bit 4 is ignored
+      for (int64_t k = 0; k < a.group; k += kCodes) {
+        const uint8_t* bytes = from + (k * W + c * kCodes) / 2;
+        if (c % 2 == 0) __builtin_prefetch(bytes + next);
+        const __m512i words = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)bytes));
+        uint8_t* to = tile + k / kPairs * NV * kTileBytes + c * 64;
+        _mm512_store_si512(to, _mm512_permutexvar_epi16(words, table));
+        _mm512_store_si512(to + NV * kTileBytes, _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 4), table));
+      }
+    }
+  }
+}
+
+// Tiles 0 … 3 are sums (tile 2 n + m: strip n, rows 16 m on), 4 and 5 inputs, 6 and 7 weights.
+template <int NM, int NV>
+inline void multiply_bf16(const uint8_t* inputs, int64_t next_rows, const uint8_t* weights, int64_t depth) {
+  memory_barrier();
+  for (int64_t k = 0; k < depth; k += kPairs, inputs += kTileBytes, weights += NV * kTileBytes) {
+    _tile_loadd(4, inputs, 64);
+    _tile_loadd(6, weights, 64);
+    _tile_dpbf16ps(0, 6, 4);
+    if (NM == 2) _tile_loadd(5, inputs + next_rows, 64);
+    if (NM == 2) _tile_dpbf16ps(1, 6, 5);
+    if (NV == 2) _tile_loadd(7, weights + kTileBytes, 64);
+    if (NV == 2) _tile_dpbf16ps(2, 7, 4);
+    if (NM == 2 && NV == 2) _tile_dpbf16ps(3, 7, 5);
+  }
+}
+
+// The weights of NV strips as tiles while the first rows are multiplied with them, a group behind: what was
+// stored a moment ago cannot be loaded yet. Tiles that no other rows need are overwritten: they never leave
+// the first-level cache.
+template <int NM, int NV>
+inline void unpack_and_multiply(const Awq& a, const Strips& strips, const Halves& x, int64_t row, bool keep,
+                                uint8_t* tiles) {
+  const int64_t bytes = a.group / kPairs * NV * kTileBytes;
+  const auto at = [&](int64_t g) { return tiles + (keep ? g : g % 2) * bytes; };
+  unpack_group_bf16<NV>(a, strips, 0, at(0));
+  for (int64_t g = 0; g < a.groups(); g++) {
+    if (g + 1 < a.groups()) unpack_group_bf16<NV>(a, strips, g + 1, at(g + 1));
+    multiply_bf16<NM, NV>(x.tile(row, g * a.group), x.block(), at(g), a.group);
+  }
+}
+
+// sums[2 n + m]: what up to 16 NM rows from `row` on and strip n come to, [column, row]. Tiles are filled for the
+// first rows, and kept when others follow.
+template <int NM, int NV>
+inline void sum_rows(const Awq& a, const Strips& strips, const Halves& x, int64_t row, bool first, bool keep,
+                     uint8_t* tiles, float (*sums)[16 * W]) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  if (first)
+    unpack_and_multiply<NM, NV>(a, strips, x, row, keep, tiles);
+  else
+    multiply_bf16<NM, NV>(x.tile(row, 0), x.block(), tiles, a.in);
+  _tile_stored(0, sums[0], 64);
+  if (NM == 2) _tile_stored(1, sums[1], 64);
+  if (NV == 2) _tile_stored(2, sums[2], 64);
+  if (NM == 2 && NV == 2) _tile_stored(3, sums[3], 64);
+  memory_barrier();
+}
+
+// Calls use(row, m) for each 16 rows of first … last - 1, sums in `sums` as above.
+template <int NV, class F>
+inline void each_sum(const Awq& a, const Strips& strips, const Halves& x, int64_t first, int64_t last,
+                     float (*sums)[16 * W], F use) {
+  uint8_t* tiles = reinterpret_cast<uint8_t*>(scratch(a.in * NV * W / 2));
+  configure_tiles(16);
+  for (int64_t row = first; row < last; row += 32) {
+    const bool two = last - row > 16, more = last - row > 32;
+    if (two)
+      sum_rows<2, NV>(a, strips, x, row, row == first, more, tiles, sums);
+    else
+      sum_rows<1, NV>(a, strips, x, row, row == first, more, tiles, sums);
+    for (int m = 0; m <= two; m++) use(row + 16 * m, m);
+  }
+  _tile_release();
+}
+
+// 16 columns by 16 rows of sums to `out`, as far as rows and columns go.
+inline void store_sums(float* sums, int64_t rows, int64_t columns, float* out, int64_t ldo) {
+  __m512 lines[16];
+#pragma GCC unroll 16
+  for (int c = 0; c < 16; c++) lines[c] = _mm512_load_ps(sums + c * W);
+  transpose(lines);
+  if (rows >= 16 && columns >= W) {
+#pragma GCC unroll 16
+    for (int m = 0; m < 16; m++) _mm512_storeu_ps(out + m * ldo, lines[m]);
+    return;
+  }
+  for (int m = 0; m < 16; m++) _mm512_store_ps(sums + m * W, lines[m]);
+  for (int64_t m = 0; m < std::min<int64_t>(16, rows); m++) storef_n(out + m * ldo, loadf(sums + m * W), columns);
+}
+
+template <int NV>
+void strips_bf16(const Awq& a, int64_t strip, int64_t ahead, const Halves& x, int64_t first, int64_t last,
+                 float* out) {
+  alignas(64) float sums[4][16 * W];
+  each_sum<NV>(a, {strip, 1, ahead}, x, first, last, sums, [&](int64_t row, int m) {
+    for (int n = 0; n < NV; n++)
+      store_sums(sums[2 * n + m], last - row, a.out - (strip + n) * W, out + row * a.out + (strip + n) * W, a.out);
+  });
+}
+
+// Calls f(first, last, unit) for blocks of rows whose inputs stay in the second-level cache, times `units`.
+template <class F>
+inline void each_block(Pool& pool, int64_t rows, int64_t in, int64_t units, F f) {
+  const int64_t blocks = (rows * in * 2 + kInputBytes - 1) / kInputBytes;
+  const int64_t height = ((rows + blocks - 1) / blocks + 31) / 32 * 32;
+  pool.each((rows + height - 1) / height * units, [&](int64_t unit) {
+    const int64_t first = unit / units * height;
+    f(first, std::min(rows, first + height), unit % units);
+  });
+}
+
+inline void multiply_rows(Pool& pool, const Awq& a, const Halves& x, int64_t rows, float* out) {
+  each_block(pool, rows, a.in, (a.strips() + 1) / 2, [&](int64_t first, int64_t last, int64_t pair) {
+    const int64_t strip = 2 * pair, ahead = 2 * pool.threads();
+    if (strip + 1 < a.strips()) return strips_bf16<2>(a, strip, ahead, x, first, last, out);
+    strips_bf16<1>(a, strip, ahead, x, first, last, out);
+  });
+}
+
+struct PairOrder {
+  alignas(64) uint16_t at[32];
+  constexpr PairOrder() : at() {
+    for (int i = 0; i < 32; i++) at[i] = uint16_t(i / 2 + i % 2 * 16);
+  }
+};
+constexpr PairOrder kPairOrder;
+
+// Two neighbouring columns of 16 rows as a line of a tile.
+inline __m512i interleave(__m512 even, __m512 odd) {
+  const __m512i pairs = (__m512i)_mm512_cvtne2ps_pbh(odd, even);  // 16 of one, 16 of the other
+  return _mm512_permutexvar_epi16(_mm512_load_si512(kPairOrder.at), pairs);
+}
+
+// silu(gate) · up of the rows, rounded, for `a` with the columns of gate first; a.out / 2 is a multiple of 32.
+inline void gate_and_up(Pool& pool, const Awq& a, const Halves& x, int64_t rows, const Halves& out) {
+  const int64_t strips = a.strips() / 2;
+  each_block(pool, rows, a.in, strips, [&](int64_t first, int64_t last, int64_t strip) {
+    alignas(64) float sums[4][16 * W];
+    each_sum<2>(a, {strip, strips, pool.threads()}, x, first, last, sums, [&](int64_t row, int m) {
+      uint8_t* tile = out.tile(row, strip / 2 * kPairs) + strip % 2 * (kTileBytes / 2);
+      for (int c = 0; c < 16; c += 2) {
+        const vf even = silu(loadf(sums[m] + c * W)) * loadf(sums[2 + m] + c * W);
+        const vf odd = silu(loadf(sums[m] + (c + 1) * W)) * loadf(sums[2 + m] + (c + 1) * W);
+        _mm512_store_si512(tile + c / 2 * 64, interleave((__m512)even, (__m512)odd));
+      }
+    });
+  });
+}
+
+inline void awq_gemm_bf16(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
+  const Halves halves{reinterpret_cast<uint8_t*>(pool.shared()), a.in};
+  round_rows(pool, x, rows, halves);
+  multiply_rows(pool, a, halves, rows, out);
+}
+
+#endif
+
+// pool.shared() must hold Fixed::floats(a, rows).
+inline void awq_gemm(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
+#if defined(HK_AMX_BF16)
+  if (a.inputs == kBFloat16Inputs) return awq_gemm_bf16(pool, a, x, rows, out);
+#endif
+  if (a.inputs == kWhole) return awq_gemm_float32(pool, a, x, rows, out);
+#if defined(HK_AMX)
+  if (rows >= kFewestRows && amx_fits(a)) return awq_gemm_amx(pool, a, x, rows, out);
+#endif
+  awq_gemm_int16(pool, a, x, rows, out);
+}
+
+}  // namespace hk
