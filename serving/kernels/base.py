@@ -19,11 +19,11 @@ from torch import Tensor
 
 
 class Activations(StrEnum):
-    """What the inputs of 4-bit matmuls are rounded to; everything else is float32 always."""
+    """What the inputs of 4-bit matmuls are rounded to. All sums, and everything not said here, are float32."""
 
     FLOAT32 = "float32"  # not at all
     INT16 = "int16"  # 16 bits, a scale for each row and group: faster on CPUs, exact sums
-    BFLOAT16 = "bfloat16"  # and weights too: fastest, where the CPU has tiles for it; INT16 elsewhere
+    BFLOAT16 = "bfloat16"  # so are their weights, and attention: fastest, where the CPU has tiles; else INT16
 
 
 BFLOAT16_GROUPS = 64  # BFLOAT16 is INT16 for weights whose group size is not a multiple of it

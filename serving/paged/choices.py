@@ -17,9 +17,9 @@ from serving.paged.draft import Drafter, NoDrafter
 from serving.paged.speculation import SpeculativeDrafter
 from serving.text import Tokenizer
 
-# One more row in a pass, as a share of a pass without rows. Measured 0.10 with AMX and 0.15 to 0.2 without
-# (docs/log.md); a lower value makes fewer passes, which a free core has room for. Not tuned end to end yet.
-ROW_COST = 0.06
+# One more row in a pass, as a share of a pass without rows. Measured 0.025 with bfloat16 on AMX, 0.15 to 0.2 on
+# CPUs without (docs/log.md): a value between.
+ROW_COST = 0.04
 
 
 def activations(settings: Settings) -> Activations:

@@ -209,12 +209,12 @@ inline void awq_gemm_float32(Pool& pool, const Awq& a, const float* x, int64_t r
 // kNibble[i]. Columns past N become zeros with scale 0.
 constexpr int kNibble[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
-constexpr int kCodes = 64;  // k's whose codes share 32 bytes in the layout of awq_bf16.h
+constexpr int kCodes = 64;  // k's of two columns that share 64 bytes in the layout of awq_bf16.h
 
 inline void pack_code(const Awq& a, int64_t strip, int64_t k, int64_t column, uint32_t code, uint32_t* quants) {
   if (a.inputs == kBFloat16Inputs) {
-    const int64_t block = (strip * a.in + k) / kCodes * W + column;
-    reinterpret_cast<uint8_t*>(quants)[block * kCodes / 2 + k % 32] |= uint8_t(code << k % kCodes / 32 * 4);
+    uint16_t* words = reinterpret_cast<uint16_t*>(quants) + ((strip * a.in + k) / kCodes * W + column) / 2 * 32;
+    words[k % 32] |= uint16_t(code << 4 * (column % 2 * 2 + k % kCodes / 32));
   } else {
     quants[(strip * a.in + k) / 8 * W + column] |= code << 4 * (k % 2 * 4 + k % 8 / 2);
   }

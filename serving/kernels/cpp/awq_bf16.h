@@ -4,101 +4,19 @@
 // on from the sums so far, so nothing is scaled before all of K is done. A row's sum takes its k's in the same
 // order whatever else the tiles hold: its bits do not depend on other rows, nor on how many there are.
 //
-// Weights have a layout of their own: [strip, K / 64, 16 columns, 32 bytes], byte i holding k = i in its low and
-// k = 32 + i in its high nibble. The 16 values that w = (q − z) · s can have in a group and column are rounded
-// once, to a register; one instruction then looks up 32 of them.
+// Weights have a layout of their own: [strip, K / 64, 8 pairs of columns, 32 words]. Word i holds, lowest nibble
+// first, k = i and k = 32 + i of the even column, then of the odd one. The 16 values that w = (q − z) · s can
+// have in a group and column are rounded once, to a register; one instruction then looks up 32 of them.
 // Source: Intel Architecture Instruction Set Extensions Programming Reference, chapter 3 (TDPBF16PS).
 #pragma once
 
-#include "awq_amx.h"
-#include "elementwise.h"
-
-#if defined(HK_AMX) && defined(__AMX_BF16__) && defined(__AVX512BF16__)
-#define HK_AMX_BF16
-#endif
+#include "tiles_bf16.h"
 
 namespace hk {
 
 #if defined(HK_AMX_BF16)
 
-constexpr int kPairs = 32;                // k's of one tile instruction
 constexpr int64_t kInputBytes = 1 << 20;  // of a block of rows: they stay in the second-level cache
-
-// rows[i][j] → rows[j][i], 32 bits each.
-inline void transpose(__m512 (&rows)[16]) {
-  __m512 t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
-    t[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4)
-#pragma GCC unroll 2
-    for (int j = 0; j < 2; j++) {
-      const __m512d low = _mm512_castps_pd(t[i + j]), high = _mm512_castps_pd(t[i + 2 + j]);
-      rows[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
-      rows[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
-    }
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; j++) {  // now 4 × 4 blocks are right, and lie in the wrong places
-    t[j] = _mm512_shuffle_f32x4(rows[j], rows[4 + j], 0x88);
-    t[4 + j] = _mm512_shuffle_f32x4(rows[8 + j], rows[12 + j], 0x88);
-    t[8 + j] = _mm512_shuffle_f32x4(rows[j], rows[4 + j], 0xdd);
-    t[12 + j] = _mm512_shuffle_f32x4(rows[8 + j], rows[12 + j], 0xdd);
-  }
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; j++) {
-    rows[j] = _mm512_shuffle_f32x4(t[j], t[4 + j], 0x88);
-    rows[8 + j] = _mm512_shuffle_f32x4(t[j], t[4 + j], 0xdd);
-    rows[4 + j] = _mm512_shuffle_f32x4(t[8 + j], t[12 + j], 0x88);
-    rows[12 + j] = _mm512_shuffle_f32x4(t[8 + j], t[12 + j], 0xdd);
-  }
-}
-
-// The rounded inputs: for 16 rows and 32 k's a tile, line r holding k = 2 r and 2 r + 1 of each row.
-struct Halves {
-  uint8_t* tiles;
-  int64_t in;
-  uint8_t* tile(int64_t row, int64_t k) const { return tiles + (row / 16 * (in / kPairs) + k / kPairs) * kTileBytes; }
-  int64_t block() const { return in / kPairs * kTileBytes; }  // bytes of 16 rows
-};
-
-// Up to 16 rows of x, [rows, in], as the tiles of one row block.
-inline void round_block(const float* x, int64_t rows, int64_t in, uint8_t* tiles) {
-  for (int64_t k = 0; k < in; k += kPairs, tiles += kTileBytes) {
-    __m512 lines[16];
-#pragma GCC unroll 16
-    for (int m = 0; m < 16; m++) {
-      const float* from = x + std::min<int64_t>(m, rows - 1) * in + k;  // past the last row: it again
-      lines[m] = (__m512)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + 16), _mm512_loadu_ps(from));
-    }
-    transpose(lines);
-    for (int r = 0; r < 16; r++) _mm512_store_ps(tiles + r * 64, lines[r]);
-  }
-}
-
-inline void round_rows(Pool& pool, const float* x, int64_t rows, const Halves& halves) {
-  pool.each((rows + 15) / 16, [&](int64_t block) {
-    const int64_t row = 16 * block;
-    round_block(x + row * halves.in, rows - row, halves.in, halves.tile(row, 0));
-  });
-}
-
-// add_rms_norm, its result rounded.
-inline void norm_rows(Pool& pool, const float* x, float* residual, const float* weight, float eps, int64_t rows,
-                      const Halves& halves) {
-  const int64_t width = halves.in;
-  pool.each((rows + 15) / 16, [&](int64_t block) {
-    const int64_t first = 16 * block, count = std::min<int64_t>(16, rows - first);
-    float* normed = scratch(16 * width);
-    for (int64_t m = 0; m < count; m++) {
-      const int64_t at = (first + m) * width;
-      add_norm_row(x ? x + at : nullptr, residual + at, weight, eps, width, normed + m * width);
-    }
-    round_block(normed, count, width, halves.tile(first, 0));
-  });
-}
 
 struct Sixteen {
   alignas(64) float at[16];
@@ -126,18 +44,24 @@ inline void unpack_group_bf16(const Awq& a, const Strips& strips, int64_t g, uin
     storef(offsets, -(to_float(__builtin_convertvector(load<vb>(a.zeros + at), vi)) * scale));
     const int64_t start = ((strips.first + n * strips.apart) * a.in + g * a.group) * W / 2;
     const uint8_t* from = reinterpret_cast<const uint8_t*>(a.quants) + start;
-    uint8_t* tile = tiles + n * kTileBytes;
-#pragma GCC unroll 4
-    for (int c = 0; c < W; c++) {
+    memory_barrier();  // broadcasts from memory are free, those from registers are not
+    const auto table = [&](int c) {  // twice: the fifth bit of an index is ignored
       const __m512 values = _mm512_fmadd_ps(codes, _mm512_set1_ps(scales[c]), _mm512_set1_ps(offsets[c]));
-      const __m512i table = _mm512_broadcast_i64x4((__m256i)_mm512_cvtneps_pbh(values));  // twice: bit 4 is ignored
+      return _mm512_broadcast_i64x4((__m256i)_mm512_cvtneps_pbh(values));
+    };
+#pragma GCC unroll 8
+    for (int c = 0; c < W; c += 2) {
+      const __m512i even = table(c), odd = table(c + 1);
       for (int64_t k = 0; k < a.group; k += kCodes) {
-        const uint8_t* bytes = from + (k * W + c * kCodes) / 2;
-        if (c % 2 == 0) __builtin_prefetch(bytes + next);
-        const __m512i words = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)bytes));
-        uint8_t* to = tile + k / kPairs * NV * kTileBytes + c * 64;
-        _mm512_store_si512(to, _mm512_permutexvar_epi16(words, table));
-        _mm512_store_si512(to + NV * kTileBytes, _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 4), table));
+        const uint8_t* line = from + (k * W + c * kCodes) / 2;
+        __builtin_prefetch(line + next);
+        const __m512i words = _mm512_loadu_si512(line);
+        uint8_t* to = tiles + (k / kPairs * NV + n) * kTileBytes + c * 64;
+        _mm512_store_si512(to, _mm512_permutexvar_epi16(words, even));
+        _mm512_store_si512(to + 64, _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 8), odd));
+        to += NV * kTileBytes;
+        _mm512_store_si512(to, _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 4), even));
+        _mm512_store_si512(to + 64, _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 12), odd));
       }
     }
   }
@@ -253,20 +177,6 @@ inline void multiply_rows(Pool& pool, const Awq& a, const Halves& x, int64_t row
     if (strip + 1 < a.strips()) return strips_bf16<2>(a, strip, ahead, x, first, last, out);
     strips_bf16<1>(a, strip, ahead, x, first, last, out);
   });
-}
-
-struct PairOrder {
-  alignas(64) uint16_t at[32];
-  constexpr PairOrder() : at() {
-    for (int i = 0; i < 32; i++) at[i] = uint16_t(i / 2 + i % 2 * 16);
-  }
-};
-constexpr PairOrder kPairOrder;
-
-// Two neighbouring columns of 16 rows as a line of a tile.
-inline __m512i interleave(__m512 even, __m512 odd) {
-  const __m512i pairs = (__m512i)_mm512_cvtne2ps_pbh(odd, even);  // 16 of one, 16 of the other
-  return _mm512_permutexvar_epi16(_mm512_load_si512(kPairOrder.at), pairs);
 }
 
 // silu(gate) · up of the rows, rounded, for `a` with the columns of gate first; a.out / 2 is a multiple of 32.

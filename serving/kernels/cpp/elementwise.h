@@ -103,7 +103,8 @@ inline void rotary_and_store_kv(Pool& pool, float* qkv, const float* cos, const 
                                 const int32_t* slots, AttentionShape shape, int64_t rows) {
   const int64_t dim = shape.head_dim, half = dim / 2, size = cache.block_size;
   const int64_t stride = (shape.heads + 2 * shape.kv_heads) * dim;
-  pool.each_range(rows, 4, [&](int64_t first, int64_t last) {
+  const int64_t together = rows > 64 ? 16 : 4;  // neighbours share lines of keys: better written by one thread
+  pool.each_range(rows, together, [&](int64_t first, int64_t last) {
     float* rotated = scratch(dim);
     for (int64_t t = first; t < last; t++) {
       float* row = qkv + t * stride;
