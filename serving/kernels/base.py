@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 class Activations(StrEnum):
-    """What the inputs of 4-bit matmuls are rounded to. All sums, and everything not said here, are float32."""
+    """What the inputs of 4-bit matmuls are rounded to. Sums, and all that is not said here, are float32."""
 
     FLOAT32 = "float32"  # not at all
     INT16 = "int16"  # 16 bits, a scale for each row and group: faster on CPUs, exact sums

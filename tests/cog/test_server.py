@@ -243,7 +243,7 @@ def test_a_dead_engine_fails_what_waits_and_the_health_check(tmp_path):
 def test_sigterm_finishes_what_is_in_flight_and_ends_well(tmp_path):
     control = Control(tmp_path)
     with start(tmp_path, control) as server, ThreadPoolExecutor(CONCURRENCY) as pool:
-        futures = [pool.submit(read_stream, server, f"drain-{n}", f"drain {n}") for n in range(CONCURRENCY)]
+        futures = [pool.submit(read_stream, server, f"drain-{n}", f"{LONG} {n}") for n in range(CONCURRENCY)]
         while control.stats(server)["num_running"] < CONCURRENCY:
             time.sleep(0.02)
         server.process.send_signal(signal.SIGTERM)
