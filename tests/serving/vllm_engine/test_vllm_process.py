@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.vllm]
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    if not (UNQUANTIZED / "profile.json").is_file():
-        pytest.skip(f"{UNQUANTIZED} is not built; scripts/build_weights --unquantized {UNQUANTIZED}")
+    built = f"scripts/build_weights --unquantized {UNQUANTIZED}"
+    assert (UNQUANTIZED / "profile.json").is_file(), f"{UNQUANTIZED} is not built; {built} does it"
     settings = limits("vllm", UNQUANTIZED).model_copy(update={"dtype": "float32"})
     with closing(create_engine(settings)) as engine:
         yield engine
