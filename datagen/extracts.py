@@ -1,5 +1,5 @@
 """Owns what else is made from the training file: texts that quantization is calibrated on (prompts with
-their answers), and answers that the paged engine's drafter learns from.
+their answers), and questions with answers that the paged engine's drafter learns from.
 
 Use: `calibration_lines(path, …)`, `answer_lines(path, …)`.
 """
@@ -19,8 +19,9 @@ def calibration_lines(train: Path, *, count: int, seed: int) -> list[str]:
 
 
 def answer_lines(train: Path, *, count: int, seed: int) -> list[str]:
-    """So many answers as the model is to write them, drawn from the training file."""
-    return [_answer(row) for row in _draw(train, count, f"{seed}/answers")]
+    """So many JSON lines {"question", "answer"} of the training file, answers as the model writes them."""
+    rows = _draw(train, count, f"{seed}/answers")
+    return [json.dumps({"question": r["nlq"], "answer": _answer(r)}, ensure_ascii=False) for r in rows]
 
 
 def _draw(train: Path, count: int, seed: str) -> list[dict[str, Any]]:

@@ -59,16 +59,15 @@ class Context:
         """Back to the first `length` tokens."""
         del self._hashes[length + 1 :]
 
+    def key(self, order: int) -> int:
+        """Key of the last `order` tokens; there must be so many."""
+        hashes = self._hashes
+        power = self._powers.get(order) or self._powers.setdefault(order, pow(_BASE, order, _MASK + 1))
+        return (((hashes[-1] - hashes[-1 - order] * power) & _MASK) * 31 + order) & _MASK
+
     def keys(self, orders: Sequence[int]) -> list[int]:
         """Keys of the last n tokens, for every n of `orders` (ascending) that fits."""
-        hashes, powers, end = self._hashes, self._powers, len(self._hashes)
-        last, keys = hashes[-1], []
-        for order in orders:
-            if order >= end:
-                break
-            power = powers.get(order) or powers.setdefault(order, pow(_BASE, order, _MASK + 1))
-            keys.append((((last - hashes[end - 1 - order] * power) & _MASK) * 31 + order) & _MASK)
-        return keys
+        return [self.key(order) for order in orders if order < len(self._hashes)]
 
 
 class NgramTable:
@@ -85,6 +84,7 @@ class NgramTable:
         self, keys: list[int], tokens: list[list[int]], shares: list[list[int]], *, orders: Sequence[int]
     ) -> None:
         self.orders = tuple(orders)
+        self._longest_first = self.orders[::-1]
         self._row = dict(zip(keys, range(len(keys)), strict=True))
         self._tokens = tokens
         self._shares = shares
@@ -94,9 +94,9 @@ class NgramTable:
 
     def successors(self, context: Context) -> Iterator[tuple[int, int]]:
         """(token, share) after the longest matches, longest first; a token may come more than once."""
-        matches = 0
-        for key in reversed(context.keys(self.orders)):
-            row = self._row.get(key)
+        matches, length = 0, len(context)
+        for order in self._longest_first:
+            row = self._row.get(context.key(order)) if order <= length else None
             if row is None:
                 continue
             for pair in zip(self._tokens[row], self._shares[row], strict=True):
@@ -108,9 +108,9 @@ class NgramTable:
 
     @classmethod
     def build(
-        cls, sequences: Iterable[Sequence[int]], *, orders: Sequence[int] = ORDERS, min_count: int = 2
+        cls, sequences: Iterable[Sequence[int]], *, orders: Sequence[int] = ORDERS, max_ngrams: int = 60_000
     ) -> NgramTable:
-        """Count answers, given as token ids; n-grams seen less often than `min_count` are left out."""
+        """Count answers, given as token ids; the rarest n-grams, and all seen once, are left out."""
         counts: dict[int, Counter[int]] = {}
         for sequence in sequences:
             context = Context((START,))
@@ -118,7 +118,11 @@ class NgramTable:
                 for key in context.keys(orders):
                     counts.setdefault(key, Counter())[token] += 1
                 context.append(token)
-        keys = sorted(key for key, counter in counts.items() if counter.total() >= min_count)
+        frequency = Counter(counter.total() for counter in counts.values())
+        least = 2
+        while sum(n for count, n in frequency.items() if count >= least) > max_ngrams:
+            least += 1
+        keys = sorted(key for key, counter in counts.items() if counter.total() >= least)
         rows = [_shares(counts[key]) for key in keys]
         return cls(keys, [tokens for tokens, _ in rows], [shares for _, shares in rows], orders=orders)
 
@@ -169,6 +173,7 @@ class RecentNgrams:
 
     def __init__(self, *, orders: Sequence[int], capacity: int) -> None:
         self.orders = tuple(orders)
+        self._longest_first = self.orders[::-1]
         self._capacity = capacity
         self._young: dict[int, int] = {}
         self._old: dict[int, int] = {}
@@ -184,11 +189,17 @@ class RecentNgrams:
             self._young, self._old = {}, self._young
 
     def successors(self, context: Context) -> Iterator[tuple[int, int]]:
-        """(token, order of the match), the longest match first."""
-        keys = context.keys(self.orders)
-        for key, order in zip(reversed(keys), reversed(self.orders[: len(keys)]), strict=True):
+        """(token, order) of the longest matches, longest first."""
+        matches, length = 0, len(context)
+        for order in self._longest_first:
+            if order > length:
+                continue
+            key = context.key(order)
             token = self._young.get(key)
             if token is None:
                 token = self._old.get(key)
             if token is not None:
                 yield token, order
+                matches += 1
+                if matches == _MATCHES:
+                    return

@@ -23,7 +23,7 @@ from .awq_search_file import load_search_result
 from .awq_search_result import AwqSearchResult
 from .console import progress_bar, say
 from .download import fetch_base, sha256
-from .draft_table import ANSWERS, write_draft_table
+from .draft_table import ANSWERS, write_draft_tables
 from .errors import CheckpointError
 from .gguf_source import GgufCheckpoint
 from .lora import LoraAdapter, MergedCheckpoint
@@ -70,7 +70,7 @@ def build(sources: Sources, output: Path, lock: Path | None) -> None:
     _write_tokenizer(gguf, staging)
     write_json(staging / "profile.json", sources.recipe.profile)
     if sources.adapter is not None and (sources.adapter / ANSWERS).exists():
-        write_draft_table(sources.adapter / ANSWERS, staging)
+        write_draft_tables(sources.adapter / ANSWERS, staging)
     _replace_folder(staging, output)
 
 

@@ -9,6 +9,7 @@ nothing of how the parts work.
 from __future__ import annotations
 
 from serving.config import Settings
+from serving.cues import CUE_TABLE, CueTable
 from serving.errors import ContextLengthError, EngineNotAvailableError
 from serving.kernels.base import Activations
 from serving.models.config import ModelConfig
@@ -37,7 +38,7 @@ def activations(settings: Settings) -> Activations:
 
 
 def make_drafter(settings: Settings, tokenizer: Tokenizer) -> Drafter:
-    """What the settings ask for, with the n-grams that came with the weights if some did.
+    """What the settings ask for, with the tables that came with the weights if some did.
 
     Raises:
         EngineNotAvailableError: the kind of speculation is another engine's.
@@ -48,9 +49,13 @@ def make_drafter(settings: Settings, tokenizer: Tokenizer) -> Drafter:
         raise EngineNotAvailableError(
             f"SPECULATION={settings.speculation} is vLLM's; with ENGINE=paged set auto or off"
         )
-    path = settings.weights_dir / DRAFT_TABLE
-    table = NgramTable.load(path) if path.is_file() else None
-    return SpeculativeDrafter(table, row_cost=ROW_COST, plain=tokenizer.without_space)
+    ngrams, cues = settings.weights_dir / DRAFT_TABLE, settings.weights_dir / CUE_TABLE
+    return SpeculativeDrafter(
+        NgramTable.load(ngrams) if ngrams.is_file() else None,
+        CueTable.load(cues) if cues.is_file() else None,
+        row_cost=ROW_COST,
+        plain=tokenizer.without_space,
+    )
 
 
 def max_model_len(settings: Settings, config: ModelConfig) -> int:

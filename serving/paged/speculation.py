@@ -1,28 +1,32 @@
 """The drafter: what will the model most likely write, and is it worth a row of the next pass?
 
 Owns: where guesses come from and how far each is trusted. Knows nothing of the model or of the task.
-In this order: what the grammar forces; then, of all that suffix matches suggest, what has proved
-right most often. Matches are sought in the answer so far and its prompt, in answers this process gave
-lately (by adapter), and in a table that ships with the weights. Suffix matching as a drafter is from
-"Prompt Lookup Decoding" (Saxena 2023) and "SuffixDecoding" (Oliaro et al. 2024); the trust that is
-learned per source, and the rule for how many, are this module's.
+In this order: what the grammar forces; then, of all that is suggested, what has proved right most
+often. Suffix matches are sought in the answer so far and its prompt, in answers this process gave
+lately (by adapter), and in a table that ships with the weights; a second table says what follows when
+words of the question ask for it. Suffix matching as a drafter is from "Prompt Lookup Decoding" (Saxena
+2023) and "SuffixDecoding" (Oliaro et al. 2024); the cues, the trust that is learned per source, and the
+rule for how many, are this package's.
 
 How many drafts: a row of a pass costs `row_cost` (in units of a pass's fixed cost), and a pass with
 R rows that is to yield N tokens therefore (1 + row_cost R) / N a token. A draft is worth its row if
 its chance to be accepted is above row_cost N / (1 + row_cost R). As the batch grows N grows with it,
 and drafts must be surer; as acceptance falls, so do the chances, and drafts end sooner.
 
-    drafter = SpeculativeDrafter(table, row_cost=0.06)
+    drafter = SpeculativeDrafter(table, cues, row_cost=0.06)
     drafter.propose(request, max_tokens=16)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from serving.cues import CueTable, cues_of
 from serving.ngrams import START, Context, NgramTable, RecentNgrams
 from serving.paged.request import Grammar, Request
+from serving.paged.trust import CUE_STEPS, TABLE_STEPS, Source, Trust
+from serving.suffix import SuffixText
 from serving.types import FinishReason
 
 _OWN_ORDERS = (1, 2, 3, 4, 6)
@@ -30,54 +34,17 @@ _RECENT_ORDERS = (2, 3, 4, 6, 8, 12)
 _RECENT_CAPACITY = 60_000  # n-grams of a generation: about 150 answers, some 10 MB
 _MAX_ADAPTERS = 64
 
-Source = tuple[str, int]  # a kind of guess: where from, and how long or how frequent the match
+_QUESTION = 64  # tokens at a prompt's end that are read for cues
 _FORCED: Source = ("forced", 0)
-# Acceptance seen on 100 answers that the model had not been trained on; only where trust starts.
-_START_TRUST = {"forced": 0.99, "own": 0.2, "recent": 0.3}
-
-
-class Trust:
-    """How often guesses of a kind were right, when all before them were; it starts from a prior."""
-
-    _PRIOR_WEIGHT = 16.0
-    _MEMORY = 400.0  # older outcomes fade, so that trust follows a change of traffic
-
-    def __init__(self) -> None:
-        self._counts: dict[Source, tuple[float, float]] = {}  # right, seen
-        self._chances: dict[Source, float] = {}  # asked for a hundred times as often as they change
-
-    def of(self, source: Source) -> float:
-        """The chance that a guess of this kind is right."""
-        chance = self._chances.get(source)
-        if chance is None:
-            right, seen = self._counts.get(source, (0.0, 0.0))
-            chance = (right + self._PRIOR_WEIGHT * _prior(source)) / (seen + self._PRIOR_WEIGHT)
-            self._chances[source] = chance
-        return chance
-
-    def add(self, source: Source, was_right: bool) -> None:
-        """Learn an outcome."""
-        right, seen = self._counts.get(source, (0.0, 0.0))
-        fade = 1.0 if seen < self._MEMORY else self._MEMORY / (seen + 1.0)
-        self._counts[source] = ((right + was_right) * fade, (seen + 1.0) * fade)
-        self._chances.pop(source, None)
-
-
-def _prior(source: Source) -> float:
-    kind, strength = source
-    if kind == "table":
-        return (strength + 0.5) / 10.0
-    return min(0.9, _START_TRUST[kind] + 0.12 * strength)
+_SURE = 0.95  # what is trusted so far is not compared with anything
 
 
 @dataclass
 class _Follower:
     """What the drafter remembers of one request."""
 
-    own: RecentNgrams = field(
-        default_factory=lambda: RecentNgrams(orders=_OWN_ORDERS, capacity=1 << 62)  # ends with its request
-    )
-    plain: Context = field(default_factory=Context)  # prompt and answer, leading spaces taken off
+    own: SuffixText = field(default_factory=SuffixText)  # prompt and answer, leading spaces taken off
+    cues: list[int] = field(default_factory=list)
     written: Context = field(default_factory=lambda: Context((START,)))  # the answer
     proposed: list[Source] = field(default_factory=list)
 
@@ -87,15 +54,22 @@ class SpeculativeDrafter:
 
     Args:
         table: n-grams of answers that ship with the weights; None without.
+        cues: what follows when a question says so, likewise.
         row_cost: cost of one more row in a pass, as a share of the pass's fixed cost.
         plain: the id of the same token without its leading space, so that a word in running text
             matches the same word in quotes.
     """
 
     def __init__(
-        self, table: NgramTable | None, *, row_cost: float, plain: Callable[[int], int] = lambda token: token
+        self,
+        table: NgramTable | None,
+        cues: CueTable | None = None,
+        *,
+        row_cost: float,
+        plain: Callable[[int], int] = lambda token: token,
     ) -> None:
         self._table = table
+        self._cues = cues
         self._row_cost = row_cost
         self._plain = plain
         self._trust = Trust()
@@ -114,7 +88,7 @@ class SpeculativeDrafter:
     def propose(self, request: Request, max_tokens: int) -> list[int]:
         """At most `max_tokens` tokens, each likely enough to be worth its row."""
         follower = self._follow(request)
-        known, written = len(follower.plain), len(follower.written)
+        known, written = len(follower.own), len(follower.written)
         drafts: list[int] = []
         follower.proposed = []
         chance = 1.0
@@ -127,9 +101,9 @@ class SpeculativeDrafter:
             chance *= self._trust.of(source) ** len(tokens)
             drafts += tokens
             follower.proposed += [source] * len(tokens)
-            follower.plain.extend(map(self._plain, tokens))
+            follower.own.extend(map(self._plain, tokens))
             follower.written.extend(tokens)
-        follower.plain.cut(known)
+        follower.own.cut(known)
         follower.written.cut(written)
         if request.grammar is not None and drafts:
             request.grammar.rollback(len(drafts))
@@ -162,12 +136,19 @@ class SpeculativeDrafter:
             del self._recent[next(iter(self._recent))]
 
     def _follow(self, request: Request) -> _Follower:
-        follower = self._followers.setdefault(request.request_id, _Follower())
-        for token in request.token_ids[len(follower.plain) :]:
-            follower.own.learn(follower.plain, token)
-            follower.plain.append(self._plain(token))
+        follower = self._followers.get(request.request_id)
+        if follower is None:
+            follower = self._followers[request.request_id] = self._begin(request)
+        follower.own.extend(map(self._plain, request.token_ids[len(follower.own) :]))
         # START stands before the answer
         follower.written.extend(request.output_token_ids[len(follower.written) - 1 :])
+        return follower
+
+    def _begin(self, request: Request) -> _Follower:
+        follower = _Follower()
+        if self._cues is not None:
+            question = request.token_ids[: request.num_prompt_tokens][-_QUESTION:]
+            follower.cues = self._cues.known(cues_of(map(self._plain, question)))
         return follower
 
     def _next(
@@ -190,22 +171,28 @@ class SpeculativeDrafter:
 
     def _ranked(self, request: Request, follower: _Follower) -> list[tuple[float, int, Source]]:
         best: dict[int, tuple[float, Source]] = {}
-        for token, source in self._suggestions(request, follower):
-            trust = self._trust.of(source)
-            if trust > best.get(token, (0.0, source))[0]:
-                best[token] = (trust, source)
+        for kind, steps, found in self._suggestions(request, follower):
+            for token, strength in found:
+                source = (kind, strength * steps >> 8)
+                trust = self._trust.of(source)
+                if trust > _SURE:
+                    return [(trust, token, source)]
+                if token not in best or trust > best[token][0]:
+                    best[token] = (trust, source)
         return sorted(((trust, token, source) for token, (trust, source) in best.items()), reverse=True)
 
-    def _suggestions(self, request: Request, follower: _Follower) -> Iterator[tuple[int, Source]]:
-        for token, order in follower.own.successors(follower.plain):
-            yield token, ("own", order)
+    def _suggestions(
+        self, request: Request, follower: _Follower
+    ) -> Iterator[tuple[str, int, Iterable[tuple[int, int]]]]:
+        """A kind of guess, in how many steps its strength is told apart of 256, and guesses with strength."""
+        if self._table is not None:
+            yield "table", TABLE_STEPS, self._table.successors(follower.written)
+        if follower.cues and self._cues is not None:
+            yield "cue", CUE_STEPS, self._cues.successors(follower.written, follower.cues)
+        yield "own", 256, follower.own.successors(_OWN_ORDERS)
         recent = self._recent.get(request.adapter)
         if recent is not None:
-            for token, order in recent.successors(follower.written):
-                yield token, ("recent", order)
-        if self._table is not None:
-            for token, share in self._table.successors(follower.written):
-                yield token, ("table", 10 * share // 256)
+            yield "recent", 256, recent.successors(follower.written)
 
 
 def _may_follow(grammar: Grammar | None, token: int) -> bool:

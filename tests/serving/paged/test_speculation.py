@@ -6,10 +6,12 @@ import json
 
 import pytest
 
+from serving.cues import CueTable
 from serving.ngrams import NgramTable
 from serving.paged.grammar import GrammarCompiler
 from serving.paged.request import Request
-from serving.paged.speculation import SpeculativeDrafter, Trust
+from serving.paged.speculation import SpeculativeDrafter
+from serving.paged.trust import Trust
 from serving.types import FinishReason, GenerationRequest
 from tests.tiny_tokenizers import byte_level
 
@@ -55,6 +57,16 @@ def test_the_prompt_is_copied_also_into_quotes():
 def test_the_table_of_answers_is_followed():
     drafter = make_drafter(["alpha beta gamma"] * 3)
     assert propose(drafter, make_request("zzz")).startswith("alpha beta gamma")
+
+
+def test_words_at_the_prompts_end_decide_between_answers():
+    pairs = [(f"in the last {unit}", f"time {seconds}") for unit, seconds in (("hour", 36), ("day", 86))] * 15
+    plain = [([TOKENIZER.without_space(t) for t in encode(q)], encode(answer)) for q, answer in pairs]
+    table = NgramTable.build(answer for _, answer in plain)
+    drafter = SpeculativeDrafter(table, CueTable.build(plain), row_cost=0.0, plain=TOKENIZER.without_space)
+    for i, (unit, seconds) in enumerate((("hour", "36"), ("day", "86"), ("hour", "36"))):
+        request = make_request(f"the {unit}", "time", name=str(i))
+        assert propose(drafter, request).startswith(f" {seconds}")
 
 
 def test_a_finished_answer_is_remembered_for_its_adapter_only_and_half_an_answer_never():
