@@ -180,9 +180,9 @@ class Kernels(Protocol):
         ...
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> Tensor:
-        """One layer's cache [num_blocks, 2, kv_heads, block_size · head_dim] float32, not initialised.
+        """One layer's cache [num_blocks, 2, kv_heads, block_size · head_dim], not initialised.
 
-        Only the first dimension is for others: block i is `cache[i]`.
+        Only the first dimension is for others: block i is `cache[i]`. Type and layout are the kernels' own.
         """
         ...
 

@@ -13,7 +13,7 @@ from ctypes import byref
 import torch
 from torch import Tensor
 
-from serving.kernels.arena import Arena, map_memory
+from serving.kernels.arena import Arena
 from serving.kernels.base import (
     Activations,
     AttentionMetadata,
@@ -25,12 +25,12 @@ from serving.kernels.base import (
 )
 from serving.kernels.checks import DENSE_DTYPES, check_metadata, check_tensor, require
 from serving.kernels.cpu_decoder import CpuDecoderPlan
+from serving.kernels.kv_cache import KvCaches
 from serving.kernels.library import CpuLibrary
 from serving.kernels.structs import awq_struct, batch_struct, dense_struct, dtype_code, shape_struct
 
 _FLOAT = torch.float32
 _MAX_GROUP = 4096  # 15 · 32767 · group must fit 31 bits
-_SLACK = 64  # floats behind a cache: vectors may be read, never used, past its end
 
 
 class CpuKernels:
@@ -42,6 +42,7 @@ class CpuKernels:
             activations = Activations.INT16
         self._activations = activations
         self._arena = Arena()
+        self._kv_caches = KvCaches(library, activations)
 
     @property
     def name(self) -> str:
@@ -102,7 +103,8 @@ class CpuKernels:
         shape: AttentionShape,
     ) -> None:
         rows = qkv.shape[0]
-        block_size = _check_attention(qkv, kv_cache, shape)
+        block_size = self._kv_caches.check(kv_cache, shape)
+        check_tensor("qkv", qkv, (None, _qkv_width(shape)), _FLOAT)
         check_tensor("cos", cos, (rows, shape.head_dim // 2), _FLOAT)
         check_tensor("sin", sin, (rows, shape.head_dim // 2), _FLOAT)
         check_tensor("slot_mapping", slot_mapping, (rows,), torch.int32)
@@ -124,7 +126,8 @@ class CpuKernels:
         self, qkv: Tensor, kv_cache: Tensor, metadata: AttentionMetadata, shape: AttentionShape, out: Tensor
     ) -> None:
         rows = qkv.shape[0]
-        block_size = _check_attention(qkv, kv_cache, shape)
+        block_size = self._kv_caches.check(kv_cache, shape)
+        check_tensor("qkv", qkv, (None, _qkv_width(shape)), _FLOAT)
         check_metadata(metadata, rows)
         check_tensor("out", out, (rows, shape.num_heads * shape.head_dim), _FLOAT)
         self._library.call_checked(
@@ -138,9 +141,7 @@ class CpuKernels:
         )
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> Tensor:
-        shape = (num_blocks, 2, num_kv_heads, block_size * head_dim)
-        count = num_blocks * 2 * num_kv_heads * block_size * head_dim
-        return map_memory(4 * (count + _SLACK)).view(_FLOAT)[:count].view(shape)
+        return self._kv_caches.allocate(num_blocks, block_size, num_kv_heads, head_dim)
 
     def place_table(self, table: Tensor) -> Tensor:
         return self._arena.empty(tuple(table.shape), table.dtype).copy_(table)
@@ -200,10 +201,5 @@ class CpuKernels:
         return CpuDecoderPlan(weights, self._library, self._activations)
 
 
-def _check_attention(qkv: Tensor, kv_cache: Tensor, shape: AttentionShape) -> int:
-    """The block size."""
-    width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
-    check_tensor("qkv", qkv, (None, width), _FLOAT)
-    check_tensor("kv_cache", kv_cache, (None, 2, shape.num_kv_heads, None), _FLOAT)
-    require(kv_cache.shape[3] % shape.head_dim == 0, f"kv_cache has blocks of {kv_cache.shape[3]} floats")
-    return kv_cache.shape[3] // shape.head_dim
+def _qkv_width(shape: AttentionShape) -> int:
+    return (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim

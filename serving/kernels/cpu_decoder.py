@@ -19,6 +19,7 @@ from torch import Tensor
 from serving.kernels.arena import map_memory
 from serving.kernels.base import Activations, AttentionMetadata, DecoderLayerWeights, DecoderWeights
 from serving.kernels.checks import check_metadata, check_tensor, require
+from serving.kernels.kv_cache import KvCaches
 from serving.kernels.library import CpuLibrary
 from serving.kernels.structs import (
     CDecoder,
@@ -34,18 +35,16 @@ from serving.kernels.structs import (
 class _Caches:
     """The KV caches of all layers, checked: the same number of blocks and block size in each."""
 
-    def __init__(self, kv_caches: Sequence[Tensor], weights: DecoderWeights) -> None:
-        shape, layers = weights.attention, len(weights.layers)
+    def __init__(self, kv_caches: Sequence[Tensor], weights: DecoderWeights, kinds: KvCaches) -> None:
+        layers = len(weights.layers)
         require(len(kv_caches) == layers, f"{len(kv_caches)} KV caches for {layers} layers")
         first = kv_caches[0]
-        require(first.dim() == 4 and first.shape[3] % shape.head_dim == 0, "kv_caches have other blocks")
         for cache in kv_caches:
-            wanted = (first.shape[0], 2, shape.num_kv_heads, first.shape[3])
-            check_tensor("kv_caches", cache, wanted, torch.float32)
+            self.block_size = kinds.check(cache, weights.attention)
+            require(cache.shape == first.shape, "kv_caches have different shapes")
         self.tensors = tuple(kv_caches)
         self.addresses = pointer_array(self.tensors)
         self.num_blocks = first.shape[0]
-        self.block_size = first.shape[3] // shape.head_dim
 
 
 def _same(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
@@ -58,6 +57,7 @@ class CpuDecoderPlan:
     def __init__(self, weights: DecoderWeights, library: CpuLibrary, activations: Activations) -> None:
         self._weights = weights  # the structs hold addresses only
         self._library = library
+        self._kinds = KvCaches(library, activations)
         layers = [_layer_struct(layer, activations) for layer in weights.layers]
         self._decoder = CDecoder(
             (CLayer * len(layers))(*layers),
@@ -109,7 +109,7 @@ class CpuDecoderPlan:
         """The caches' addresses; checked when they are not those of the call before."""
         last = self._caches
         if last is None or not _same(kv_caches, last.tensors):
-            self._caches = last = _Caches(kv_caches, self._weights)
+            self._caches = last = _Caches(kv_caches, self._weights, self._kinds)
         return last
 
     def _room(self, rows: int) -> Tensor:

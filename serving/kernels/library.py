@@ -43,6 +43,7 @@ class CpuLibrary:
         self._checked = {name: self._function(name, c_int32, types) for name, types in _CHECKED.items()}
         self._library.hk_pool_create.restype = c_void_p
         self._library.hk_pool_destroy.argtypes = (c_void_p,)
+        self._library.hk_kept_in_tiles.argtypes = (POINTER(CShape), c_int64)
         self._library.hk_workspace_floats.argtypes = (POINTER(CDecoder), c_int64)
         self._library.hk_workspace_floats.restype = c_int64
         self.num_threads = num_threads
@@ -74,3 +75,7 @@ class CpuLibrary:
     def workspace_floats(self, decoder: CDecoder, tokens: int) -> int:
         """Room that hk_decode needs."""
         return int(self._library.hk_workspace_floats(ctypes.byref(decoder), tokens))
+
+    def keeps_tiles(self, shape: CShape, block_size: int) -> bool:
+        """Whether KV caches of such blocks hold bfloat16, laid out as tiles; otherwise float32."""
+        return bool(self._library.hk_kept_in_tiles(ctypes.byref(shape), block_size))

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-#include "elementwise.h"
+#include "kv_cache.h"
 #include "pool.h"
 #include "simd.h"
 

@@ -1,8 +1,8 @@
 // The attention of attention.h on AMX tiles, with queries, keys, values and their weights rounded to bfloat16;
 // scores, exponentials and sums are float32 as there.
 //
-// A unit turns the keys and values it needs into tiles once and uses them for all its queries. Positions go in
-// groups of 32 that start at multiples of 32, so here too neither chunking nor other rows change a query's bits.
+// Keys and values are loaded as they lie in the cache. Positions go in groups of 16 that start at multiples of
+// 16, so here too neither chunking nor other rows change a query's bits.
 #pragma once
 
 #include "attention.h"
@@ -12,39 +12,67 @@ namespace hk {
 
 #if defined(HK_AMX_BF16)
 
-constexpr int kGroup = 32;  // positions whose values one tile instruction weighs
-
-inline bool attends_in_tiles(AttentionShape shape, int64_t block_size) {
-  return shape.bfloat16 && shape.head_dim % kPairs == 0 && block_size % W == 0;
+// Tiles 0 … 3: sums; 4: 16 queries; 5: keys; 6: values, half a tile; 7: weights of 16 positions.
+inline void configure_attention_tiles() {
+  struct {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 32};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 8, 16};
+  } config;
+  memory_barrier();
+  _tile_loadconfig(&config);
 }
 
-// Where a unit keeps its tiles. `u` has the scores of one tile of queries, of positions u.start on.
-struct Tiles {
+// What a unit needs. `u` has the scores of one tile of queries, of positions u.start on; u.start = u.first.
+struct Tiled {
   Queries u;
-  int64_t dim;
-  uint8_t *queries, *keys, *values, *weights;
-  uint8_t* key(int64_t p, int64_t d) const { return keys + ((p - u.start) / W * dim / kPairs + d / kPairs) * kTileBytes; }
-  uint8_t* value(int64_t p, int64_t d) const { return values + ((p - u.start) / kGroup * dim / W + d / W) * kTileBytes; }
-  uint8_t* query(int64_t i, int64_t d) const { return queries + (i / W * dim / kPairs + d / kPairs) * kTileBytes; }
+  const Unit& unit;
+  const KvCache& cache;
+  int64_t seen_from, seen_to;  // positions that any query of the unit sees
+  uint8_t *queries, *weights;  // [count / 16, dim / 32] tiles; [16, width] bfloat16
+  uint8_t* edges;              // values of the first and the last 16 positions, where some are not seen
+  int64_t width() const { return u.last - u.start; }
+  int64_t block(int64_t p) const { return unit.blocks[p / cache.block_size]; }
+  const uint8_t* keys(int64_t p) const { return cache.key_tiles(block(p), unit.head, p % cache.block_size); }
+  const uint8_t* stored_values(int64_t p) const {
+    return cache.value_tiles(block(p), unit.head, p % cache.block_size);
+  }
+  uint8_t* edge(bool last) const { return edges + last * cache.head_dim * 32; }
+  const uint8_t* values(int64_t p) const {
+    if (p + W > seen_to) return edge(true);
+    return p < seen_from ? edge(false) : stored_values(p);
+  }
 };
 
-// Positions first … last - 1 are whole groups.
-inline Tiles make_tiles(const Unit& unit, AttentionShape shape) {
-  Tiles t;
-  const int64_t group = shape.heads / shape.kv_heads, dim = t.dim = shape.head_dim;
+// Values of positions that no query of the unit sees may be anything in memory, and are 0 here.
+inline void copy_edge(const Tiled& t, int64_t p, uint8_t* to) {
+  uint32_t seen = 0;
+  for (int i = 0; i < W; i++) seen |= uint32_t(p + i >= t.seen_from && p + i < t.seen_to) << i;
+  const uint8_t* from = t.stored_values(p);
+  for (int64_t line = 0; line < t.cache.head_dim / 2; line++) {
+    const uint32_t two = seen >> (line % 8 * 2);
+    const __mmask32 mask = (two & 1 ? 0x55555555 : 0) | (two & 2 ? 0xAAAAAAAA : 0);
+    _mm512_storeu_si512(to + line * 64, _mm512_maskz_loadu_epi16(mask, from + line * 64));
+  }
+}
+
+inline Tiled make_tiled(const Unit& unit, const KvCache& cache, AttentionShape shape) {
+  const int64_t group = shape.heads / shape.kv_heads, dim = shape.head_dim;
+  const int64_t seen_from = shape.window ? std::max<int64_t>(0, unit.position + 1 - shape.window) : 0;
+  Tiled t{{}, unit, cache, seen_from, unit.position + unit.count, nullptr, nullptr, nullptr};
   Queries& u = t.u;
   u.count = unit.count * group;
-  u.first = u.start = shape.window ? std::max<int64_t>(0, unit.position + 1 - shape.window) / kGroup * kGroup : 0;
-  u.last = u.start + (unit.position + unit.count - u.start + kGroup - 1) / kGroup * kGroup;
-  const int64_t width = u.last - u.start, tall = (u.count + W - 1) / W * W;
-  u.stride = width + 5 * W;  // room for three vectors too far; an odd number of lines: rows in different sets
-  const int64_t halves = (tall + 2 * width) * dim + W * width;
-  uint8_t* room = reinterpret_cast<uint8_t*>(scratch(halves / 2 + W * u.stride));
-  t.queries = room;
-  t.keys = t.queries + tall * dim * 2;
-  t.values = t.keys + width * dim * 2;
-  t.weights = t.values + width * dim * 2;
-  u.scores = reinterpret_cast<float*>(t.weights + W * width * 2);
+  u.first = u.start = seen_from / W * W;
+  u.last = (t.seen_to + W - 1) / W * W;
+  u.stride = t.width() + W;  // an odd number of lines: rows in different sets
+  if (u.stride / W % 2 == 0) u.stride += W;
+  const int64_t tall = (u.count + W - 1) / W * W;
+  u.scores = scratch(W * u.stride + (tall * dim + W * u.stride + 2 * dim * W) / 2);
+  t.queries = reinterpret_cast<uint8_t*>(u.scores + W * u.stride);
+  t.weights = t.queries + tall * dim * 2;
+  t.edges = t.weights + W * u.stride * 2;
+  if (seen_from % W) copy_edge(t, u.start, t.edge(false));
+  if (t.seen_to % W) copy_edge(t, u.last - W, t.edge(true));
   return t;
 }
 
@@ -52,84 +80,63 @@ inline __m512i round_line(const float* x, float scale) {
   return (__m512i)_mm512_cvtne2ps_pbh((__m512)(loadf(x + W) * scale), (__m512)(loadf(x) * scale));
 }
 
-inline void load_queries(const Tiles& t, const Unit& unit, const float* qkv, AttentionShape shape) {
-  const int64_t dim = t.dim, group = shape.heads / shape.kv_heads;
+inline void load_queries(const Tiled& t, const float* qkv, AttentionShape shape) {
+  const int64_t dim = shape.head_dim, group = shape.heads / shape.kv_heads;
   const int64_t ld = (shape.heads + 2 * shape.kv_heads) * dim;
   const float scale = 1.0f / std::sqrt(float(dim));
   for (int64_t i = 0; i < (t.u.count + W - 1) / W * W; i++) {
     const int64_t at = std::min(i, t.u.count - 1);  // past the last query: it again
-    const float* from = qkv + (unit.row + at / group) * ld + (unit.head * group + at % group) * dim;
-    for (int64_t d = 0; d < dim; d += kPairs)
-      _mm512_store_si512(t.query(i, d) + i % W * 64, round_line(from + d, scale));
+    const float* from = qkv + (t.unit.row + at / group) * ld + (t.unit.head * group + at % group) * dim;
+    uint8_t* to = t.queries + i / W * W * dim * 2 + i % W * 64;
+    for (int64_t d = 0; d < dim; d += kPairs, to += kTileBytes) _mm512_store_si512(to, round_line(from + d, scale));
   }
 }
 
-// Values of positions that no query of the unit sees may be anything in memory, and are 0 here.
-inline void load_keys_and_values(const Tiles& t, const Unit& unit, const KvCache& cache, int64_t seen_from,
-                                 int64_t seen_to) {
-  const int64_t size = cache.block_size, dim = t.dim;
-  for (int64_t p = t.u.start; p < t.u.last; p += W) {
-    const bool held = p + W > seen_from && p < seen_to;
-    const int64_t block = held ? unit.blocks[p / size] : 0, offset = p % size;
-    const float *keys = cache.keys(block, unit.head) + offset, *values = cache.values(block, unit.head) + offset * dim;
-    const auto value = [&](int64_t i, int64_t d) {
-      return p + i >= seen_from && p + i < seen_to ? (__m512)loadf(values + i * dim + d) : _mm512_setzero_ps();
-    };
-    for (int64_t d = 0; held && d < dim; d += 2)
-      _mm512_store_si512(t.key(p, d) + d % kPairs / 2 * 64,
-                         interleave((__m512)loadf(keys + d * size), (__m512)loadf(keys + (d + 1) * size)));
-    for (int64_t i = 0; i < W; i += 2)
-      for (int64_t d = 0; d < dim; d += W)
-        _mm512_store_si512(t.value(p, d) + (p % kGroup + i) / 2 * 64, interleave(value(i, d), value(i + 1, d)));
-  }
-}
-
-// Scores of 16 queries from `query` on, four vectors of positions at a time; up to three too far.
-inline void score_tiles(const Tiles& t, int64_t query) {
-  const int64_t next = t.dim / kPairs * kTileBytes, stride = t.u.stride * sizeof(float);
+// Scores of 16 queries, four groups of positions at a time.
+inline void score_tiles(const Tiled& t, const uint8_t* queries) {
+  const int64_t dim = t.cache.head_dim, stride = t.u.stride * sizeof(float);
   for (int64_t p = t.u.start; p < t.u.last; p += 4 * W) {
-    const int64_t count = (t.u.last - p) / W;
+    const int64_t count = std::min<int64_t>(4, (t.u.last - p) / W);
+    const uint8_t* keys[4];
+    for (int i = 0; i < 4; i++) keys[i] = t.keys(p + std::min<int64_t>(i, count - 1) * W);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (int64_t d = 0; d < t.dim; d += kPairs) {
-      const uint8_t* keys = t.key(p, d);
-      _tile_loadd(4, t.query(query, d), 64);
-      _tile_loadd(5, keys, 64);
+    for (int64_t at = 0; at < dim / kPairs * kTileBytes; at += kTileBytes) {
+      _tile_loadd(4, queries + at, 64);
+      _tile_loadd(5, keys[0] + at, 64);
       _tile_dpbf16ps(0, 4, 5);
-      _tile_loadd(6, keys + next, 64);
-      _tile_dpbf16ps(1, 4, 6);
-      if (count > 2) {
-        _tile_loadd(5, keys + 2 * next, 64);
-        _tile_dpbf16ps(2, 4, 5);
-        _tile_loadd(6, keys + 3 * next, 64);
-        _tile_dpbf16ps(3, 4, 6);
-      }
+      if (count > 1) _tile_loadd(5, keys[1] + at, 64);
+      if (count > 1) _tile_dpbf16ps(1, 4, 5);
+      if (count > 2) _tile_loadd(5, keys[2] + at, 64);
+      if (count > 2) _tile_dpbf16ps(2, 4, 5);
+      if (count > 3) _tile_loadd(5, keys[3] + at, 64);
+      if (count > 3) _tile_dpbf16ps(3, 4, 5);
     }
-    float* at = t.u.scores + p - t.u.start;
-    _tile_stored(0, at, stride);
-    _tile_stored(1, at + W, stride);
-    _tile_stored(2, at + 2 * W, stride);
-    _tile_stored(3, at + 3 * W, stride);
+    float* to = t.u.scores + p - t.u.start;
+    _tile_stored(0, to, stride);
+    if (count > 1) _tile_stored(1, to + W, stride);
+    if (count > 2) _tile_stored(2, to + 2 * W, stride);
+    if (count > 3) _tile_stored(3, to + 3 * W, stride);
   }
   memory_barrier();
 }
 
 // sums [dim / 16, 16 queries, 16]: weighted values.
-inline void weigh_tiles(const Tiles& t, float* sums) {
-  const int64_t columns = t.dim / W;
+inline void weigh_tiles(const Tiled& t, float* sums) {
+  constexpr int64_t kHalf = kTileBytes / 2;
   memory_barrier();
-  for (int64_t c = 0; c < columns; c += 2) {
+  for (int64_t c = 0; c < t.cache.head_dim / W; c += 2) {
     _tile_zero(0);
     _tile_zero(1);
-    for (int64_t p = t.u.start; p < t.u.last; p += kGroup) {
-      const uint8_t* values = t.value(p, c * W);
-      _tile_loadd(4, t.weights + (p - t.u.start) / kGroup * kTileBytes, 64);
-      _tile_loadd(5, values, 64);
-      _tile_dpbf16ps(0, 4, 5);
-      _tile_loadd(6, values + kTileBytes, 64);
-      _tile_dpbf16ps(1, 4, 6);
+    for (int64_t p = t.u.start; p < t.u.last; p += W) {
+      const uint8_t* values = t.values(p) + c * kHalf;
+      _tile_loadd(7, t.weights + (p - t.u.start) * 2, t.u.stride * 2);
+      _tile_loadd(6, values, 64);
+      _tile_dpbf16ps(0, 7, 6);
+      _tile_loadd(6, values + kHalf, 64);
+      _tile_dpbf16ps(1, 7, 6);
     }
     _tile_stored(0, sums + c * W * W, 64);
     _tile_stored(1, sums + (c + 1) * W * W, 64);
@@ -139,22 +146,21 @@ inline void weigh_tiles(const Tiles& t, float* sums) {
 
 inline void attend_in_tiles(const Unit& unit, const float* qkv, const KvCache& cache, AttentionShape shape, float* out) {
   const int64_t dim = shape.head_dim, group = shape.heads / shape.kv_heads, window = shape.window;
-  const Tiles t = make_tiles(unit, shape);
-  load_queries(t, unit, qkv, shape);
-  const int64_t seen_from = window ? std::max<int64_t>(0, unit.position + 1 - window) : 0;
-  load_keys_and_values(t, unit, cache, seen_from, unit.position + unit.count);
+  const Tiled t = make_tiled(unit, cache, shape);
+  load_queries(t, qkv, shape);
   std::vector<float> sums(dim * W);
-  configure_tiles(16);
+  configure_attention_tiles();
   for (int64_t first = 0; first < t.u.count; first += W) {
     const int64_t count = std::min<int64_t>(W, t.u.count - first);
     float inverse[W];
-    score_tiles(t, first);
+    score_tiles(t, t.queries + first * dim * 2);
     for (int64_t m = 0; m < count; m++) {
       const int64_t at = unit.position + (first + m) / group;
       inverse[m] = softmax(t.u, m, window ? std::max<int64_t>(0, at + 1 - window) : 0, at + 1);
       const float* weights = t.u.scores + m * t.u.stride;
-      for (int64_t p = 0; p < t.u.last - t.u.start; p += kGroup)
-        _mm512_store_si512(t.weights + p / kGroup * kTileBytes + m * 64, round_line(weights + p, 1.0f));
+      for (int64_t p = 0; p < t.width(); p += W)
+        _mm256_store_si256(reinterpret_cast<__m256i*>(t.weights + (m * t.u.stride + p) * 2),
+                           (__m256i)_mm512_cvtneps_pbh((__m512)loadf(weights + p)));
     }
     weigh_tiles(t, sums.data());
     for (int64_t m = 0; m < count; m++) {
@@ -168,10 +174,11 @@ inline void attend_in_tiles(const Unit& unit, const float* qkv, const KvCache& c
 
 #endif
 
-inline void attention(Pool& pool, const float* qkv, KvCache cache, const Batch& b, AttentionShape shape, float* out) {
+inline void attention(Pool& pool, const float* qkv, const KvCache& cache, const Batch& b, AttentionShape shape,
+                      float* out) {
 #if defined(HK_AMX_BF16)
-  if (attends_in_tiles(shape, cache.block_size)) {
-    const int64_t queries = b.tokens > 64 ? 6 * W : W;  // few rows: more units; many: fewer conversions
+  if (cache.in_tiles) {
+    const int64_t queries = b.tokens > 64 ? 6 * W : W;  // few rows: more units; many: less to set up
     return each_unit(pool, b, shape, queries, [&](const Unit& unit) { attend_in_tiles(unit, qkv, cache, shape, out); });
   }
 #endif

@@ -18,14 +18,6 @@ namespace hk {
 
 constexpr int64_t kInputBytes = 1 << 20;  // of a block of rows: they stay in the second-level cache
 
-struct Sixteen {
-  alignas(64) float at[16];
-  constexpr Sixteen() : at() {
-    for (int i = 0; i < 16; i++) at[i] = float(i);
-  }
-};
-constexpr Sixteen kSixteen;
-
 // NV strips, `apart` from each other; those that this thread most likely takes next are `ahead`.
 struct Strips {
   int64_t first, apart, ahead;

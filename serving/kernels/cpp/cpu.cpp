@@ -51,21 +51,24 @@ void hk_silu_and_mul(void* pool, const float* gate_up, int64_t rows, int64_t wid
   p.run(0, [&] { silu_and_mul(p, gate_up, rows, width, out); });
 }
 
-int32_t hk_rotary_and_store_kv(void* pool, float* qkv, const float* cos, const float* sin, float* kv_cache,
+// Whether KV caches are bfloat16, in tiles; otherwise they are float32.
+int32_t hk_kept_in_tiles(const AttentionShape* shape, int64_t block_size) { return kept_in_tiles(*shape, block_size); }
+
+int32_t hk_rotary_and_store_kv(void* pool, float* qkv, const float* cos, const float* sin, void* kv_cache,
                                int64_t num_blocks, int64_t block_size, const int32_t* slots,
                                const AttentionShape* shape, int64_t rows) {
   if (!all_below(slots, rows, num_blocks * block_size)) return 0;
   Pool& p = *static_cast<Pool*>(pool);
-  const KvCache cache{kv_cache, block_size, shape->kv_heads, shape->head_dim};
+  const KvCache cache(kv_cache, block_size, *shape);
   p.run(0, [&] { rotary_and_store_kv(p, qkv, cos, sin, cache, slots, *shape, rows); });
   return 1;
 }
 
-int32_t hk_paged_attention(void* pool, const float* qkv, float* kv_cache, const Batch* batch,
+int32_t hk_paged_attention(void* pool, const float* qkv, void* kv_cache, const Batch* batch,
                            const AttentionShape* shape, float* out) {
   if (!valid(*batch)) return 0;
   Pool& p = *static_cast<Pool*>(pool);
-  const KvCache cache{kv_cache, batch->block_size, shape->kv_heads, shape->head_dim};
+  const KvCache cache(kv_cache, batch->block_size, *shape);
   p.run(0, [&] { attention(p, qkv, cache, *batch, *shape, out); });
   return 1;
 }

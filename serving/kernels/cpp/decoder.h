@@ -34,7 +34,7 @@ struct Decoder {
 struct Pass {
   float* hidden;  // [tokens, hidden], the embedding; becomes the residual
   const float *cos, *sin;
-  float* const* kv_caches;
+  void* const* kv_caches;
   const int32_t* slot_mapping;
   Batch batch;
   float* workspace;
@@ -112,7 +112,7 @@ inline void decode(Pool& pool, const Decoder& d, const Pass& p) {
   float* activated = gate_up + room * 2 * d.intermediate;
   for (int64_t i = 0; i < d.num_layers; i++) {
     const Layer& layer = d.layers[i];
-    const KvCache cache{p.kv_caches[i], p.batch.block_size, d.shape.kv_heads, dim};
+    const KvCache cache(p.kv_caches[i], p.batch.block_size, d.shape);
     norm_and_multiply(pool, d, p, i ? branch : nullptr, layer.input_norm, *layer.qkv, normed, qkv);
     rotary_and_store_kv(pool, qkv, p.cos, p.sin, cache, p.slot_mapping, d.shape, rows);
     attention(pool, qkv, cache, p.batch, d.shape, attended);

@@ -73,22 +73,6 @@ inline void silu_and_mul(Pool& pool, const float* gate_up, int64_t rows, int64_t
   });
 }
 
-struct AttentionShape {
-  int32_t heads, kv_heads, head_dim;
-  int32_t window;    // 0: none
-  int32_t bfloat16;  // whether to round to it where tiles can multiply
-};
-
-// Where one block keeps the keys ([head_dim, block_size]) and values ([block_size, head_dim]) of a head.
-struct KvCache {
-  float* data;
-  int64_t block_size, kv_heads, head_dim;
-  float* keys(int64_t block, int64_t head) const {
-    return data + (block * 2 * kv_heads + head) * block_size * head_dim;
-  }
-  float* values(int64_t block, int64_t head) const { return keys(block, head + kv_heads); }
-};
-
 // (a, b) → (a·cos − b·sin, b·cos + a·sin), a and b the halves of one head.
 inline void rotate(const float* x, const float* cos, const float* sin, int64_t half, float* out) {
   for (int64_t i = 0; i < half; i += W) {
@@ -97,29 +81,6 @@ inline void rotate(const float* x, const float* cos, const float* sin, int64_t h
     storef_n(out + i, a * c - b * s, half - i);
     storef_n(out + half + i, b * c + a * s, half - i);
   }
-}
-
-inline void rotary_and_store_kv(Pool& pool, float* qkv, const float* cos, const float* sin, KvCache cache,
-                                const int32_t* slots, AttentionShape shape, int64_t rows) {
-  const int64_t dim = shape.head_dim, half = dim / 2, size = cache.block_size;
-  const int64_t stride = (shape.heads + 2 * shape.kv_heads) * dim;
-  const int64_t together = rows > 64 ? 16 : 4;  // neighbours share lines of keys: better written by one thread
-  pool.each_range(rows, together, [&](int64_t first, int64_t last) {
-    float* rotated = scratch(dim);
-    for (int64_t t = first; t < last; t++) {
-      float* row = qkv + t * stride;
-      for (int64_t h = 0; h < shape.heads; h++)
-        rotate(row + h * dim, cos + t * half, sin + t * half, half, row + h * dim);
-      const int64_t block = slots[t] / size, offset = slots[t] % size;
-      for (int64_t h = 0; h < shape.kv_heads; h++) {
-        const float* key = row + (shape.heads + h) * dim;
-        rotate(key, cos + t * half, sin + t * half, half, rotated);
-        float* keys = cache.keys(block, h) + offset;
-        for (int64_t d = 0; d < dim; d++) keys[d * size] = rotated[d];
-        std::memcpy(cache.values(block, h) + offset * dim, key + shape.kv_heads * dim, dim * sizeof(float));
-      }
-    }
-  });
 }
 
 }  // namespace hk

@@ -17,6 +17,14 @@ namespace hk {
 
 constexpr int kPairs = 32;  // k's of one tile instruction
 
+struct Sixteen {
+  alignas(64) float at[16];
+  constexpr Sixteen() : at() {
+    for (int i = 0; i < 16; i++) at[i] = float(i);
+  }
+};
+constexpr Sixteen kSixteen;
+
 // rows[i][j] → rows[j][i], 32 bits each.
 inline void transpose(__m512 (&rows)[16]) {
   __m512 t[16];

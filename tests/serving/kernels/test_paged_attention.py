@@ -27,9 +27,21 @@ SHAPES = {
 SPANS = [(0, 1), (0, 17), (126, 127), (127, 128), (128, 129), (100, 129), (5, 13), (299, 300)]
 
 
+def store(kernels, cache, slots, keys_and_values, shape):
+    """Put keys and values, [T, 2 · kv_heads · head_dim], into slots as they are: turned by no angle."""
+    queries = torch.zeros(len(slots), shape.num_heads * shape.head_dim)
+    angles = torch.zeros(len(slots), shape.head_dim // 2)
+    qkv = torch.cat([queries, keys_and_values], dim=1)
+    kernels.rotary_and_store_kv(qkv, angles.cos(), angles.sin(), cache, int32(slots), shape)
+
+
 def filled_cache(kernels, shape, blocks, block_size):
+    """The same keys and values for any kernels."""
     cache = kernels.allocate_kv_cache(blocks, block_size, shape.num_kv_heads, shape.head_dim)
-    return cache.copy_(torch.randn(cache.shape, generator=torch.Generator().manual_seed(3)))
+    width, slots = 2 * shape.num_kv_heads * shape.head_dim, range(blocks * block_size)
+    content = torch.randn(len(slots), width, generator=torch.Generator().manual_seed(3))
+    store(kernels, cache, slots, content, shape)
+    return cache
 
 
 def attend(kernels, qkv, cache, batch, shape):
@@ -46,7 +58,7 @@ def test_a_ragged_batch_equals_torch(cpu, activations, name, block_size):
     batch = random_batch(SPANS, block_size, blocks)
     cache = filled_cache(cpu, shape, blocks, block_size)
     qkv = torch.randn(sum(stop - start for start, stop in SPANS), qkv_width(shape))
-    expected = attend(REFERENCE, qkv, cache, batch, shape)
+    expected = attend(REFERENCE, qkv, filled_cache(REFERENCE, shape, blocks, block_size), batch, shape)
     error = TOLERANCE[activations]
     torch.testing.assert_close(attend(cpu, qkv, cache, batch, shape), expected, rtol=error, atol=error)
 
@@ -80,25 +92,23 @@ def test_blocks_that_no_request_holds_are_never_read(cpu):
     cache = filled_cache(cpu, shape, 9, 16)
     qkv = torch.randn(5, qkv_width(shape))
     expected = attend(cpu, qkv, cache, batch, shape)
-    held = set(batch.block_tables[0].tolist())
-    for block in set(range(9)) - held:
-        cache[block] = float("nan")
-    last = cache[int(batch.block_tables[0, 2])]
-    last[0].view(2, 32, 16)[:, :, 13:] = float("nan")
-    last[1].view(2, 16, 32)[:, 13:] = float("nan")
+    held = {int(block) * 16 + at for block in batch.block_tables[0] for at in range(16)}
+    unwritten = [int(batch.block_tables[0, 2]) * 16 + at for at in (13, 14, 15)]
+    slots = sorted(set(range(9 * 16)) - held) + unwritten
+    store(cpu, cache, slots, torch.full((len(slots), 2 * 2 * 32), float("nan")), shape)
     assert torch.equal(attend(cpu, qkv, cache, batch, shape), expected)
 
 
 def test_a_score_that_towers_does_not_overflow(cpu, activations):
     shape = SHAPES["default"]
-    cache = filled_cache(cpu, shape, 4, 16)
+    cache, other = filled_cache(cpu, shape, 4, 16), filled_cache(REFERENCE, shape, 4, 16)
     batch = random_batch([(60, 64)], 16, 4)
     qkv = torch.randn(4, qkv_width(shape)) * 1e4
     found = attend(cpu, qkv, cache, batch, shape)
     if activations is Activations.BFLOAT16:  # which of two great scores is greater, rounding decides
         assert torch.isfinite(found).all()
         return
-    expected = attend(REFERENCE, qkv, cache, batch, shape)
+    expected = attend(REFERENCE, qkv, other, batch, shape)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 

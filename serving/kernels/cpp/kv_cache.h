@@ -1,0 +1,102 @@
+// Where keys and values stay, and how they get there.
+//
+// In float32 a block keeps, for a head, keys [head_dim, block_size] and values [block_size, head_dim]. Where attention
+// runs on tiles they are rounded to bfloat16 when they are stored, and lie as it will load them: for 16 positions
+// [head_dim / 32] tiles of keys, line r with dims 2 r and 2 r + 1 of each position, and [head_dim / 16] half
+// tiles of values, line r with positions 2 r and 2 r + 1 of each dim.
+#pragma once
+
+#include <cstring>
+
+#include "tiles_bf16.h"
+
+namespace hk {
+
+struct AttentionShape {
+  int32_t heads, kv_heads, head_dim;
+  int32_t window;    // 0: none
+  int32_t bfloat16;  // whether to round to it where tiles can multiply
+};
+
+inline bool kept_in_tiles(AttentionShape shape, int64_t block_size) {
+#if defined(HK_AMX_BF16)
+  return shape.bfloat16 && shape.head_dim % kPairs == 0 && block_size % W == 0;
+#else
+  return false;
+#endif
+}
+
+struct KvCache {
+  void* data;
+  int64_t block_size, kv_heads, head_dim;
+  bool in_tiles;
+
+  KvCache(void* data, int64_t block_size, AttentionShape shape)
+      : data(data), block_size(block_size), kv_heads(shape.kv_heads), head_dim(shape.head_dim),
+        in_tiles(kept_in_tiles(shape, block_size)) {}
+
+  int64_t start(int64_t block, int64_t head) const { return (block * 2 * kv_heads + head) * block_size * head_dim; }
+  float* keys(int64_t block, int64_t head) const { return static_cast<float*>(data) + start(block, head); }
+  float* values(int64_t block, int64_t head) const { return keys(block, head + kv_heads); }
+
+#if defined(HK_AMX_BF16)
+  uint8_t* tile(int64_t block, int64_t head, int64_t offset) const {
+    return static_cast<uint8_t*>(data) + 2 * (start(block, head) + offset / W * W * head_dim);
+  }
+  // Of 16 positions from `offset` on, the first; the others follow.
+  uint8_t* key_tiles(int64_t block, int64_t head, int64_t offset) const { return tile(block, head, offset); }
+  uint8_t* value_tiles(int64_t block, int64_t head, int64_t offset) const {
+    return tile(block, head + kv_heads, offset);
+  }
+#endif
+
+  void store(int64_t block, int64_t head, int64_t offset, const float* key, const float* value) const {
+#if defined(HK_AMX_BF16)
+    if (in_tiles) return store_in_tiles(key_tiles(block, head, offset), value_tiles(block, head, offset),
+                                        offset % W, key, value);
+#endif
+    float* to = keys(block, head) + offset;
+    for (int64_t d = 0; d < head_dim; d++) to[d * block_size] = key[d];
+    std::memcpy(values(block, head) + offset * head_dim, value, head_dim * sizeof(float));
+  }
+
+ private:
+#if defined(HK_AMX_BF16)
+  // Other positions of the same lines may be written by another thread meanwhile.
+  void store_in_tiles(uint8_t* keys, uint8_t* values, int64_t place, const float* key, const float* value) const {
+    const __m512i lines = _mm512_mullo_epi32(_mm512_cvttps_epi32(_mm512_load_ps(kSixteen.at)), _mm512_set1_epi32(64));
+    for (int64_t d = 0; d < head_dim; d += kPairs) {
+      const __m512i pairs = (__m512i)_mm512_cvtne2ps_pbh((__m512)loadf(key + d + W), (__m512)loadf(key + d));
+      _mm512_i32scatter_epi32(keys + d / kPairs * kTileBytes + place * 4, lines, pairs, 1);
+    }
+    const __mmask32 mask = place % 2 ? 0xAAAAAAAA : 0x55555555;
+    for (int64_t d = 0; d < head_dim; d += W) {
+      const __m512i wide = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)loadf(value + d)));
+      _mm512_mask_storeu_epi16(values + d * 32 + place / 2 * 64, mask, place % 2 ? _mm512_slli_epi32(wide, 16) : wide);
+    }
+  }
+#endif
+};
+
+inline void rotary_and_store_kv(Pool& pool, float* qkv, const float* cos, const float* sin, KvCache cache,
+                                const int32_t* slots, AttentionShape shape, int64_t rows) {
+  const int64_t dim = shape.head_dim, half = dim / 2, size = cache.block_size;
+  const int64_t stride = (shape.heads + 2 * shape.kv_heads) * dim;
+  const int64_t together = rows > 64 ? 16 : 4;  // neighbours share lines of keys: better written by one thread
+  pool.each_range(rows, together, [&](int64_t first, int64_t last) {
+    float* rotated = scratch(dim);
+    for (int64_t t = first; t < last; t++) {
+      float* row = qkv + t * stride;
+      for (int64_t h = 0; h < shape.heads; h++)
+        rotate(row + h * dim, cos + t * half, sin + t * half, half, row + h * dim);
+      const int64_t block = slots[t] / size, offset = slots[t] % size;
+      for (int64_t h = 0; h < shape.kv_heads; h++) {
+        const float* key = row + (shape.heads + h) * dim;
+        rotate(key, cos + t * half, sin + t * half, half, rotated);
+        cache.store(block, h, offset, rotated, key + shape.kv_heads * dim);
+      }
+    }
+  });
+}
+
+}  // namespace hk
