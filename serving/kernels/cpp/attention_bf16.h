@@ -64,7 +64,7 @@ inline Tiled make_tiled(const Unit& unit, const KvCache& cache, AttentionShape s
   u.count = unit.count * group;
   u.first = u.start = seen_from / W * W;
   u.last = (t.seen_to + W - 1) / W * W;
-  u.stride = t.width() + W;  // an odd number of lines: rows in different sets
+  u.stride = std::max(t.width(), dim) + W;  // an odd number of lines: rows in different sets
   if (u.stride / W % 2 == 0) u.stride += W;
   const int64_t tall = (u.count + W - 1) / W * W;
   u.scores = scratch(W * u.stride + (tall * dim + W * u.stride + 2 * dim * W) / 2);
@@ -144,7 +144,9 @@ inline void weigh_tiles(const Tiled& t, float* sums) {
   memory_barrier();
 }
 
-inline void attend_in_tiles(const Unit& unit, const float* qkv, const KvCache& cache, AttentionShape shape, float* out) {
+// Calls use(row, head, values) with what each query of the unit comes to, [head_dim].
+template <class F>
+inline void attend_in_tiles(const Unit& unit, const float* qkv, const KvCache& cache, AttentionShape shape, F use) {
   const int64_t dim = shape.head_dim, group = shape.heads / shape.kv_heads, window = shape.window;
   const Tiled t = make_tiled(unit, cache, shape);
   load_queries(t, qkv, shape);
@@ -166,10 +168,27 @@ inline void attend_in_tiles(const Unit& unit, const float* qkv, const KvCache& c
     for (int64_t m = 0; m < count; m++) {
       const int64_t row = unit.row + (first + m) / group, head = unit.head * group + (first + m) % group;
       for (int64_t d = 0; d < dim; d += W)
-        storef(out + (row * shape.heads + head) * dim + d, loadf(sums.data() + d * W + m * W) * inverse[m]);
+        storef(t.u.scores + d, loadf(sums.data() + d * W + m * W) * inverse[m]);
+      use(row, head, t.u.scores);
     }
   }
   _tile_release();
+}
+
+template <class F>
+inline void each_attended(Pool& pool, const float* qkv, const KvCache& cache, const Batch& b, AttentionShape shape,
+                          F use) {
+  const int64_t queries = b.tokens > 64 ? 6 * W : W;  // few rows: more units; many: less to set up
+  each_unit(pool, b, shape, queries, [&](const Unit& unit) { attend_in_tiles(unit, qkv, cache, shape, use); });
+}
+
+// Rounded, as the next matmul reads it.
+inline void attention(Pool& pool, const float* qkv, const KvCache& cache, const Batch& b, AttentionShape shape,
+                      const Halves& out) {
+  const int64_t dim = shape.head_dim;
+  each_attended(pool, qkv, cache, b, shape, [&](int64_t row, int64_t head, const float* values) {
+    for (int64_t d = 0; d < dim; d += kPairs) round_row(values + d, out.tile(row, head * dim + d), row);
+  });
 }
 
 #endif
@@ -177,10 +196,10 @@ inline void attend_in_tiles(const Unit& unit, const float* qkv, const KvCache& c
 inline void attention(Pool& pool, const float* qkv, const KvCache& cache, const Batch& b, AttentionShape shape,
                       float* out) {
 #if defined(HK_AMX_BF16)
-  if (cache.in_tiles) {
-    const int64_t queries = b.tokens > 64 ? 6 * W : W;  // few rows: more units; many: less to set up
-    return each_unit(pool, b, shape, queries, [&](const Unit& unit) { attend_in_tiles(unit, qkv, cache, shape, out); });
-  }
+  if (cache.in_tiles)
+    return each_attended(pool, qkv, cache, b, shape, [&](int64_t row, int64_t head, const float* values) {
+      std::memcpy(out + (row * shape.heads + head) * shape.head_dim, values, shape.head_dim * sizeof(float));
+    });
 #endif
   each_unit(pool, b, shape, 2 * kQueries, [&](const Unit& unit) { attend(unit, qkv, cache, shape, out); });
 }

@@ -127,7 +127,14 @@ inline void each_sum(const Awq& a, const Strips& strips, const Halves& x, int64_
   _tile_release();
 }
 
+// Where a matmul's results go, [rows, columns]: over what is there, or added to it.
+struct Out {
+  float* data;
+  bool add;
+};
+
 // 16 columns by 16 rows of sums to `out`, as far as rows and columns go.
+template <bool add>
 inline void store_sums(float* sums, int64_t rows, int64_t columns, float* out, int64_t ldo) {
   __m512 lines[16];
 #pragma GCC unroll 16
@@ -135,20 +142,28 @@ inline void store_sums(float* sums, int64_t rows, int64_t columns, float* out, i
   transpose(lines);
   if (rows >= 16 && columns >= W) {
 #pragma GCC unroll 16
-    for (int m = 0; m < 16; m++) _mm512_storeu_ps(out + m * ldo, lines[m]);
+    for (int m = 0; m < 16; m++)
+      _mm512_storeu_ps(out + m * ldo, add ? _mm512_loadu_ps(out + m * ldo) + lines[m] : lines[m]);
     return;
   }
   for (int m = 0; m < 16; m++) _mm512_store_ps(sums + m * W, lines[m]);
-  for (int64_t m = 0; m < std::min<int64_t>(16, rows); m++) storef_n(out + m * ldo, loadf(sums + m * W), columns);
+  for (int64_t m = 0; m < std::min<int64_t>(16, rows); m++) {
+    const vf line = loadf(sums + m * W);
+    storef_n(out + m * ldo, add ? loadf_n(out + m * ldo, columns) + line : line, columns);
+  }
 }
 
 template <int NV>
 void strips_bf16(const Awq& a, int64_t strip, int64_t ahead, const Halves& x, int64_t first, int64_t last,
-                 float* out) {
+                 const Out& out) {
   alignas(64) float sums[4][16 * W];
+  void (*store)(float*, int64_t, int64_t, float*, int64_t) = store_sums<false>;
+  if (out.add) store = store_sums<true>;
   each_sum<NV>(a, {strip, 1, ahead}, x, first, last, sums, [&](int64_t row, int m) {
-    for (int n = 0; n < NV; n++)
-      store_sums(sums[2 * n + m], last - row, a.out - (strip + n) * W, out + row * a.out + (strip + n) * W, a.out);
+    for (int n = 0; n < NV; n++) {
+      const int64_t column = (strip + n) * W;
+      store(sums[2 * n + m], last - row, a.out - column, out.data + row * a.out + column, a.out);
+    }
   });
 }
 
@@ -163,7 +178,7 @@ inline void each_block(Pool& pool, int64_t rows, int64_t in, int64_t units, F f)
   });
 }
 
-inline void multiply_rows(Pool& pool, const Awq& a, const Halves& x, int64_t rows, float* out) {
+inline void multiply_rows(Pool& pool, const Awq& a, const Halves& x, int64_t rows, const Out& out) {
   each_block(pool, rows, a.in, (a.strips() + 1) / 2, [&](int64_t first, int64_t last, int64_t pair) {
     const int64_t strip = 2 * pair, ahead = 2 * pool.threads();
     if (strip + 1 < a.strips()) return strips_bf16<2>(a, strip, ahead, x, first, last, out);
@@ -190,7 +205,7 @@ inline void gate_and_up(Pool& pool, const Awq& a, const Halves& x, int64_t rows,
 inline void awq_gemm_bf16(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
   const Halves halves{reinterpret_cast<uint8_t*>(pool.shared()), a.in};
   round_rows(pool, x, rows, halves);
-  multiply_rows(pool, a, halves, rows, out);
+  multiply_rows(pool, a, halves, rows, {out, false});
 }
 
 #endif

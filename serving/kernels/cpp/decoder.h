@@ -73,32 +73,53 @@ inline void norm_and_multiply(Pool& pool, const Decoder& d, const Pass& p, const
                               const Linear& w, float* normed, float* out) {
   const int64_t rows = p.batch.tokens;
 #if defined(HK_AMX_BF16)
-  if (tiled(w)) {
+  if (tiled(w) && !branch) {
     const Halves halves = tiles_in(normed, d.hidden);
-    norm_rows(pool, branch, p.hidden, norm, d.eps, rows, halves);
-    return multiply_rows(pool, w.awq, halves, rows, out);
+    norm_rows(pool, p.hidden, norm, d.eps, rows, halves);
+    return multiply_rows(pool, w.awq, halves, rows, {out, false});
   }
 #endif
   add_rms_norm(pool, branch, p.hidden, norm, d.eps, rows, d.hidden, normed);
   linear(pool, w, normed, rows, out);
 }
 
-// branch = down · (silu(gate) · up) of norm(hidden + branch). What lies between stays in tiles where it can:
-// for hundreds of rows, writing it out would cost more time than the products.
-inline void mlp(Pool& pool, const Decoder& d, const Pass& p, const Layer& layer, float* branch, float* normed,
-                float* gate_up, float* activated) {
+// What a layer's two halves return is still to be added to hidden; null where it has been.
+using Branch = const float*;
+
+inline Branch attend_and_multiply(Pool& pool, const Decoder& d, const Pass& p, const Layer& layer,
+                                  const KvCache& cache, const float* qkv, float* attended, float* branch) {
   const int64_t rows = p.batch.tokens;
 #if defined(HK_AMX_BF16)
-  if (tiled(*layer.gate_up) && tiled(*layer.down) && d.intermediate % kPairs == 0) {
-    const Halves in = tiles_in(normed, d.hidden), between = tiles_in(gate_up, d.intermediate);
-    norm_rows(pool, branch, p.hidden, layer.post_attention_norm, d.eps, rows, in);
-    gate_and_up(pool, layer.gate_up->awq, in, rows, between);
-    return multiply_rows(pool, layer.down->awq, between, rows, branch);
+  if (tiled(*layer.output) && cache.in_tiles) {
+    const Halves halves = tiles_in(attended, d.shape.heads * d.shape.head_dim);
+    attention(pool, qkv, cache, p.batch, d.shape, halves);
+    multiply_rows(pool, layer.output->awq, halves, rows, {p.hidden, true});
+    return nullptr;
   }
 #endif
-  norm_and_multiply(pool, d, p, branch, layer.post_attention_norm, *layer.gate_up, normed, gate_up);
+  attention(pool, qkv, cache, p.batch, d.shape, attended);
+  linear(pool, *layer.output, attended, rows, branch);
+  return branch;
+}
+
+// down · (silu(gate) · up) of norm(hidden + before). What lies between stays in tiles where it can: for hundreds
+// of rows, writing it out would cost more time than the products.
+inline Branch mlp(Pool& pool, const Decoder& d, const Pass& p, const Layer& layer, Branch before, float* branch,
+                  float* normed, float* gate_up, float* activated) {
+  const int64_t rows = p.batch.tokens;
+#if defined(HK_AMX_BF16)
+  if (tiled(*layer.gate_up) && tiled(*layer.down) && d.intermediate % kPairs == 0 && !before) {
+    const Halves in = tiles_in(normed, d.hidden), between = tiles_in(gate_up, d.intermediate);
+    norm_rows(pool, p.hidden, layer.post_attention_norm, d.eps, rows, in);
+    gate_and_up(pool, layer.gate_up->awq, in, rows, between);
+    multiply_rows(pool, layer.down->awq, between, rows, {p.hidden, true});
+    return nullptr;
+  }
+#endif
+  norm_and_multiply(pool, d, p, before, layer.post_attention_norm, *layer.gate_up, normed, gate_up);
   silu_and_mul(pool, gate_up, rows, d.intermediate, activated);
   linear(pool, *layer.down, activated, rows, branch);
+  return branch;
 }
 
 // Run by every thread of the pool.
@@ -110,16 +131,16 @@ inline void decode(Pool& pool, const Decoder& d, const Pass& p) {
   float* attended = qkv + room * (d.shape.heads + 2 * d.shape.kv_heads) * dim;
   float* gate_up = attended + room * d.shape.heads * dim;
   float* activated = gate_up + room * 2 * d.intermediate;
+  Branch pending = nullptr;
   for (int64_t i = 0; i < d.num_layers; i++) {
     const Layer& layer = d.layers[i];
     const KvCache cache(p.kv_caches[i], p.batch.block_size, d.shape);
-    norm_and_multiply(pool, d, p, i ? branch : nullptr, layer.input_norm, *layer.qkv, normed, qkv);
+    norm_and_multiply(pool, d, p, pending, layer.input_norm, *layer.qkv, normed, qkv);
     rotary_and_store_kv(pool, qkv, p.cos, p.sin, cache, p.slot_mapping, d.shape, rows);
-    attention(pool, qkv, cache, p.batch, d.shape, attended);
-    linear(pool, *layer.output, attended, rows, branch);
-    mlp(pool, d, p, layer, branch, normed, gate_up, activated);
+    pending = attend_and_multiply(pool, d, p, layer, cache, qkv, attended, branch);
+    pending = mlp(pool, d, p, layer, pending, branch, normed, gate_up, activated);
   }
-  add_rms_norm(pool, branch, p.hidden, d.final_norm, d.eps, rows, d.hidden, p.out);
+  add_rms_norm(pool, pending, p.hidden, d.final_norm, d.eps, rows, d.hidden, p.out);
 }
 
 }  // namespace hk

@@ -64,11 +64,7 @@ struct KvCache {
 #if defined(HK_AMX_BF16)
   // Other positions of the same lines may be written by another thread meanwhile.
   void store_in_tiles(uint8_t* keys, uint8_t* values, int64_t place, const float* key, const float* value) const {
-    const __m512i lines = _mm512_mullo_epi32(_mm512_cvttps_epi32(_mm512_load_ps(kSixteen.at)), _mm512_set1_epi32(64));
-    for (int64_t d = 0; d < head_dim; d += kPairs) {
-      const __m512i pairs = (__m512i)_mm512_cvtne2ps_pbh((__m512)loadf(key + d + W), (__m512)loadf(key + d));
-      _mm512_i32scatter_epi32(keys + d / kPairs * kTileBytes + place * 4, lines, pairs, 1);
-    }
+    for (int64_t d = 0; d < head_dim; d += kPairs) round_row(key + d, keys + d / kPairs * kTileBytes, place);
     const __mmask32 mask = place % 2 ? 0xAAAAAAAA : 0x55555555;
     for (int64_t d = 0; d < head_dim; d += W) {
       const __m512i wide = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)loadf(value + d)));

@@ -65,6 +65,13 @@ struct Halves {
   int64_t block() const { return in / kPairs * kTileBytes; }  // bytes of 16 rows
 };
 
+// 32 k's of one row, to the tile that has them.
+inline void round_row(const float* x, uint8_t* tile, int64_t row) {
+  const __m512i pairs = (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x));
+  const __m512i lines = _mm512_mullo_epi32(_mm512_cvttps_epi32(_mm512_load_ps(kSixteen.at)), _mm512_set1_epi32(64));
+  _mm512_i32scatter_epi32(tile + row % 16 * 4, lines, pairs, 1);
+}
+
 // Up to 16 rows of x, [rows, in], as the tiles of one row block.
 inline void round_block(const float* x, int64_t rows, int64_t in, uint8_t* tiles) {
   for (int64_t k = 0; k < in; k += kPairs, tiles += kTileBytes) {
@@ -86,17 +93,13 @@ inline void round_rows(Pool& pool, const float* x, int64_t rows, const Halves& h
   });
 }
 
-// add_rms_norm, its result rounded.
-inline void norm_rows(Pool& pool, const float* x, float* residual, const float* weight, float eps, int64_t rows,
-                      const Halves& halves) {
+// The norm of each row, rounded.
+inline void norm_rows(Pool& pool, const float* x, const float* weight, float eps, int64_t rows, const Halves& halves) {
   const int64_t width = halves.in;
   pool.each((rows + 15) / 16, [&](int64_t block) {
     const int64_t first = 16 * block, count = std::min<int64_t>(16, rows - first);
     float* normed = scratch(16 * width);
-    for (int64_t m = 0; m < count; m++) {
-      const int64_t at = (first + m) * width;
-      add_norm_row(x ? x + at : nullptr, residual + at, weight, eps, width, normed + m * width);
-    }
+    for (int64_t m = 0; m < count; m++) norm_row(x + (first + m) * width, weight, eps, width, normed + m * width);
     round_block(normed, count, width, halves.tile(first, 0));
   });
 }
