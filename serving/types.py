@@ -8,6 +8,7 @@ tensors or of Honeycomb. All values are immutable, so that they may cross thread
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -102,3 +103,4 @@ class EngineStats:
     num_free_blocks: int
     num_blocks: int
     num_steps: int
+    step_seconds: Mapping[str, float] = field(default_factory=dict)  # by what the steps spent them on

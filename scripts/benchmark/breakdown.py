@@ -1,62 +1,41 @@
 """Where a request's time goes.
 
-Owns: the split, from what each request reports and what a pass of that many tokens costs by itself. An
-estimate: passes are priced by the fitted line, and what is left over is everything that is not the model.
-Knows nothing of drawing.
+Owns: the split, from what our engine's steps report of themselves and what is seen from outside. Knows
+nothing of drawing.
 
-    where_time_goes(runs, passes, "paged")
+    where_time_goes(runs, "paged")
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any
 
 from scripts.benchmark.measure import Run
-from scripts.benchmark.peers import OURS
-from scripts.benchmark.protocol import Reply
 from scripts.benchmark.summary import good, of
 from scripts.benchmark.workloads import Workload
 
+MODEL = ("prefill", "decode", "head")  # parts of a step that the model takes
+OUTSIDE = "outside steps"  # waiting, compiling the grammar, text
 
-def where_time_goes(
-    runs: Sequence[Run], passes: Mapping[str, Any] | None, engine: str, workload: str = Workload.ONE_NEW
-) -> dict[str, float]:
-    """Mean milliseconds a request; our own engine's are split further when passes were measured."""
-    replies = [reply for reply in good(of(runs, workload, engine)) if reply.ttft is not None]
+
+def where_time_goes(runs: Sequence[Run], engine: str, workload: str = Workload.ONE_NEW) -> dict[str, float]:
+    """Mean milliseconds a request that is alone; those of an engine that times its steps by their parts."""
+    chosen = of(runs, workload, engine)
+    replies = [reply for reply in good(chosen) if reply.ttft is not None]
     if not replies:
         return {}
     until_first = 1000 * fmean(reply.ttft or 0.0 for reply in replies)
-    after_first = 1000 * fmean(reply.e2e for reply in replies) - until_first
-    if engine != OURS or passes is None or workload not in (Workload.ONE_NEW, Workload.ONE_SEEN):
-        return {"until the first token": until_first, "after it": after_first}
-    prefill = fmean(_prefill_ms(reply, passes) for reply in replies)
-    decode = fmean(_decode_ms(reply, passes) for reply in replies)
-    return {
-        "prefill pass": prefill,
-        "queue, grammar compilation": until_first - prefill,
-        "decode passes": decode,
-        "schedule, draft, grammar, text": after_first - decode,
-    }
+    whole = 1000 * fmean(reply.e2e for reply in replies)
+    if not all(run.steps for run in chosen):
+        return {"until the first token": until_first, "after it": whole - until_first}
+    names = dict.fromkeys(name for run in chosen for name in run.steps)
+    count = sum(len(run.replies) for run in chosen)
+    parts = {name: 1000 * sum(run.steps.get(name, 0.0) for run in chosen) / count for name in names}
+    return {**parts, OUTSIDE: whole - sum(parts.values())}
 
 
 def overhead_share(split: Mapping[str, float]) -> float | None:
-    """What decoding spends outside the model, over the passes."""
-    decode = split.get("decode passes")
-    return split["schedule, draft, grammar, text"] / decode if decode else None
-
-
-def _prefill_ms(reply: Reply, passes: Mapping[str, Any]) -> float:
-    """By tokens, between a small pass and the measured one of 600 tokens."""
-    tokens, fit = reply.input_tokens - reply.cached_tokens, passes["fit"]
-    if tokens <= 64:
-        return float(fit["a_ms"] + fit["b_ms"] * tokens)
-    return float(passes["prefill_600_ms"]) * tokens / 600
-
-
-def _decode_ms(reply: Reply, passes: Mapping[str, Any]) -> float:
-    """Each pass after the first: a, and b for each token in it, rejected drafts included."""
-    count = max(0, reply.passes - 1)
-    rows = count + reply.drafted
-    return float(passes["fit"]["a_ms"] * count + passes["fit"]["b_ms"] * rows)
+    """What steps spend on everything but the model, over what they take."""
+    steps = sum(ms for name, ms in split.items() if name != OUTSIDE)
+    return 1 - sum(split[name] for name in MODEL) / steps if set(MODEL) <= set(split) else None

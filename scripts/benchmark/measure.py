@@ -8,7 +8,7 @@ Owns: the order of things, and what is kept of each measurement. Knows nothing o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from scripts.benchmark.batches import Batches
@@ -34,6 +34,7 @@ class Run:
     wall: float
     cpu: float
     replies: tuple[Reply, ...]
+    steps: dict[str, float] = field(default_factory=dict)  # seconds of our engine's steps, by part
 
     def to_json(self) -> dict[str, Any]:
         """For the result file."""
@@ -136,7 +137,8 @@ def is_saturated(run: Run) -> bool:
 
 
 def _run(workload: Workload, peer: Peer, number: int, variant: float | None, batch: Batch, done: Done) -> Run:
-    return Run(workload, peer.name, number, variant, batch.concurrency, done.wall, done.cpu, done.replies)
+    seen = (done.wall, done.cpu, done.replies, done.steps)
+    return Run(workload, peer.name, number, variant, batch.concurrency, *seen)
 
 
 def _shown(variant: float | None) -> str:

@@ -37,7 +37,7 @@ def draw_plots(result: Mapping[str, Any], folder: Path) -> list[Path]:
     pictures: dict[str, Callable[[Axes], bool]] = {
         "latency": lambda axes: draw_latency(axes, runs),
         "open_loop": lambda axes: draw_open_loop(axes, runs),
-        "time": lambda axes: draw_time(axes, runs, result.get("passes")),
+        "time": lambda axes: draw_time(axes, runs),
         "passes": lambda axes: draw_passes(axes, result.get("passes")),
     }
     for name, draw in pictures.items():
@@ -66,10 +66,10 @@ def draw_open_loop(axes: Axes, runs: Sequence[Run]) -> bool:
     return bool(lines)
 
 
-def draw_time(axes: Axes, runs: Sequence[Run], passes: Mapping[str, Any] | None) -> bool:
+def draw_time(axes: Axes, runs: Sequence[Run]) -> bool:
     """Stacked: what a request waits for, one at a time."""
     engines = list(dict.fromkeys(run.engine for run in runs))
-    splits = {name: split for name in engines if (split := where_time_goes(runs, passes, name))}
+    splits = {name: split for name in engines if (split := where_time_goes(runs, name))}
     names = list(dict.fromkeys(name for split in splits.values() for name in split))
     left = np.zeros(len(splits))
     for name in names:

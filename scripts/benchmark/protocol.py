@@ -9,7 +9,7 @@ every engine's own environment.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -82,9 +82,10 @@ class Done:
     replies: tuple[Reply, ...]
     wall: float
     cpu: float  # seconds of the engine's main process
+    steps: dict[str, float] = field(default_factory=dict)  # seconds of our engine's steps, by part
 
     @staticmethod
     def from_json(message: dict[str, Any]) -> Done:
         """What a worker wrote."""
         replies = tuple(Reply(**reply) for reply in message["replies"])
-        return Done(replies, message["wall"], message["cpu"])
+        return Done(replies, message["wall"], message["cpu"], message["steps"])

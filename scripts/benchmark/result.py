@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from scripts.benchmark.breakdown import where_time_goes
+from scripts.benchmark.breakdown import overhead_share, where_time_goes
 from scripts.benchmark.lineup import Entry
 from scripts.benchmark.measure import Run
 from scripts.benchmark.peers import PEERS
@@ -32,11 +32,13 @@ def make_result(
     runs: Sequence[Run], entries: Mapping[str, Entry], about: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Everything, samples included."""
+    splits = {name: where_time_goes(runs, name) for name in entries}
     return {
         "version": VERSION,
         **about,
         "passes_per_answer": _short(passes_per_answer(runs)),
-        "time_ms": _short({name: where_time_goes(runs, about.get("passes"), name) for name in entries}),
+        "time_ms": _short(splits),
+        "overhead_share": _short({name: overhead_share(split) for name, split in splits.items()}),
         "engines": {name: _engine(runs, name, entry) for name, entry in entries.items()},
         "ratios": _short(ratios(runs, entries)),
         "runs": [_compact(run.to_json()) for run in runs],
@@ -45,7 +47,8 @@ def make_result(
 
 def last_line(result: Mapping[str, Any]) -> str:
     """One JSON object on one line, without samples."""
-    told = {key: result.get(key) for key in ("passes_per_answer", "engines", "ratios", "passes", "time_ms")}
+    keys = ("passes_per_answer", "engines", "ratios", "passes", "time_ms", "overhead_share")
+    told = {key: result.get(key) for key in keys}
     return json.dumps(told, ensure_ascii=False)
 
 

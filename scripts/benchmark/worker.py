@@ -58,6 +58,7 @@ def _create(module: str, settings: Settings) -> Engine:
 
 async def run(engine: Engine, batch: Batch) -> dict[str, Any]:
     """Ask everything; `concurrency` users take turns, arrivals with a time come when they come."""
+    before = engine.stats().step_seconds
     started, cpu = time.perf_counter(), time.process_time()
     waiting = iter(batch.asks)
     replies: dict[str, Reply] = {}
@@ -76,6 +77,7 @@ async def run(engine: Engine, batch: Batch) -> dict[str, Any]:
         "replies": [asdict(replies[ask.key]) for ask in batch.asks],
         "wall": time.perf_counter() - started,
         "cpu": time.process_time() - cpu,
+        "steps": {name: s - before.get(name, 0.0) for name, s in engine.stats().step_seconds.items()},
     }
 
 

@@ -16,6 +16,7 @@ import time
 from typing import Protocol
 
 from serving.errors import EngineBusyError, EngineDeadError, InvalidRequestError, ServingError
+from serving.paged.clock import StepClock
 from serving.paged.request import Request
 from serving.paged.sampler import RunnerOutput
 from serving.paged.scheduler import RequestUpdate, Scheduler, SchedulerOutput
@@ -41,13 +42,23 @@ class EngineCore:
         runner: so does this.
         watch: says when a step hangs, and the engine counts as dead.
         max_in_flight: requests running and waiting; one more is refused.
+        clock: gets the time of each part of a step.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, *, watch: StepWatch, max_in_flight: int) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        *,
+        watch: StepWatch,
+        max_in_flight: int,
+        clock: StepClock | None = None,
+    ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._watch = watch
         self._max_in_flight = max_in_flight
+        self._clock = clock or StepClock()
         self._changed = threading.Condition()  # guards the next five
         self._streams: dict[str, Stream] = {}  # in flight, by request id
         self._probes: set[Stream] = set()
@@ -152,6 +163,11 @@ class EngineCore:
         """Requests that hold blocks."""
         return self._scheduler.num_running
 
+    @property
+    def step_seconds(self) -> dict[str, float]:
+        """Of all steps so far, by what they were spent on."""
+        return self._clock.seconds
+
     # --- the thread ---
 
     def _run(self) -> None:
@@ -179,8 +195,10 @@ class EngineCore:
 
     def step(self) -> None:
         """Take notes in, schedule, execute, update, send."""
+        self._clock.start()
         self._take_notes()
         output = self._scheduler.schedule()
+        self._clock.lap("schedule, draft")
         if not output.scheduled:
             return
         result = self._runner.execute(output)
@@ -189,6 +207,7 @@ class EngineCore:
         updates = self._scheduler.update_from_output(output, result.sampled_token_ids)
         self.num_steps += 1
         self._send(updates)
+        self._clock.lap("update, send")
 
     def _take_notes(self) -> None:
         with self._changed:

@@ -22,6 +22,7 @@ from serving.models.config import read_config
 from serving.models.loader import load_model
 from serving.paged import choices
 from serving.paged.block_manager import BlockManager
+from serving.paged.clock import StepClock
 from serving.paged.core import EngineCore
 from serving.paged.grammar import GrammarCompiler, GrammarState
 from serving.paged.model_runner import ModelRunner
@@ -109,6 +110,7 @@ class PagedEngine:
             num_free_blocks=self._blocks.num_free_blocks,
             num_blocks=self._blocks.num_blocks,
             num_steps=self._core.num_steps,
+            step_seconds=self._core.step_seconds,
         )
 
     def close(self) -> None:
@@ -167,13 +169,15 @@ def create(settings: Settings) -> Engine:
     model = load_model(
         settings.weights_dir, num_threads=settings.num_threads, activations=choices.activations(settings)
     )
+    clock = StepClock()
     core = EngineCore(
         scheduler,
-        ModelRunner(model, num_blocks=num_blocks, block_size=settings.block_size),
+        ModelRunner(model, num_blocks=num_blocks, block_size=settings.block_size, clock=clock),
         watch=StepWatch(
             blocked_limit=5.0, busy_limit=choices.busy_limit(config, settings.max_num_batched_tokens)
         ),
         max_in_flight=settings.max_num_seqs + settings.max_queue,
+        clock=clock,
     )
     return PagedEngine(
         core=core,

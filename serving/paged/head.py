@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from serving.errors import GrammarError
+from serving.paged.clock import StepClock
 from serving.paged.request import Grammar
 from serving.paged.scheduler import ScheduledRequest
 
@@ -51,15 +52,24 @@ class Head:
     Args:
         compute_logits: hidden [rows, hidden] and token ids [n] int32, or None for all → [rows, n].
         vocab_size: width of the logits.
+        clock: gets the time of the grammar and of the head.
     """
 
-    def __init__(self, compute_logits: Callable[[Tensor, Tensor | None], Tensor], *, vocab_size: int) -> None:
+    def __init__(
+        self,
+        compute_logits: Callable[[Tensor, Tensor | None], Tensor],
+        *,
+        vocab_size: int,
+        clock: StepClock | None = None,
+    ) -> None:
         self._compute_logits = compute_logits
+        self._clock = clock or StepClock()
         self._bitmask = np.zeros(-(-vocab_size // 32), dtype=np.int32)
 
     def logits(self, hidden: Tensor, scheduled: Iterable[ScheduledRequest]) -> list[RowLogits]:
         """hidden: [rows, hidden]; a row a sampling request, and one more for each of its drafts."""
         allowed = [ids for item in scheduled if item.samples for ids in self._allowed(item)]
+        self._clock.lap("grammar")
         rows = [RowLogits(_CERTAIN, ids) for ids in allowed]  # right where there is no choice
         whole = [i for i, ids in enumerate(allowed) if ids is None]
         if whole:
@@ -71,6 +81,7 @@ class Head:
             table = self._compute(hidden, list(few), every)
             for (i, ids), logits in zip(few.items(), table, strict=True):
                 rows[i] = RowLogits(logits[np.searchsorted(every, ids)], ids)
+        self._clock.lap("head")
         return rows
 
     def _compute(self, hidden: Tensor, rows: Sequence[int], token_ids: Ids | None) -> Row:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from serving.layers.attention import AttentionMetadata
 from serving.models.llama import LlamaForCausalLM
+from serving.paged.clock import StepClock
 from serving.paged.head import Head
 from serving.paged.sampler import RunnerOutput, Sampler
 from serving.paged.scheduler import ScheduledRequest, SchedulerOutput
@@ -80,16 +81,24 @@ class ModelRunner:
         num_blocks: blocks of KV cache to make.
         block_size: tokens in a block.
         device: where the model is.
+        clock: gets the time of each part of a step.
     """
 
     def __init__(
-        self, model: LlamaForCausalLM, *, num_blocks: int, block_size: int, device: str = "cpu"
+        self,
+        model: LlamaForCausalLM,
+        *,
+        num_blocks: int,
+        block_size: int,
+        device: str = "cpu",
+        clock: StepClock | None = None,
     ) -> None:
         self._model = model
         self._block_size = block_size
         self._device = device
         self._kv_caches = model.allocate_kv_caches(num_blocks, block_size)
-        self._head = Head(model.compute_logits, vocab_size=model.config.vocab_size)
+        self._clock = clock or StepClock()
+        self._head = Head(model.compute_logits, vocab_size=model.config.vocab_size, clock=self._clock)
         self._sampler = Sampler(vocab_size=model.config.vocab_size)
 
     def execute(self, output: SchedulerOutput) -> RunnerOutput:
@@ -97,8 +106,12 @@ class ModelRunner:
         batch = build_batch(output.scheduled, self._block_size)
         with torch.inference_mode():
             hidden = self._forward(batch)
+            has_prompt = any(item.start < item.request.num_prompt_tokens for item in output.scheduled)
+            self._clock.lap("prefill" if has_prompt else "decode")
             rows = self._head.logits(hidden[self._tensor(batch.logit_rows)], output.scheduled)
-        return self._sampler.sample(rows, output.scheduled)
+        result = self._sampler.sample(rows, output.scheduled)
+        self._clock.lap("sample")
+        return result
 
     def _forward(self, batch: Batch) -> Tensor:
         metadata = AttentionMetadata(

@@ -117,12 +117,14 @@ def test_an_engine_that_keeps_up_is_not_saturated() -> None:
 
 
 def test_a_request_is_split_into_model_and_everything_else() -> None:
-    split = where_time_goes([make_run("paged", 0.2, noise=0)], PASSES, "paged")
+    steps = {"schedule, draft": 0.2, "prefill": 1.0, "decode": 2.0, "grammar": 0.2, "head": 0.4}
+    timed = dataclasses.replace(make_run("paged", 0.2, noise=0), steps=steps)  # 20 requests
+    split = where_time_goes([timed, timed], "paged")
     assert sum(split.values()) == pytest.approx(200)
-    assert split["prefill pass"] == pytest.approx(60)
-    assert split["decode passes"] == pytest.approx(9 * 3.1)
-    assert overhead_share(split) == pytest.approx((140 - 27.9) / 27.9)
-    assert set(where_time_goes([make_run("vllm", 0.2)], PASSES, "vllm")) == {
+    assert split["prefill"] == pytest.approx(50)
+    assert split["outside steps"] == pytest.approx(200 - 190)
+    assert overhead_share(split) == pytest.approx(0.4 / 3.8)
+    assert set(where_time_goes([make_run("vllm", 0.2)], "vllm")) == {
         "until the first token",
         "after it",
     }
