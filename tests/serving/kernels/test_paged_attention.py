@@ -131,3 +131,16 @@ def test_batches_that_point_outside_are_refused(cpu_float32, field, value):
     with pytest.raises(KernelArgumentError, match="out of range"):
         cpu_float32.paged_attention(torch.randn(2, qkv_width(shape)), cache, batch, shape, out)
     assert out.isnan().all()
+
+
+@pytest.mark.parametrize(("head_dim", "block_size"), [(64, 16), (64, 7), (24, 16)])
+def test_caches_are_bfloat16_where_attention_runs_on_tiles_and_no_others_are_taken(
+    cpu, activations, head_dim, block_size
+):
+    cache = cpu.allocate_kv_cache(4, block_size, 3, head_dim)
+    in_tiles = activations is Activations.BFLOAT16 and head_dim % 32 == 0 and block_size % 16 == 0
+    assert cache.dtype == (torch.bfloat16 if in_tiles else torch.float32)
+    other = cache.to(torch.float32 if in_tiles else torch.bfloat16)
+    shape, batch = AttentionShape(9, 3, head_dim, None), random_batch([(3, 5)], block_size, 4)
+    with pytest.raises(KernelArgumentError, match="kv_cache has dtype"):
+        attend(cpu, torch.randn(2, qkv_width(shape)), other, batch, shape)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from paged_fakes import HistoryModel, logits_of, seed_of
 
 from serving.paged.block_manager import BlockManager
+from serving.paged.clock import StepClock
 from serving.paged.core import EngineCore
 from serving.paged.draft import Drafter, NoDrafter
 from serving.paged.engine import PagedEngine
@@ -95,9 +96,10 @@ def make_engine(
         eos_token_ids=frozenset({EOS}),
     )
     model = HistoryModel(VOCAB)
-    runner = GatedRunner(ModelRunner(model, num_blocks=num_blocks, block_size=block_size))
+    clock = StepClock()
+    runner = GatedRunner(ModelRunner(model, num_blocks=num_blocks, block_size=block_size, clock=clock))
     watch = StepWatch(blocked_limit=blocked_limit, busy_limit=20.0)
-    core = EngineCore(scheduler, runner, watch=watch, max_in_flight=max_num_seqs + max_queue)
+    core = EngineCore(scheduler, runner, watch=watch, max_in_flight=max_num_seqs + max_queue, clock=clock)
     engine = PagedEngine(
         core=core,
         block_manager=blocks,

@@ -1,6 +1,7 @@
 """What comes out of the engine's front: tokens, text, reasons, figures and errors."""
 
 import asyncio
+import time
 
 import pytest
 from paged_engines import TOKENIZER, VOCAB, Answer, ask, collect, expected_tokens, make_engine, run
@@ -40,6 +41,17 @@ def test_tokens_text_and_figures_of_one_request():
         assert again.metrics.cached_token_count == 28
         assert parts.engine.stats().num_steps == 40
         assert parts.engine.stats().num_free_blocks == parts.engine.stats().num_blocks
+
+
+def test_steps_tell_what_they_spend_their_time_on():
+    with make_engine() as parts:
+        begun = time.perf_counter()
+        run(parts.engine, ask("a", make_prompt(30), max_tokens=3))
+        seconds = parts.engine.stats().step_seconds
+        took = time.perf_counter() - begun
+        names = {"schedule, draft", "prefill", "decode", "grammar", "head", "sample", "update, send"}
+        assert set(seconds) == names and min(seconds.values()) > 0
+        assert sum(seconds.values()) < took
 
 
 async def answers(parts, requests) -> list[Answer]:
