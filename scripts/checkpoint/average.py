@@ -1,0 +1,52 @@
+"""One LoRA adapter out of several moments of one training run.
+
+Owns: the mean of their factors. Knows nothing of models. A run's late checkpoints lie around a better point
+than each of them ("Averaging Weights Leads to Wider Optima and Better Generalization", Izmailov et al. 2018).
+The mean of factors is not the mean of their products, so they must be near each other: of one run.
+
+    average_adapters([Path("build/adapter-50k"), Path("build/adapter-60k")], Path("adapters/mine"))
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from scripts.checkpoint.errors import CheckpointError
+
+_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+
+def average_adapters(folders: Sequence[Path], output: Path) -> int:
+    """Write the mean, summed up in float32, in the type of the first; the number of tensors.
+
+    Raises:
+        CheckpointError: a file is missing, or the adapters are not of one shape and configuration.
+    """
+    for path in (folder / name for folder in folders for name in (_CONFIG, _WEIGHTS)):
+        if not path.is_file():
+            raise CheckpointError(f"{path}: no such file; give folders that scripts/train_adapter wrote")
+    first, *others = [load_file(folder / _WEIGHTS) for folder in folders]
+    config = json.loads((folders[0] / _CONFIG).read_text())
+    shapes = {name: tensor.shape for name, tensor in first.items()}
+    for folder, tensors in zip(folders[1:], others, strict=True):
+        same_config = json.loads((folder / _CONFIG).read_text()) == config
+        if not same_config or {name: tensor.shape for name, tensor in tensors.items()} != shapes:
+            raise CheckpointError(f"{folder} and {folders[0]} are not moments of one run; average only such")
+    mean = {
+        name: np.mean([tensors[name] for tensors in (first, *others)], axis=0, dtype=np.float32).astype(
+            tensor.dtype
+        )
+        for name, tensor in first.items()
+    }
+    output.mkdir(parents=True, exist_ok=True)
+    partial = output / (_WEIGHTS + ".partial")
+    save_file(mean, partial, metadata={"format": "pt"})
+    partial.chmod(0o644)  # safetensors leaves it to its owner alone
+    partial.replace(output / _WEIGHTS)
+    (output / _CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+    return len(mean)

@@ -1,0 +1,60 @@
+"""The mean of adapters: of their numbers, and only of what belongs together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from scripts.checkpoint.average import average_adapters
+from scripts.checkpoint.errors import CheckpointError
+
+SHAPES = {"layer.lora_A.weight": (4, 8), "layer.lora_B.weight": (6, 4)}
+
+
+def write_adapter(
+    folder: Path, seed: int, *, rank: int = 4, shapes: dict[str, tuple[int, int]] = SHAPES
+) -> Path:
+    rng = np.random.default_rng(seed)
+    tensors = {name: rng.normal(size=shape).astype(np.float16) for name, shape in shapes.items()}
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({"r": rank, "lora_alpha": 8}))
+    return folder
+
+
+def test_the_mean_of_three_is_theirs(tmp_path):
+    folders = [write_adapter(tmp_path / str(seed), seed) for seed in range(3)]
+    assert average_adapters(folders, tmp_path / "mean") == len(SHAPES)
+    mean = load_file(tmp_path / "mean" / "adapter_model.safetensors")
+    parts = [load_file(folder / "adapter_model.safetensors") for folder in folders]
+    for name, tensor in mean.items():
+        assert tensor.dtype == np.float16
+        exact = sum(part[name].astype(np.float64) for part in parts) / 3
+        np.testing.assert_allclose(tensor, exact, rtol=1e-3, atol=1e-6)
+    assert json.loads((tmp_path / "mean" / "adapter_config.json").read_text())["r"] == 4
+
+
+def test_one_alone_stays_as_it_is(tmp_path):
+    folder = write_adapter(tmp_path / "a", 1)
+    average_adapters([folder], tmp_path / "mean")
+    before, after = (load_file(f / "adapter_model.safetensors") for f in (folder, tmp_path / "mean"))
+    assert all(np.array_equal(before[name], after[name]) for name in SHAPES)
+
+
+def test_adapters_of_different_runs_are_refused(tmp_path):
+    folder = write_adapter(tmp_path / "a", 1)
+    strangers = [
+        write_adapter(tmp_path / "rank", 2, rank=8),
+        write_adapter(tmp_path / "shape", 2, shapes={**SHAPES, "layer.lora_A.weight": (4, 9)}),
+        write_adapter(tmp_path / "fewer", 2, shapes={"layer.lora_A.weight": (4, 8)}),
+    ]
+    for stranger in strangers:
+        with pytest.raises(CheckpointError, match="not moments of one run"):
+            average_adapters([folder, stranger], tmp_path / "mean")
+    with pytest.raises(CheckpointError, match="no such file"):
+        average_adapters([folder, tmp_path / "nowhere"], tmp_path / "mean")
+    assert not (tmp_path / "mean").exists()
