@@ -16,13 +16,17 @@ from tests.serving.models.batches import int32, metadata, run, run_whole
 TOKENS = torch.randint(0, 199, (80,), generator=torch.Generator().manual_seed(1)).tolist()
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["dense", "awq"])
+# Groups of 64 and heads of 32 are what tiles take: there matmuls round, and add to the residual themselves.
+WIDE = {"hidden_size": 128, "intermediate_size": 192, "num_attention_heads": 4}
+
+
+@pytest.fixture(scope="module", params=["dense", "awq", "awq in tiles"])
 def checkpoint(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("mistral")
-    model = tiny_checkpoints.tiny_mistral()
+    model = tiny_checkpoints.tiny_mistral(**WIDE if request.param == "awq in tiles" else {})
     tiny_checkpoints.save(model, folder, torch.float16)
-    if request.param:
-        tiny_checkpoints.quantize(folder, model)
+    if request.param != "dense":
+        tiny_checkpoints.quantize(folder, model, 64 if request.param == "awq in tiles" else 16)
     return folder
 
 
@@ -34,8 +38,8 @@ def model(request, checkpoint):
     return load_with_kernels(checkpoint, kernels)
 
 
-def forward(model, by_layer, kv_caches):
-    batch = metadata([(0, 33), (0, 5)], [[3, 0, 2], [1]], 16)
+def forward(model, by_layer, kv_caches, block_size):
+    batch = metadata([(0, 33), (0, 5)], [[3, 0, 2, 4, 5], [1]], block_size)
     ids, positions = int32(TOKENS[:38]), int32([*range(33), *range(5)])
     if not by_layer:
         return model.forward(ids, positions, kv_caches, batch)
@@ -43,11 +47,15 @@ def forward(model, by_layer, kv_caches):
     return model.forward_by_layer(hidden, *model.rotary(positions), kv_caches, batch)
 
 
-def test_one_call_equals_layer_by_layer_bit_for_bit(model):
-    caches = [model.allocate_kv_caches(4, 16) for _ in range(2)]
+@pytest.mark.parametrize("block_size", [16, 8])  # 8: keys and values are not kept in tiles
+def test_one_call_equals_layer_by_layer_bit_for_bit(model, block_size):
+    caches = [model.allocate_kv_caches(6, block_size) for _ in range(2)]
     for cache in (*caches[0], *caches[1]):
         cache.zero_()
-    one_call, by_layer = forward(model, False, caches[0]), forward(model, True, caches[1])
+    one_call, by_layer = (
+        forward(model, by_layer, cache, block_size)
+        for by_layer, cache in zip((False, True), caches, strict=True)
+    )
     assert torch.equal(one_call, by_layer)
     assert all(torch.equal(a, b) for a, b in zip(*caches, strict=True))
 
@@ -69,7 +77,7 @@ def test_other_requests_and_other_blocks_do_not_change_a_bit(model):
 
 
 def test_chosen_logits_have_the_bits_of_all(model):
-    hidden = torch.randn(7, 96)
+    hidden = torch.randn(7, model.config.hidden_size)
     chosen = int32([198, 0, 5, 77])
     assert torch.equal(model.compute_logits(hidden, chosen), model.compute_logits(hidden)[:, chosen.long()])
 
