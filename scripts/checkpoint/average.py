@@ -12,13 +12,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from scripts.checkpoint.errors import CheckpointError
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_Tensors = dict[str, NDArray[Any]]
 
 
 def average_adapters(folders: Sequence[Path], output: Path) -> int:
@@ -27,20 +31,13 @@ def average_adapters(folders: Sequence[Path], output: Path) -> int:
     Raises:
         CheckpointError: a file is missing, or the adapters are not of one shape and configuration.
     """
-    for path in (folder / name for folder in folders for name in (_CONFIG, _WEIGHTS)):
-        if not path.is_file():
-            raise CheckpointError(f"{path}: no such file; give folders that scripts/train_adapter wrote")
-    first, *others = [load_file(folder / _WEIGHTS) for folder in folders]
-    config = json.loads((folders[0] / _CONFIG).read_text())
-    shapes = {name: tensor.shape for name, tensor in first.items()}
-    for folder, tensors in zip(folders[1:], others, strict=True):
-        same_config = json.loads((folder / _CONFIG).read_text()) == config
-        if not same_config or {name: tensor.shape for name, tensor in tensors.items()} != shapes:
+    (first, config), *others = [_read(folder) for folder in folders]
+    for folder, (tensors, its_config) in zip(folders[1:], others, strict=True):
+        if its_config != config or _shapes(tensors) != _shapes(first):
             raise CheckpointError(f"{folder} and {folders[0]} are not moments of one run; average only such")
+    moments = [first, *(tensors for tensors, _ in others)]
     mean = {
-        name: np.mean([tensors[name] for tensors in (first, *others)], axis=0, dtype=np.float32).astype(
-            tensor.dtype
-        )
+        name: np.mean([tensors[name] for tensors in moments], axis=0, dtype=np.float32).astype(tensor.dtype)
         for name, tensor in first.items()
     }
     output.mkdir(parents=True, exist_ok=True)
@@ -50,3 +47,17 @@ def average_adapters(folders: Sequence[Path], output: Path) -> int:
     partial.replace(output / _WEIGHTS)
     (output / _CONFIG).write_text(json.dumps(config, indent=2) + "\n")
     return len(mean)
+
+
+def _read(folder: Path) -> tuple[_Tensors, dict[str, Any]]:
+    try:
+        return load_file(folder / _WEIGHTS), json.loads((folder / _CONFIG).read_text())
+    except (OSError, ValueError, TypeError, SafetensorError) as error:  # numpy has no bfloat16: TypeError
+        raise CheckpointError(
+            f"{folder} is not an adapter that can be averaged ({error}); give folders that "
+            "scripts/train_adapter wrote"
+        ) from error
+
+
+def _shapes(tensors: _Tensors) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {name: (tensor.shape, str(tensor.dtype)) for name, tensor in tensors.items()}

@@ -36,7 +36,7 @@ _MAX_ADAPTERS = 64
 
 _QUESTION = 64  # tokens at a prompt's end that are read for cues
 _FORCED: Source = ("forced", 0)
-_SURE = 0.95  # what is trusted so far is not compared with anything
+_SURE = 0.95  # what is trusted more is not compared with anything
 
 
 @dataclass
@@ -50,7 +50,7 @@ class _Follower:
 
 
 class SpeculativeDrafter:
-    """Drafts from the grammar and from n-grams; see the module's text.
+    """Drafts from the grammar, from n-grams and from cues; see the module's text.
 
     Args:
         table: n-grams of answers that ship with the weights; None without.
@@ -101,7 +101,7 @@ class SpeculativeDrafter:
             chance *= self._trust.of(source) ** len(tokens)
             drafts += tokens
             follower.proposed += [source] * len(tokens)
-            follower.own.extend(map(self._plain, tokens))
+            follower.own.extend(tokens, self._plain)
             follower.written.extend(tokens)
         follower.own.cut(known)
         follower.written.cut(written)
@@ -139,7 +139,7 @@ class SpeculativeDrafter:
         follower = self._followers.get(request.request_id)
         if follower is None:
             follower = self._followers[request.request_id] = self._begin(request)
-        follower.own.extend(map(self._plain, request.token_ids[len(follower.own) :]))
+        follower.own.extend(request.token_ids[len(follower.own) :], self._plain)
         # START stands before the answer
         follower.written.extend(request.output_token_ids[len(follower.written) - 1 :])
         return follower
@@ -169,17 +169,18 @@ class SpeculativeDrafter:
                 return [token], source
         return [], _FORCED
 
-    def _ranked(self, request: Request, follower: _Follower) -> list[tuple[float, int, Source]]:
+    def _ranked(self, request: Request, follower: _Follower) -> Iterator[tuple[float, int, Source]]:
+        """(trust, token, source), likeliest first; but what is sure comes before others are asked."""
         best: dict[int, tuple[float, Source]] = {}
         for kind, steps, found in self._suggestions(request, follower):
             for token, strength in found:
                 source = (kind, strength * steps >> 8)
                 trust = self._trust.of(source)
                 if trust > _SURE:
-                    return [(trust, token, source)]
-                if token not in best or trust > best[token][0]:
+                    yield trust, token, source
+                elif token not in best or trust > best[token][0]:
                     best[token] = (trust, source)
-        return sorted(((trust, token, source) for token, (trust, source) in best.items()), reverse=True)
+        yield from sorted(((trust, token, source) for token, (trust, source) in best.items()), reverse=True)
 
     def _suggestions(
         self, request: Request, follower: _Follower
@@ -189,7 +190,9 @@ class SpeculativeDrafter:
             yield "table", TABLE_STEPS, self._table.successors(follower.written)
         if follower.cues and self._cues is not None:
             yield "cue", CUE_STEPS, self._cues.successors(follower.written, follower.cues)
-        yield "own", 256, follower.own.successors(_OWN_ORDERS)
+        own = list(follower.own.successors(_OWN_ORDERS))
+        yield "own", 256, ((token, order) for token, _, order in own)
+        yield "twin", 256, ((twin, order) for token, twin, order in own if twin != token)
         recent = self._recent.get(request.adapter)
         if recent is not None:
             yield "recent", 256, recent.successors(follower.written)

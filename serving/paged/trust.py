@@ -13,7 +13,7 @@ CUE_STEPS = 20  # kinds of guesses by cues, by their share
 TABLE_STEPS = 10
 
 # Acceptance seen on 100 answers that the model had not been trained on; only where trust starts.
-_START_TRUST = {"forced": 0.99, "own": 0.2, "recent": 0.3}
+_START_TRUST = {"forced": 0.99, "own": 0.2, "twin": 0.1, "recent": 0.3}
 
 
 class Trust:

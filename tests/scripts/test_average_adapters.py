@@ -55,6 +55,9 @@ def test_adapters_of_different_runs_are_refused(tmp_path):
     for stranger in strangers:
         with pytest.raises(CheckpointError, match="not moments of one run"):
             average_adapters([folder, stranger], tmp_path / "mean")
-    with pytest.raises(CheckpointError, match="no such file"):
-        average_adapters([folder, tmp_path / "nowhere"], tmp_path / "mean")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "adapter_model.safetensors").write_bytes(b"half a")
+    for nothing in ("nowhere", "broken"):
+        with pytest.raises(CheckpointError, match=f"{nothing} is not an adapter"):
+            average_adapters([folder, tmp_path / nothing], tmp_path / "mean")
     assert not (tmp_path / "mean").exists()

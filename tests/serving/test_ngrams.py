@@ -52,6 +52,15 @@ def test_the_longest_match_comes_first_and_the_most_frequent_token_before_others
     assert [token for token, _ in table.successors(Context([START]))] == [1, 9]
 
 
+def test_the_rarest_are_left_out_until_the_rest_fits():
+    texts = [[1, 2]] * 2 + [[3, 4]] * 3 + [[5, 6]] * 4
+    sizes = [len(NgramTable.build(texts, orders=(1,), max_ngrams=most)) for most in (9, 4, 3, 2)]
+    assert sizes == [4, 4, 3, 2]  # START is in all of them, and each text's first token
+    kept = NgramTable.build(texts, orders=(1,), max_ngrams=2)
+    assert [token for token, _ in kept.successors(Context([5]))] == [6]
+    assert not list(kept.successors(Context([1])))
+
+
 def test_shares_say_how_often_and_are_never_certain():
     table = NgramTable.build([[1, 2]] * 3 + [[1, 3]], orders=(1,))
     shares = dict(table.successors(Context([1])))

@@ -54,6 +54,30 @@ def test_the_prompt_is_copied_also_into_quotes():
     assert propose(make_drafter(), request).startswith("berry field")
 
 
+def test_a_word_is_copied_with_its_space_in_text_and_without_where_that_proved_right():
+    (spaced,), first, last = encode(" the"), encode("q")[0], encode("z")[0]
+    plain = TOKENIZER.without_space(spaced)
+    assert plain != spaced
+    drafter = make_drafter()
+    request = Request(GenerationRequest("r", (first, spaced, last)), seed=0)
+    request.token_ids.append(first)
+    assert drafter.propose(request, 1) == [spaced]
+    for _ in range(20):  # the model does not take it, and takes the other
+        drafter.propose(request, 1)
+        drafter.observe(request, num_drafts=1, num_accepted=0)
+    assert drafter.propose(request, 1) == [plain]
+
+
+def test_a_sure_guess_that_the_grammar_refuses_leaves_room_for_others():
+    drafter = make_drafter(['{"column": "zzz"}'] * 20 + ['{"column": "durable"}'])
+    for i in range(40):  # what the table says proves right
+        free = make_request("q", name=str(i))
+        drafter.observe(free, num_drafts=len(drafter.propose(free, 30)), num_accepted=30)
+    assert drafter._trust.of(("table", 9)) > 0.95
+    request = make_request("q", '{"column": "', GRAMMAR)
+    assert propose(drafter, request).startswith("d")
+
+
 def test_the_table_of_answers_is_followed():
     drafter = make_drafter(["alpha beta gamma"] * 3)
     assert propose(drafter, make_request("zzz")).startswith("alpha beta gamma")
