@@ -28,38 +28,33 @@ struct Tiled {
   Queries u;
   const Unit& unit;
   const KvCache& cache;
-  int64_t seen_from, seen_to;  // positions that any query of the unit sees
+  int64_t seen_to;             // positions from here on exist for no query of the unit
   uint8_t *queries, *weights;  // [count / 16, dim / 32] tiles; [16, width] bfloat16
-  uint8_t* edges;              // values of the first and the last 16 positions, where some are not seen
+  uint8_t* end;                // values of the last 16 positions, where some do not exist yet
   int64_t width() const { return u.last - u.start; }
   int64_t block(int64_t p) const { return unit.blocks[p / cache.block_size]; }
   const uint8_t* keys(int64_t p) const { return cache.key_tiles(block(p), unit.head, p % cache.block_size); }
   const uint8_t* stored_values(int64_t p) const {
     return cache.value_tiles(block(p), unit.head, p % cache.block_size);
   }
-  uint8_t* edge(bool last) const { return edges + last * cache.head_dim * 32; }
-  const uint8_t* values(int64_t p) const {
-    if (p + W > seen_to) return edge(true);
-    return p < seen_from ? edge(false) : stored_values(p);
-  }
+  const uint8_t* values(int64_t p) const { return p + W > seen_to ? end : stored_values(p); }
 };
 
-// Values of positions that no query of the unit sees may be anything in memory, and are 0 here.
-inline void copy_edge(const Tiled& t, int64_t p, uint8_t* to) {
-  uint32_t seen = 0;
-  for (int i = 0; i < W; i++) seen |= uint32_t(p + i >= t.seen_from && p + i < t.seen_to) << i;
-  const uint8_t* from = t.stored_values(p);
+// Values of positions that do not exist yet may be anything in memory, and are 0 here.
+inline void copy_end(const Tiled& t) {
+  const uint8_t* from = t.stored_values(t.u.last - W);
+  const int64_t count = t.seen_to % W;
   for (int64_t line = 0; line < t.cache.head_dim / 2; line++) {
-    const uint32_t two = seen >> (line % 8 * 2);
-    const __mmask32 mask = (two & 1 ? 0x55555555 : 0) | (two & 2 ? 0xAAAAAAAA : 0);
-    _mm512_storeu_si512(to + line * 64, _mm512_maskz_loadu_epi16(mask, from + line * 64));
+    const int64_t left = count - line % 8 * 2;
+    const __mmask32 mask = left <= 0 ? 0 : left == 1 ? 0x55555555 : 0xFFFFFFFF;
+    _mm512_storeu_si512(t.end + line * 64, _mm512_maskz_loadu_epi16(mask, from + line * 64));
   }
 }
 
 inline Tiled make_tiled(const Unit& unit, const KvCache& cache, AttentionShape shape) {
   const int64_t group = shape.heads / shape.kv_heads, dim = shape.head_dim;
   const int64_t seen_from = shape.window ? std::max<int64_t>(0, unit.position + 1 - shape.window) : 0;
-  Tiled t{{}, unit, cache, seen_from, unit.position + unit.count, nullptr, nullptr, nullptr};
+  Tiled t{{}, unit, cache, unit.position + unit.count, nullptr, nullptr, nullptr};
   Queries& u = t.u;
   u.count = unit.count * group;
   u.first = u.start = seen_from / W * W;
@@ -67,12 +62,11 @@ inline Tiled make_tiled(const Unit& unit, const KvCache& cache, AttentionShape s
   u.stride = std::max(t.width(), dim) + W;  // an odd number of lines: rows in different sets
   if (u.stride / W % 2 == 0) u.stride += W;
   const int64_t tall = (u.count + W - 1) / W * W;
-  u.scores = scratch(W * u.stride + (tall * dim + W * u.stride + 2 * dim * W) / 2);
+  u.scores = scratch(W * u.stride + (tall * dim + W * u.stride + dim * W) / 2);
   t.queries = reinterpret_cast<uint8_t*>(u.scores + W * u.stride);
   t.weights = t.queries + tall * dim * 2;
-  t.edges = t.weights + W * u.stride * 2;
-  if (seen_from % W) copy_edge(t, u.start, t.edge(false));
-  if (t.seen_to % W) copy_edge(t, u.last - W, t.edge(true));
+  t.end = t.weights + W * u.stride * 2;
+  if (t.seen_to % W) copy_end(t);
   return t;
 }
 

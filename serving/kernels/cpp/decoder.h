@@ -90,9 +90,15 @@ inline Branch attend_and_multiply(Pool& pool, const Decoder& d, const Pass& p, c
                                   const KvCache& cache, const float* qkv, float* attended, float* branch) {
   const int64_t rows = p.batch.tokens;
 #if defined(HK_AMX_BF16)
-  if (tiled(*layer.output) && cache.in_tiles) {
-    const Halves halves = tiles_in(attended, d.shape.heads * d.shape.head_dim);
-    attention(pool, qkv, cache, p.batch, d.shape, halves);
+  if (tiled(*layer.output)) {
+    const int64_t width = d.shape.heads * d.shape.head_dim;
+    const Halves halves = tiles_in(cache.in_tiles ? attended : pool.shared(), width);
+    if (cache.in_tiles) {
+      attention(pool, qkv, cache, p.batch, d.shape, halves);
+    } else {
+      attention(pool, qkv, cache, p.batch, d.shape, attended);
+      round_rows(pool, attended, rows, halves);
+    }
     multiply_rows(pool, layer.output->awq, halves, rows, {p.hidden, true});
     return nullptr;
   }
