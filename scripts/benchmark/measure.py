@@ -35,6 +35,7 @@ class Run:
     cpu: float
     replies: tuple[Reply, ...]
     steps: dict[str, float] = field(default_factory=dict)  # seconds of our engine's steps, by part
+    last_arrival: float = 0.0  # seconds after the batch began; of an open loop
 
     def to_json(self) -> dict[str, Any]:
         """For the result file."""
@@ -131,14 +132,14 @@ class Bench:
 
 def is_saturated(run: Run) -> bool:
     """Whether more arrived than the engine could answer: it was done well after the last arrival."""
-    expected = len(run.replies) / run.variant if run.variant else 0.0
-    longest_alone = min((reply.e2e for reply in run.replies), default=0.0)
-    return run.wall > expected / SATURATED + ENOUGH * longest_alone
+    alone = min((reply.e2e for reply in run.replies), default=0.0)
+    return run.wall > run.last_arrival / SATURATED + ENOUGH * alone
 
 
 def _run(workload: Workload, peer: Peer, number: int, variant: float | None, batch: Batch, done: Done) -> Run:
     seen = (done.wall, done.cpu, done.replies, done.steps)
-    return Run(workload, peer.name, number, variant, batch.concurrency, *seen)
+    last_arrival = max((ask.at or 0.0 for ask in batch.asks), default=0.0)
+    return Run(workload, peer.name, number, variant, batch.concurrency, *seen, last_arrival)
 
 
 def _shown(variant: float | None) -> str:

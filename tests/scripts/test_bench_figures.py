@@ -111,9 +111,12 @@ def test_the_interval_covers_the_true_ratio() -> None:
 
 
 def test_an_engine_that_keeps_up_is_not_saturated() -> None:
-    keeps_up = dataclasses.replace(make_run("paged", 0.1, workload="open", variant=2.0), wall=10.3)
+    run = make_run("paged", 0.1, workload="open", variant=2.0)
+    keeps_up = dataclasses.replace(run, wall=10.3, last_arrival=10.1)
     assert not is_saturated(keeps_up)
     assert is_saturated(dataclasses.replace(keeps_up, wall=14.0))
+    # Poisson arrivals may by chance be spread over more time than their rate says
+    assert not is_saturated(dataclasses.replace(keeps_up, wall=14.0, last_arrival=13.8))
 
 
 def test_a_request_is_split_into_model_and_everything_else() -> None:
