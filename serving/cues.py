@@ -16,11 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from serving.errors import WeightsError
-from serving.ngrams import START, Context
+from serving.ngrams import START, Context, refuse_others
 
 CUE_TABLE = "draft.cues"  # beside the checkpoint
 _ORDERS = (1, 2, 3)  # of a cue
@@ -29,6 +27,8 @@ _CERTAIN = 0.9  # a context that one token follows so often needs no cue
 _MIN_CONTEXT, _MIN_CUE = 20, 5  # times seen
 _CAUTION = 3.0  # so many further times, the token is taken to follow as often as it does without the cue
 _MARGIN = 0.05
+_COLUMNS = ("context", "cue", "token", "share")  # of a file; contexts by number
+_DTYPES = (np.uint16, np.int64, np.int32, np.uint8)
 
 Pair = tuple[Sequence[int], Sequence[int]]  # question and answer
 _Counts = dict[int, Counter[int]]
@@ -105,16 +105,10 @@ class CueTable:
         Raises:
             WeightsError: the file is something else.
         """
-        try:
+        with refuse_others(path):
             arrays = load_file(path)
             contexts = arrays["contexts"][arrays["context"]].tolist()
             return cls(zip(contexts, *(arrays[name].tolist() for name in _COLUMNS[1:]), strict=True))
-        except (KeyError, IndexError, TypeError, ValueError, OSError, SafetensorError) as error:
-            raise WeightsError(f"{path} is not a table of cues: {error}; build the weights again") from error
-
-
-_COLUMNS = ("context", "cue", "token", "share")
-_DTYPES = (np.uint16, np.int64, np.int32, np.uint8)
 
 
 def _steps(answer: Sequence[int]) -> Iterable[tuple[int, int]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -143,16 +144,21 @@ class NgramTable:
         Raises:
             WeightsError: the file is something else.
         """
-        try:
+        with refuse_others(path):
             arrays = load_file(path)
             keys, tokens, shares, orders = (
                 arrays[n].tolist() for n in ("keys", "tokens", "shares", "orders")
             )
             return cls(keys, tokens, shares, orders=orders)
-        except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
-            raise WeightsError(
-                f"{path} is not a table of n-grams: {error}; build the weights again"
-            ) from error
+
+
+@contextmanager
+def refuse_others(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while a table is read into a WeightsError that names its file."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, OSError, SafetensorError) as error:
+        raise WeightsError(f"{path} is not a table for drafts: {error}; build the weights again") from error
 
 
 def _shares(counter: Counter[int]) -> tuple[list[int], list[int]]:
