@@ -11,13 +11,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from serving.kernels.arena import map_memory
+from serving.kernels.arena import HUGE_PAGE, map_memory
 from serving.kernels.base import Activations, AttentionShape
 from serving.kernels.checks import check_tensor, require
 from serving.kernels.library import CpuLibrary
 from serving.kernels.structs import shape_struct
 
 _SLACK = 64  # values behind a cache: vectors may be read, never used, past its end
+# A page is cleared when it is first written. All layers write the same block in one pass, so their caches
+# must not come to a new page together: they start in different places of one, this far apart (the golden
+# ratio of a page, so that any number of them is spread evenly; Knuth, TAOCP 3, 6.4).
+_STAGGER = 1_296_128
 
 
 class KvCaches:
@@ -26,13 +30,18 @@ class KvCaches:
     def __init__(self, library: CpuLibrary, activations: Activations) -> None:
         self._library = library
         self._activations = activations
+        self._offset = 0
 
     def allocate(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> Tensor:
         """See `Kernels.allocate_kv_cache`."""
         dtype = self._dtype(AttentionShape(num_kv_heads, num_kv_heads, head_dim, None), block_size)
         shape = (num_blocks, 2, num_kv_heads, block_size * head_dim)
         count = num_blocks * 2 * num_kv_heads * block_size * head_dim
-        return map_memory(dtype.itemsize * (count + _SLACK)).view(dtype)[:count].view(shape)
+        # What is never written costs nothing.
+        memory = map_memory(HUGE_PAGE + dtype.itemsize * (count + _SLACK))
+        start = (self._offset - memory.data_ptr()) % HUGE_PAGE
+        self._offset = (self._offset + _STAGGER) % HUGE_PAGE
+        return memory[start:][: dtype.itemsize * count].view(dtype).view(shape)
 
     def check(self, cache: Tensor, shape: AttentionShape) -> int:
         """The cache's block size.

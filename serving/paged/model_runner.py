@@ -8,6 +8,7 @@ arithmetic is done once a step for all requests in numpy.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from serving.kernels.arena import populate
 from serving.layers.attention import AttentionMetadata
 from serving.models.llama import LlamaForCausalLM
 from serving.paged.clock import StepClock
@@ -97,6 +99,9 @@ class ModelRunner:
         self._block_size = block_size
         self._device = device
         self._kv_caches = model.allocate_kv_caches(num_blocks, block_size)
+        if device == "cpu":
+            in_background = threading.Thread(target=populate, args=(self._kv_caches,), daemon=True)
+            in_background.start()
         self._clock = clock or StepClock()
         self._head = Head(model.compute_logits, vocab_size=model.config.vocab_size, clock=self._clock)
         self._sampler = Sampler(vocab_size=model.config.vocab_size)

@@ -66,6 +66,9 @@ def test_made_up_instrumentations_have_no_name_of_the_one_kept_for_tests() -> No
     known = {split_words(c.name) for v in every.values() if not v.held_out for c in v.columns}
     names = [name for pairs in instruments().names.values() for name, _ in pairs]
     names += [column.name for column in instruments().others]
+    ends = [noun for nouns in instruments().nouns.values() for noun in nouns]
+    ends += [sibling.name for sibling in instruments().siblings]
+    names += [f"{qualifier}_{end}" for qualifier in instruments().qualifiers for end in ends]
     assert not {split_words(name) for name in names} & (kept - known)
     assert set(instruments().names) == {c.role for c in every["otel"].columns if c.role and c.role != "span"}
 
@@ -74,6 +77,17 @@ def test_a_made_up_instrumentation_keeps_the_roles_of_its_columns() -> None:
     for seed in range(60):
         roles = [column.role for column in mixed_core(Random(seed)) if column.role]
         assert len(roles) == len(set(roles)) == len(instruments().names)
+
+
+def test_qualified_names_stand_beside_names_that_begin_alike() -> None:
+    alike = 0
+    for seed in range(60):
+        columns = mixed_core(Random(seed))
+        assert len({column.name for column in columns}) == len(columns)
+        begins = [split_words(column.name)[0] for column in columns]
+        begins = [word for word in begins if word in instruments().qualifiers]
+        alike += len(begins) - len(set(begins))
+    assert alike > 60
 
 
 @pytest.mark.parametrize(

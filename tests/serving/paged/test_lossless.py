@@ -59,13 +59,14 @@ class Adversary(NoDrafter):
 
 
 class Dice(NoDrafter):
-    """Any tokens, any number of them."""
+    """Any tokens, any number of them, and often none: a step with a draft costs what it has refused."""
 
     def __init__(self) -> None:
         self._random = random.Random(1)
 
     def propose(self, request: Request, max_tokens: int) -> list[int]:
-        return [self._random.randrange(49_000) for _ in range(self._random.randint(0, max_tokens))]
+        wanted = self._random.randint(0, max_tokens) if self._random.random() < 0.15 else 0
+        return [self._random.randrange(49_000) for _ in range(wanted)]
 
 
 @pytest.fixture(scope="module")
