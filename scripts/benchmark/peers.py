@@ -36,7 +36,7 @@ class Peer:
         dialect: of the grammar that it gets.
         form: of the weights that it reads.
         is_fresh: start anew for every batch, because it learns from what it answered: a question of an
-            earlier batch must not help. Only where starting is cheap.
+            earlier batch must not help.
         note: what a reader of the figures must know.
     """
 
@@ -65,9 +65,9 @@ class Peer:
         return {**os.environ, "PATH": path, "OMP_NUM_THREADS": str(num_cores())}
 
 
-def _vllm(name: str, module: str = "serving.engine", **settings: object) -> Peer:
+def _vllm(name: str, module: str = "serving.engine", *, is_fresh: bool = False, **settings: object) -> Peer:
     settings = {"engine": "vllm", "max_model_len": 2048, **settings}
-    return Peer(name, "vllm", module, settings, form=_VLLM_FORM, note=_VLLM_NOTE)
+    return Peer(name, "vllm", module, settings, form=_VLLM_FORM, is_fresh=is_fresh, note=_VLLM_NOTE)
 
 
 def _llama(name: str, **settings: object) -> Peer:
@@ -80,7 +80,7 @@ _ALL = (
     _vllm("vllm"),
     _vllm("vllm-float32", dtype="float32"),
     _vllm("vllm-ngram", speculation="ngram"),
-    _vllm("vllm-suffix", speculation="suffix"),
+    _vllm("vllm-suffix", speculation="suffix", is_fresh=True),
     _vllm("vllm-compiled", "scripts.benchmark.vllm_compiled"),
     _llama("llama"),
     _llama("llama-ngram", speculation="ngram"),

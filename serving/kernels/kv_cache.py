@@ -11,10 +11,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from serving.kernels.arena import HUGE_PAGE, map_memory
+from serving.kernels.arena import map_memory
 from serving.kernels.base import Activations, AttentionShape
 from serving.kernels.checks import check_tensor, require
 from serving.kernels.library import CpuLibrary
+from serving.kernels.pages import HUGE_PAGE
 from serving.kernels.structs import shape_struct
 
 _SLACK = 64  # values behind a cache: vectors may be read, never used, past its end
@@ -37,9 +38,8 @@ class KvCaches:
         dtype = self._dtype(AttentionShape(num_kv_heads, num_kv_heads, head_dim, None), block_size)
         shape = (num_blocks, 2, num_kv_heads, block_size * head_dim)
         count = num_blocks * 2 * num_kv_heads * block_size * head_dim
-        # What is never written costs nothing.
-        memory = map_memory(HUGE_PAGE + dtype.itemsize * (count + _SLACK))
-        start = (self._offset - memory.data_ptr()) % HUGE_PAGE
+        memory = map_memory(2 * HUGE_PAGE + dtype.itemsize * (count + _SLACK))
+        start = -memory.data_ptr() % HUGE_PAGE + self._offset
         self._offset = (self._offset + _STAGGER) % HUGE_PAGE
         return memory[start:][: dtype.itemsize * count].view(dtype).view(shape)
 

@@ -76,7 +76,7 @@ class LlamaForCausalLM:
         return self._kernels.name
 
     def allocate_kv_caches(self, num_blocks: int, block_size: int) -> list[Tensor]:
-        """A cache a layer, its first dimension the block. Memory is taken when blocks are written."""
+        """A cache a layer, its first dimension the block."""
         shape = self.config.attention
         return [
             self._kernels.allocate_kv_cache(num_blocks, block_size, shape.num_kv_heads, shape.head_dim)

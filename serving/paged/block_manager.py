@@ -35,7 +35,7 @@ class BlockManager:
         self.block_size = block_size
         self._prefix_caching = prefix_caching
         self._ref_count = [0] * num_blocks
-        self._free = list(range(num_blocks - 1, -1, -1))  # a stack: memory never needed is never touched
+        self._free = list(range(num_blocks - 1, -1, -1))  # a stack: low blocks first, whose memory is there
         self._idle: OrderedDict[int, None] = OrderedDict()  # cached, held by nobody, oldest first
         self._node: list[PrefixNode | None] = [None] * num_blocks
         self._tree = PrefixTree()

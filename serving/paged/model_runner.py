@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from serving.kernels.arena import populate
+from serving.kernels.pages import populate
 from serving.layers.attention import AttentionMetadata
 from serving.models.llama import LlamaForCausalLM
 from serving.paged.clock import StepClock

@@ -161,7 +161,7 @@ def _speculation(settings: Settings) -> dict[str, Any] | None:
     if settings.speculation == "suffix":
         if importlib.util.find_spec("arctic_inference") is None:
             raise EngineNotAvailableError(
-                "SPECULATION=suffix needs arctic-inference; pip install arctic-inference"
+                "SPECULATION=suffix needs arctic-inference; docs/engines.md says how to install it"
             )
         return {"method": "suffix"}
     return None

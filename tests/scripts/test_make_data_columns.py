@@ -90,6 +90,16 @@ def test_qualified_names_stand_beside_names_that_begin_alike() -> None:
     assert alike > 60
 
 
+def test_no_column_is_called_by_a_qualifier_alone() -> None:
+    found = instruments()
+    for qualifier in found.qualifiers:
+        for sibling in found.siblings:
+            assert len(strip_units(split_words(f"{qualifier}_{sibling.name}"))) > 1
+        for other in found.others:
+            assert strip_units(split_words(other.name)) != (qualifier,)
+            assert qualifier not in (*other.strong, *other.synonyms, *other.weak)
+
+
 @pytest.mark.parametrize(
     ("typed", "value"),
     [
