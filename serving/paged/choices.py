@@ -75,8 +75,8 @@ def max_model_len(settings: Settings, config: ModelConfig) -> int:
 def default_num_blocks(settings: Settings, longest: int) -> int:
     """Room for one request of `longest` tokens, and for an ordinary one of 384 for each of 32 requests.
 
-    With the default model that is 566 MB, or half of it where they are bfloat16. On a CPU the first 512 MiB
-    are taken soon after the start, if the machine has four times as much left, and the rest as it is used.
+    With the default model that is 566 MB, or half of it where they are bfloat16. On a CPU up to 512 MiB,
+    and at most a fourth of what the machine has left, are taken soon after the start, the rest as it is used.
     """
     num_tokens = max(longest, 384 * min(32, settings.max_num_seqs))
     return -(-num_tokens // settings.block_size)
