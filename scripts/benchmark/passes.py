@@ -119,10 +119,9 @@ class ModelPasses:
         self._kv_caches = self._model.allocate_kv_caches(self._num_blocks, BLOCK_SIZE)
         for cache in self._kv_caches:
             cache.zero_()
-        self._allowed = torch.arange(
-            0, self._model.config.vocab_size, self._model.config.vocab_size // ALLOWED
-        )
-        self._allowed = self._allowed[:ALLOWED].to(torch.int32)
+        words = self._model.config.vocab_size // 32
+        self._allowed = torch.zeros(max(TOKENS), -(-self._model.config.vocab_size // 32), dtype=torch.int32)
+        self._allowed[:, : words // ALLOWED * ALLOWED : words // ALLOWED] = 1
 
     @property
     def kernels_name(self) -> str:
@@ -141,7 +140,8 @@ class ModelPasses:
         ids = 5 + positions % (self._model.config.vocab_size - 5)
         hidden = self._model.forward(ids, positions, self._kv_caches, metadata)
         if num_tokens < context:
-            self._model.compute_logits(hidden, self._allowed)
+            rows = torch.arange(num_tokens, dtype=torch.int32)
+            self._model.compute_allowed_logits(hidden, rows, self._allowed[:num_tokens], ALLOWED)
 
     def run_head(self) -> None:
         """The logits of a row that may choose from the whole vocabulary."""

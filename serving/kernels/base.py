@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -118,19 +119,49 @@ class DecoderWeights:
     rms_norm_eps: float
 
 
+@dataclass(frozen=True)
+class ChosenProducts:
+    """What `chosen_products` writes, in the CPU's memory."""
+
+    counts: Tensor  # [n] int32; −1: more columns than there is room for
+    columns: Tensor  # [n, most] int32, ascending, as many as counted
+    products: Tensor  # [n, most] float32; 0 where a row has one column, which needs no product to be chosen
+
+    @classmethod
+    def empty(cls, rows: int, most: int) -> ChosenProducts:
+        """Room for `most` columns in each of `rows` rows."""
+        return cls(
+            torch.empty(rows, dtype=torch.int32),
+            torch.empty(rows, most, dtype=torch.int32),
+            torch.empty(rows, most),
+        )
+
+
+class Angles(Protocol):
+    """Rotary embedding by position, as far as it was asked for."""
+
+    @property
+    def tables(self) -> tuple[Tensor, Tensor]:
+        """Cosines and sines, each [positions, head_dim // 2] float32."""
+        ...
+
+    def grow(self, length: int) -> None:
+        """Make tables of at least `length` positions."""
+        ...
+
+
 class DecoderPlan(Protocol):
-    """All layers in one call; the same bits as the layers one by one with the same kernels."""
+    """Embedding and all layers in one call; the same bits as one by one with the same kernels."""
 
     def run(
         self,
-        hidden: Tensor,
-        cos: Tensor,
-        sin: Tensor,
+        input_ids: Tensor,
+        positions: Tensor,
         kv_caches: Sequence[Tensor],
         metadata: AttentionMetadata,
         out: Tensor,
     ) -> None:
-        """`hidden` [T, hidden] float32 is the embedding and is overwritten; `out` is normed."""
+        """input_ids, positions: [T] int32; `out` [T, hidden] float32 is normed."""
         ...
 
 
@@ -198,13 +229,25 @@ class Kernels(Protocol):
         """out = x · w, w = (q − z) · s.  x: [T, K]; out: [T, N] float32."""
         ...
 
-    def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor, rows: Tensor | None = None) -> None:
-        """out = x · weight[rows]ᵀ.  x: [T, K] float32; weight: [N, K]; rows: [R] int32 or all of them.
+    def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        """out = x · weightᵀ.  x: [T, K] float32; weight: [N, K] any float.
 
-        out: [T, R] float32; its rows may be further apart than R.
+        out: [T, N] float32; its rows may be further apart than N.
         """
         ...
 
-    def plan_decoder(self, weights: DecoderWeights) -> DecoderPlan | None:
+    def chosen_products(
+        self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, chosen: ChosenProducts
+    ) -> None:
+        """Row rows[i] of x with the rows of the weight whose bits are set: the bits of `dense_gemm` there.
+
+        x: [T, K] float32; weight: [N, K] any float; rows: [n] int32; bitmasks: [n, ceil(N / 32)] int32, lowest
+        bit first, in the CPU's memory, bits past N clear.
+        """
+        ...
+
+    def plan_decoder(
+        self, embedding: Tensor, weights: DecoderWeights, angles: Angles
+    ) -> DecoderPlan | None:
         """Run all layers in one call; None when these kernels go layer by layer."""
         ...

@@ -16,10 +16,12 @@ from torch import Tensor
 from serving.kernels.arena import Arena
 from serving.kernels.base import (
     Activations,
+    Angles,
     AttentionMetadata,
     AttentionShape,
     AwqTensors,
     AwqWeight,
+    ChosenProducts,
     DecoderPlan,
     DecoderWeights,
 )
@@ -27,7 +29,7 @@ from serving.kernels.checks import DENSE_DTYPES, check_metadata, check_tensor, r
 from serving.kernels.cpu_decoder import CpuDecoderPlan
 from serving.kernels.kv_cache import KvCaches
 from serving.kernels.library import CpuLibrary
-from serving.kernels.structs import awq_struct, batch_struct, dense_struct, dtype_code, shape_struct
+from serving.kernels.structs import CChosen, awq_struct, batch_struct, dense_struct, dtype_code, shape_struct
 
 _FLOAT = torch.float32
 _MAX_GROUP = 4096  # 15 · 32767 · group must fit 31 bits
@@ -179,26 +181,49 @@ class CpuKernels:
             out.data_ptr(),
         )
 
-    def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor, rows: Tensor | None = None) -> None:
+    def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
         check_tensor("weight", weight, (None, None), DENSE_DTYPES)
         check_tensor("x", x, (None, weight.shape[1]), _FLOAT)
-        if rows is not None:
-            check_tensor("rows", rows, (None,), torch.int32)
-        struct = dense_struct(weight, rows)
-        check_tensor("out", out, (x.shape[0], struct.out_features), _FLOAT, row_strided=True)
-        self._library.call_checked(
-            "hk_dense_gemm",
-            "a row",
-            byref(struct),
-            weight.shape[0],
-            x.data_ptr(),
-            x.shape[0],
-            out.data_ptr(),
-            out.stride(0),
+        check_tensor("out", out, (x.shape[0], weight.shape[0]), _FLOAT, row_strided=True)
+        struct = dense_struct(weight)
+        self._library.call(
+            "hk_dense_gemm", byref(struct), x.data_ptr(), x.shape[0], out.data_ptr(), out.stride(0)
         )
 
-    def plan_decoder(self, weights: DecoderWeights) -> DecoderPlan | None:
-        return CpuDecoderPlan(weights, self._library, self._activations)
+    def chosen_products(
+        self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, chosen: ChosenProducts
+    ) -> None:
+        check_tensor("weight", weight, (None, None), DENSE_DTYPES)
+        check_tensor("x", x, (None, weight.shape[1]), _FLOAT)
+        check_tensor("rows", rows, (None,), torch.int32)
+        count, words = rows.shape[0], -(-weight.shape[0] // 32)
+        check_tensor("bitmasks", bitmasks, (count, words), torch.int32)
+        check_tensor("counts", chosen.counts, (count,), torch.int32)
+        check_tensor("columns", chosen.columns, (count, None), torch.int32)
+        check_tensor("products", chosen.products, tuple(chosen.columns.shape), _FLOAT)
+        struct = CChosen(
+            rows.data_ptr(),
+            bitmasks.data_ptr(),
+            count,
+            words,
+            chosen.columns.shape[1],
+            chosen.counts.data_ptr(),
+            chosen.columns.data_ptr(),
+            chosen.products.data_ptr(),
+        )
+        self._library.call_checked(
+            "hk_chosen_products",
+            "a row or a bit",
+            byref(dense_struct(weight)),
+            x.data_ptr(),
+            x.shape[0],
+            byref(struct),
+        )
+
+    def plan_decoder(
+        self, embedding: Tensor, weights: DecoderWeights, angles: Angles
+    ) -> DecoderPlan | None:
+        return CpuDecoderPlan(embedding, weights, angles, self._library, self._activations)
 
 
 def _qkv_width(shape: AttentionShape) -> int:

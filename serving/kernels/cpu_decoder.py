@@ -1,10 +1,10 @@
-"""All decoder layers in one call to C++.
+"""Embedding and all decoder layers in one call to C++.
 
 Owns: the structs that describe the decoder, made once, and the workspace, which grows. Not for several
 threads at a time.
 
-    plan = CpuDecoderPlan(weights, library, Activations.FLOAT32)
-    plan.run(hidden, cos, sin, kv_caches, metadata, out)
+    plan = CpuDecoderPlan(embedding, weights, angles, library, Activations.FLOAT32)
+    plan.run(input_ids, positions, kv_caches, metadata, out)
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from serving.kernels.arena import map_memory
-from serving.kernels.base import Activations, AttentionMetadata, DecoderLayerWeights, DecoderWeights
-from serving.kernels.checks import check_metadata, check_tensor, require
+from serving.kernels.base import Activations, Angles, AttentionMetadata, DecoderLayerWeights, DecoderWeights
+from serving.kernels.checks import DENSE_DTYPES, KernelArgumentError, check_metadata, check_tensor, require
 from serving.kernels.kv_cache import KvCaches
 from serving.kernels.library import CpuLibrary
 from serving.kernels.structs import (
@@ -26,6 +26,7 @@ from serving.kernels.structs import (
     CLayer,
     CPass,
     batch_struct,
+    dtype_code,
     linear_struct,
     pointer_array,
     shape_struct,
@@ -54,12 +55,25 @@ def _same(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 class CpuDecoderPlan:
     """See `DecoderPlan`."""
 
-    def __init__(self, weights: DecoderWeights, library: CpuLibrary, activations: Activations) -> None:
-        self._weights = weights  # the structs hold addresses only
+    def __init__(
+        self,
+        embedding: Tensor,
+        weights: DecoderWeights,
+        angles: Angles,
+        library: CpuLibrary,
+        activations: Activations,
+    ) -> None:
+        check_tensor("embedding", embedding, (None, weights.hidden_size), DENSE_DTYPES)
+        self._embedding, self._weights = embedding, weights  # the structs hold addresses only
+        self._angles = angles
         self._library = library
         self._kinds = KvCaches(library, activations)
         layers = [_layer_struct(layer, activations) for layer in weights.layers]
         self._decoder = CDecoder(
+            embedding.data_ptr(),
+            dtype_code(embedding.dtype),
+            embedding.shape[0],
+            *(None, None, 0),
             (CLayer * len(layers))(*layers),
             len(layers),
             weights.final_norm.data_ptr(),
@@ -70,40 +84,50 @@ class CpuDecoderPlan:
         )
         self._workspace = torch.empty(0)
         self._caches: _Caches | None = None
+        self._point_at_angles()
 
     def run(
         self,
-        hidden: Tensor,
-        cos: Tensor,
-        sin: Tensor,
+        input_ids: Tensor,
+        positions: Tensor,
         kv_caches: Sequence[Tensor],
         metadata: AttentionMetadata,
         out: Tensor,
     ) -> None:
-        rows, shape = hidden.shape[0], self._weights.attention
-        check_tensor("hidden", hidden, (None, self._weights.hidden_size), torch.float32)
-        check_tensor("cos", cos, (rows, shape.head_dim // 2), torch.float32)
-        check_tensor("sin", sin, (rows, shape.head_dim // 2), torch.float32)
-        check_tensor("out", out, tuple(hidden.shape), torch.float32)
+        rows = input_ids.shape[0]
+        check_tensor("input_ids", input_ids, (rows,), torch.int32)
+        check_tensor("positions", positions, (rows,), torch.int32)
+        check_tensor("out", out, (rows, self._weights.hidden_size), torch.float32)
         check_metadata(metadata, rows)
         caches = self._caches_struct(kv_caches)
-        self._library.call_checked(
-            "hk_decode",
-            "a row, a slot, a block or a context",
-            byref(self._decoder),
-            byref(
-                CPass(
-                    hidden.data_ptr(),
-                    cos.data_ptr(),
-                    sin.data_ptr(),
-                    caches.addresses,
-                    metadata.slot_mapping.data_ptr(),
-                    batch_struct(metadata, rows, caches.num_blocks, caches.block_size),
-                    self._room(rows).data_ptr(),
-                    out.data_ptr(),
-                )
-            ),
+        arguments = CPass(
+            input_ids.data_ptr(),
+            positions.data_ptr(),
+            caches.addresses,
+            metadata.slot_mapping.data_ptr(),
+            batch_struct(metadata, rows, caches.num_blocks, caches.block_size),
+            self._room(rows).data_ptr(),
+            out.data_ptr(),
         )
+        try:
+            self._decode(arguments)
+        except KernelArgumentError:  # rarely: a pass asks for angles that nobody has asked for before
+            if not rows or int(positions.max()) < self._decoder.num_angles:
+                raise
+            self._angles.grow(int(positions.max()) + 1)
+            self._point_at_angles()
+            self._decode(arguments)
+
+    def _decode(self, arguments: CPass) -> None:
+        what = "a token id, a position, a row, a slot, a block or a context"
+        self._library.call_checked("hk_decode", what, byref(self._decoder), byref(arguments))
+
+    def _point_at_angles(self) -> None:
+        cos, sin = self._angles.tables
+        check_tensor("cos", cos, (None, self._weights.attention.head_dim // 2), torch.float32)
+        check_tensor("sin", sin, tuple(cos.shape), torch.float32)
+        self._decoder.cos, self._decoder.sin = cos.data_ptr(), sin.data_ptr()
+        self._decoder.num_angles = cos.shape[0]
 
     def _caches_struct(self, kv_caches: Sequence[Tensor]) -> _Caches:
         """The caches' addresses; checked when they are not those of the call before."""

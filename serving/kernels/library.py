@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from serving.kernels.checks import KernelArgumentError
-from serving.kernels.structs import CAwq, CBatch, CDecoder, CDense, CPass, CShape
+from serving.kernels.structs import CAwq, CBatch, CChosen, CDecoder, CDense, CPass, CShape
 
 _P, _I, _L = c_void_p, c_int32, c_int64
 # After the pool, which is every kernel's first argument. "checked" ones return 0 for an index out of range.
@@ -24,12 +24,13 @@ _VOID: dict[str, tuple[Any, ...]] = {
     "hk_silu_and_mul": (_P, _L, _L, _P),
     "hk_pack_awq": (_P, _P, _P, POINTER(CAwq)),
     "hk_awq_gemm": (POINTER(CAwq), _P, _L, _P),
+    "hk_dense_gemm": (POINTER(CDense), _P, _L, _P, _L),
 }
 _CHECKED: dict[str, tuple[Any, ...]] = {
     "hk_embedding": (_P, _P, _I, _L, _L, _L, _P),
     "hk_rotary_and_store_kv": (_P, _P, _P, _P, _L, _L, _P, POINTER(CShape), _L),
     "hk_paged_attention": (_P, _P, POINTER(CBatch), POINTER(CShape), _P),
-    "hk_dense_gemm": (POINTER(CDense), _L, _P, _L, _P, _L),
+    "hk_chosen_products": (POINTER(CDense), _P, _L, POINTER(CChosen)),
     "hk_decode": (POINTER(CDecoder), POINTER(CPass)),
 }
 

@@ -8,6 +8,7 @@ is slow and small. torch's matmul may round a row differently when other rows ar
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -15,10 +16,12 @@ from torch.nn import functional
 from serving.kernels.base import (
     BFLOAT16_GROUPS,
     Activations,
+    Angles,
     AttentionMetadata,
     AttentionShape,
     AwqTensors,
     AwqWeight,
+    ChosenProducts,
     DecoderPlan,
     DecoderWeights,
 )
@@ -142,11 +145,26 @@ class ReferenceKernels:
             x = round_inputs(x, weight.group_size)
         out.copy_(x @ matrix)
 
-    def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor, rows: Tensor | None = None) -> None:
-        chosen = weight if rows is None else weight[rows.long()]
-        out.copy_(x @ chosen.float().T)
+    def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        out.copy_(x @ weight.float().T)
 
-    def plan_decoder(self, weights: DecoderWeights) -> DecoderPlan | None:
+    def chosen_products(
+        self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, chosen: ChosenProducts
+    ) -> None:
+        bits = np.unpackbits(bitmasks.numpy().view(np.uint8), axis=1, bitorder="little")
+        for i, row in enumerate(rows.tolist()):
+            columns = torch.from_numpy(np.flatnonzero(bits[i]))
+            count = columns.shape[0]
+            chosen.counts[i] = count if count <= chosen.columns.shape[1] else -1
+            if count == 1:
+                chosen.products[i, 0] = 0.0
+            elif count <= chosen.columns.shape[1]:
+                chosen.products[i, :count] = weight[columns.to(weight.device)].float() @ x[row]
+            chosen.columns[i, :count] = columns[: chosen.columns.shape[1]]
+
+    def plan_decoder(
+        self, embedding: Tensor, weights: DecoderWeights, angles: Angles
+    ) -> DecoderPlan | None:
         return None
 
 

@@ -63,7 +63,21 @@ class CDense(Structure):
         ("dtype", c_int32),
         ("in_features", c_int64),
         ("out_features", c_int64),
+    )
+
+
+class CChosen(Structure):
+    """Chosen"""
+
+    _fields_ = (
         ("rows", c_void_p),
+        ("bits", c_void_p),
+        ("count", c_int64),
+        ("words", c_int64),
+        ("most", c_int64),
+        ("counts", c_void_p),
+        ("columns", c_void_p),
+        ("out", c_void_p),
     )
 
 
@@ -90,6 +104,12 @@ class CDecoder(Structure):
     """Decoder"""
 
     _fields_ = (
+        ("embedding", c_void_p),
+        ("dtype", c_int32),
+        ("vocab", c_int64),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("num_angles", c_int64),
         ("layers", POINTER(CLayer)),
         ("num_layers", c_int64),
         ("final_norm", c_void_p),
@@ -119,9 +139,8 @@ class CPass(Structure):
     """Pass"""
 
     _fields_ = (
-        ("hidden", c_void_p),
-        ("cos", c_void_p),
-        ("sin", c_void_p),
+        ("ids", c_void_p),
+        ("positions", c_void_p),
         ("kv_caches", POINTER(c_void_p)),
         ("slot_mapping", c_void_p),
         ("batch", CBatch),
@@ -151,11 +170,9 @@ def awq_struct(weight: AwqWeight, activations: Activations) -> CAwq:
     )
 
 
-def dense_struct(weight: Tensor, rows: Tensor | None = None) -> CDense:
-    """[N, K], or some of its rows."""
-    count = weight.shape[0] if rows is None else rows.shape[0]
-    chosen = None if rows is None else rows.data_ptr()
-    return CDense(weight.data_ptr(), _DTYPES[weight.dtype], weight.shape[1], count, chosen)
+def dense_struct(weight: Tensor) -> CDense:
+    """[N, K]."""
+    return CDense(weight.data_ptr(), _DTYPES[weight.dtype], weight.shape[1], weight.shape[0])
 
 
 def linear_struct(weight: LinearWeight, activations: Activations) -> CLinear:

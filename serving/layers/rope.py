@@ -62,11 +62,17 @@ class RotaryTable:
         self._sin = torch.empty(0, head_dim // 2, device=device)
 
     def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        if positions.numel() and int(positions.max()) >= len(self._cos):
-            self._grow(int(positions.max()) + 1)
+        if positions.numel():
+            self.grow(int(positions.max()) + 1)
         return self._cos.index_select(0, positions), self._sin.index_select(0, positions)
 
-    def _grow(self, length: int) -> None:
+    @property
+    def tables(self) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of the positions so far, each [positions, head_dim // 2] float32."""
+        return self._cos, self._sin
+
+    def grow(self, length: int) -> None:
+        """Make tables of at least `length` positions."""
         for start in range(len(self._cos), length, _CHUNK):
             at = torch.arange(start, start + _CHUNK, device=self._cos.device, dtype=torch.float32)
             angles = torch.outer(at, self._frequencies)

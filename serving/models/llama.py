@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from serving.kernels.base import DecoderLayerWeights, DecoderPlan, DecoderWeights, Kernels
+from serving.kernels.base import ChosenProducts, DecoderLayerWeights, DecoderPlan, DecoderWeights, Kernels
 from serving.layers.attention import Attention, AttentionMetadata
 from serving.layers.linear import Linear
 from serving.layers.mlp import Mlp
@@ -68,7 +68,9 @@ class LlamaForCausalLM:
         self.rotary = RotaryTable(config.rope, config.attention.head_dim, str(weights.embedding.device))
         self._layers = [DecoderLayer(layer, config, kernels) for layer in weights.decoder.layers]
         self._final_norm = RmsNorm(weights.decoder.final_norm, config.rms_norm_eps, kernels)
-        self._plan: DecoderPlan | None = kernels.plan_decoder(weights.decoder)
+        self._plan: DecoderPlan | None = kernels.plan_decoder(
+            weights.embedding, weights.decoder, self.rotary
+        )
 
     @property
     def kernels_name(self) -> str:
@@ -92,12 +94,11 @@ class LlamaForCausalLM:
         attention_metadata: AttentionMetadata,
     ) -> Tensor:
         """input_ids, positions: [num_tokens] int32 → hidden [num_tokens, hidden] float32."""
-        hidden = self.embed(input_ids)
-        cos, sin = self.rotary(positions)
         if self._plan is None:
-            return self.forward_by_layer(hidden, cos, sin, kv_caches, attention_metadata)
-        out = torch.empty_like(hidden)
-        self._plan.run(hidden, cos, sin, kv_caches, attention_metadata, out)
+            cos, sin = self.rotary(positions)
+            return self.forward_by_layer(self.embed(input_ids), cos, sin, kv_caches, attention_metadata)
+        out = torch.empty(input_ids.shape[0], self.config.hidden_size)
+        self._plan.run(input_ids, positions, kv_caches, attention_metadata, out)
         return out
 
     @torch.inference_mode()
@@ -116,15 +117,20 @@ class LlamaForCausalLM:
         return self._final_norm(hidden) if branch is None else self._final_norm.add(branch, hidden)
 
     @torch.inference_mode()
-    def compute_logits(self, hidden: Tensor, token_ids: Tensor | None = None) -> Tensor:
-        """hidden: [rows, hidden] → [rows, vocab] float32.
-
-        With token_ids ([n] int32, those that a grammar allows, say) only their logits: [rows, n].
-        """
-        columns = self.config.vocab_size if token_ids is None else token_ids.shape[0]
-        out = torch.empty(hidden.shape[0], columns, device=hidden.device)
-        self._kernels.dense_gemm(hidden, self.weights.head, out, token_ids)
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """hidden: [rows, hidden] → [rows, vocab] float32."""
+        out = torch.empty(hidden.shape[0], self.config.vocab_size, device=hidden.device)
+        self._kernels.dense_gemm(hidden, self.weights.head, out)
         return out
+
+    def compute_allowed_logits(self, hidden: Tensor, rows: Tensor, bitmasks: Tensor, most: int) -> ChosenProducts:
+        """Logits of the tokens that a bitmask allows, in rows where those are at most `most`.
+
+        hidden: [any, hidden]; rows: [n] int32; bitmasks: [n, ceil(vocab / 32)] int32, in the CPU's memory.
+        """
+        chosen = ChosenProducts.empty(rows.shape[0], most)
+        self._kernels.chosen_products(hidden, self.weights.head, rows, bitmasks, chosen)
+        return chosen
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """[num_tokens] int32 → [num_tokens, hidden] float32."""

@@ -84,6 +84,8 @@ class PagedEngine:
                 output = follower.push(await self._core.receive(stream))
                 yield output
                 if output.finish_reason is not None:
+                    if request.grammar is not None and grammar is not None:
+                        self._grammars.give_back(request.grammar, grammar)
                     return
         finally:
             self._core.discard(stream)

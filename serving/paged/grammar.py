@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass
 
 import llguidance
 import numpy as np
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 
 from serving.errors import GrammarError
 from serving.text import Tokenizer
+
+_LEARNING_USES = 8
 
 
 class GrammarState:
@@ -30,8 +33,9 @@ class GrammarState:
             limits, say). The state is of no use afterwards.
     """
 
-    def __init__(self, matcher: llguidance.LLMatcher) -> None:
+    def __init__(self, matcher: llguidance.LLMatcher, executor: llguidance.LLExecutor) -> None:
         self._matcher = matcher
+        self._executor = executor
 
     @property
     def is_complete(self) -> bool:
@@ -67,10 +71,34 @@ class GrammarState:
         self._matcher.unsafe_compute_mask_ptr(bitmask.ctypes.data, bitmask.nbytes)
         self._check()
 
+    def fill_bitmasks(self, token_ids: list[int], bitmasks: NDArray[np.int32]) -> None:
+        """The same for a row here, and one after each of `token_ids` as far as they may follow.
+
+        bitmasks: [1 + len(token_ids), words]; rows behind a token that is refused are left as they are.
+        """
+        if not token_ids:
+            return self.fill_bitmask(bitmasks[0])
+        self._executor.unsafe_compute_mask_ptr_with_draft_token(
+            [(self._matcher, 0, token_ids)], bitmasks.ctypes.data, bitmasks.strides[0], len(bitmasks)
+        )
+        self._check()
+
+    def reset(self) -> llguidance.LLMatcher | None:
+        """The matcher, at its start again, for others to copy; None if it has given up. This state is over."""
+        return self._matcher if not self._matcher.is_error() and self._matcher.reset() else None
+
     def _check(self) -> None:
         if self._matcher.is_error():
             reason = self._matcher.get_error().partition("\n")[0]
             raise GrammarError(f"the grammar cannot be followed further: {reason}; simplify it")
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A matcher at the start of its grammar, and how many answers its lexer has learnt from."""
+
+    matcher: llguidance.LLMatcher
+    uses: int
 
 
 class GrammarCompiler:
@@ -86,10 +114,11 @@ class GrammarCompiler:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._cache_size = cache_size
-        self._cache: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
+        self._cache: OrderedDict[str, _Compiled] = OrderedDict()
         self._cache_lock = threading.Lock()  # for moments
         self._compile_lock = threading.Lock()  # for milliseconds
         self._ll_tokenizer: llguidance.LLTokenizer | None = None
+        self._executor = llguidance.LLExecutor(1)  # a request's rows one after the other: two threads gain nothing
 
     def warm_up(self) -> None:
         """Build the vocabulary's index, which takes most of a second, before somebody waits for it."""
@@ -99,11 +128,23 @@ class GrammarCompiler:
     def find(self, text: str) -> GrammarState | None:
         """A fresh state of a grammar compiled before; None says that `compile` is needed."""
         with self._cache_lock:
-            matcher = self._cache.get(text)
-            if matcher is None:
+            entry = self._cache.get(text)
+            if entry is None:
                 return None
             self._cache.move_to_end(text)
-        return GrammarState(matcher.deep_copy())
+        return GrammarState(entry.matcher.deep_copy(), self._executor)
+
+    def give_back(self, text: str, state: GrammarState) -> None:
+        """A state of `text` that nobody needs any more: what its lexer has worked out serves the next ones.
+
+        That is most of what a mask costs. A lexer's states only ever become more, and llguidance limits them,
+        so after a few answers the grammar stays as it is.
+        """
+        matcher = state.reset()
+        with self._cache_lock:
+            entry = self._cache.get(text)
+            if matcher is not None and entry is not None and entry.uses < _LEARNING_USES:
+                self._cache[text] = _Compiled(matcher, entry.uses + 1)
 
     def compile(self, text: str) -> GrammarState:
         """A fresh state. Milliseconds, up to a second for the first: not for the model's thread.
@@ -117,10 +158,10 @@ class GrammarCompiler:
                 return state
             matcher = self._compile(text)
         with self._cache_lock:
-            self._cache[text] = matcher
+            self._cache[text] = _Compiled(matcher, uses=0)
             if len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)
-        return GrammarState(matcher.deep_copy())
+        return GrammarState(matcher.deep_copy(), self._executor)
 
     def _compile(self, text: str) -> llguidance.LLMatcher:
         matcher = llguidance.LLMatcher(

@@ -5,13 +5,14 @@ tokens each row may choose from: of the Honeycomb grammar's rows 60 % have one, 
 of 49,152. Only rows that may choose among more get the whole vocabulary. A logit does not depend on
 which others are computed, so the tokens chosen are the same. Knows nothing of how they are chosen.
 
-    rows = Head(model.compute_logits).logits(hidden, scheduled)
+    rows = Head(model, vocab_size=49152).logits(hidden, logit_rows, scheduled)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from serving.errors import GrammarError
+from serving.kernels.base import ChosenProducts
 from serving.paged.clock import StepClock
 from serving.paged.request import Grammar
 from serving.paged.scheduler import ScheduledRequest
@@ -27,9 +29,6 @@ Ids = NDArray[np.int32]
 Row = NDArray[np.float32]
 
 MOST_ALLOWED = 256  # beyond, the head's own order of memory is quicker than looking tokens up
-_BITS = np.uint32(1) << np.arange(32, dtype=np.uint32)
-_NONE: Ids = np.empty(0, np.int32)
-_CERTAIN: Row = np.zeros(1, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,80 +45,82 @@ class RowLogits:
     token_ids: Ids | None = None
 
 
+class LogitsModel(Protocol):
+    """What a model offers here; see `models.llama`."""
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """hidden: [rows, hidden] → [rows, vocab] float32."""
+        ...
+
+    def compute_allowed_logits(
+        self, hidden: Tensor, rows: Tensor, bitmasks: Tensor, most: int
+    ) -> ChosenProducts:
+        """hidden: [any, hidden]; rows: [n] int32; bitmasks: [n, words] int32; those of up to `most` tokens."""
+        ...
+
+
 class Head:
     """Computes what `Sampler` will look at.
 
     Args:
-        compute_logits: hidden [rows, hidden] and token ids [n] int32, or None for all → [rows, n].
+        model: computes logits of a whole row, or of some tokens in some rows.
         vocab_size: width of the logits.
         clock: gets the time of the grammar and of the head.
     """
 
-    def __init__(
-        self,
-        compute_logits: Callable[[Tensor, Tensor | None], Tensor],
-        *,
-        vocab_size: int,
-        clock: StepClock | None = None,
-    ) -> None:
-        self._compute_logits = compute_logits
+    def __init__(self, model: LogitsModel, *, vocab_size: int, clock: StepClock | None = None) -> None:
+        self._model = model
         self._clock = clock or StepClock()
-        self._bitmask = np.zeros(-(-vocab_size // 32), dtype=np.int32)
+        self._bitmasks = np.zeros((0, -(-vocab_size // 32)), dtype=np.int32)
 
-    def logits(self, hidden: Tensor, scheduled: Iterable[ScheduledRequest]) -> list[RowLogits]:
-        """hidden: [rows, hidden]; a row a sampling request, and one more for each of its drafts."""
-        allowed = [ids for item in scheduled if item.samples for ids in self._allowed(item)]
+    def logits(self, hidden: Tensor, rows: Ids, scheduled: Iterable[ScheduledRequest]) -> list[RowLogits]:
+        """hidden: [num_tokens, hidden]; rows: [n] of it, one a sampling request, and one for each of its drafts."""
+        bitmasks, unknown = self._allowed([item for item in scheduled if item.samples])
         self._clock.lap("grammar")
-        rows = [RowLogits(_CERTAIN, ids) for ids in allowed]  # right where there is no choice
-        whole = [i for i, ids in enumerate(allowed) if ids is None]
+        chosen = self._model.compute_allowed_logits(
+            hidden, torch.from_numpy(rows).to(hidden.device), torch.from_numpy(bitmasks), MOST_ALLOWED
+        )
+        counts, token_ids, values = chosen.counts.tolist(), chosen.columns.numpy(), chosen.products.numpy()
+        result = [
+            RowLogits(logits[:count], ids[:count])
+            for count, ids, logits in zip(counts, token_ids, values, strict=True)
+        ]
+        whole = sorted(unknown.union(i for i, count in enumerate(counts) if count < 0))
         if whole:
-            for i, logits in zip(whole, self._compute(hidden, whole, None), strict=True):
-                rows[i] = RowLogits(logits)
-        few = {i: ids for i, ids in enumerate(allowed) if ids is not None and ids.size > 1}
-        if few:
-            every = np.unique(np.concatenate(list(few.values())))
-            table = self._compute(hidden, list(few), every)
-            for (i, ids), logits in zip(few.items(), table, strict=True):
-                rows[i] = RowLogits(logits[np.searchsorted(every, ids)], ids)
+            for i, logits in zip(whole, self._compute_whole(hidden, rows[whole]), strict=True):
+                result[i] = RowLogits(logits)
         self._clock.lap("head")
-        return rows
+        return result
 
-    def _compute(self, hidden: Tensor, rows: Sequence[int], token_ids: Ids | None) -> Row:
-        if len(rows) < hidden.shape[0]:
-            hidden = hidden[torch.tensor(rows, device=hidden.device)]
-        wanted = None if token_ids is None else torch.from_numpy(token_ids).to(hidden.device)
-        logits: Row = self._compute_logits(hidden, wanted).cpu().numpy()
+    def _compute_whole(self, hidden: Tensor, rows: Ids) -> Row:
+        chosen = hidden.index_select(0, torch.from_numpy(rows).to(hidden.device))
+        logits: Row = self._model.compute_logits(chosen).cpu().numpy()
         return logits
 
-    def _allowed(self, item: ScheduledRequest) -> list[Ids | None]:
-        """For each row of a request the tokens it may choose from; None where they are many or unknown.
+    def _allowed(self, sampling: Sequence[ScheduledRequest]) -> tuple[NDArray[np.int32], set[int]]:
+        """A bitmask a row, and the rows of which none is known.
 
         Rows behind a draft that the grammar refuses, or behind the end, are never looked at: no tokens.
         """
-        grammar, drafts = item.request.grammar, item.draft_token_ids
-        if grammar is None:
-            return [None] * (1 + len(drafts))
-        allowed: list[Ids | None] = []
-        followed = 0
-        try:
-            for draft in drafts:
-                allowed.append(self._tokens(grammar))
-                if not grammar.accept([draft]):
-                    break
-                followed += 1
-                if grammar.is_complete:
-                    break
-            else:
-                allowed.append(self._tokens(grammar))
-            grammar.rollback(followed)
-        except GrammarError:  # it gave up for good, and will tell the sampler so again
-            return [None] * (1 + len(drafts))
-        return allowed + [_NONE] * (1 + len(drafts) - len(allowed))
+        starts = [0]
+        for item in sampling:
+            starts.append(starts[-1] + 1 + len(item.draft_token_ids))
+        bitmasks = self._clear_bitmasks(starts[-1])
+        unknown = set[int]()
+        for item, start, end in zip(sampling, starts, starts[1:], strict=False):
+            grammar = item.request.grammar
+            try:
+                if grammar is None:
+                    unknown.update(range(start, end))
+                else:
+                    grammar.fill_bitmasks(item.draft_token_ids, bitmasks[start:end])
+            except GrammarError:  # it gave up for good, and will tell the sampler so again
+                unknown.update(range(start, end))
+        return bitmasks, unknown
 
-    def _tokens(self, grammar: Grammar) -> Ids | None:
-        grammar.fill_bitmask(self._bitmask)
-        words = np.flatnonzero(self._bitmask)
-        if words.size > MOST_ALLOWED:
-            return None
-        which, bits = np.nonzero(self._bitmask[words].view(np.uint32)[:, None] & _BITS)
-        return (words[which] * 32 + bits).astype(np.int32) if which.size <= MOST_ALLOWED else None
+    def _clear_bitmasks(self, rows: int) -> NDArray[np.int32]:
+        if len(self._bitmasks) < rows:
+            self._bitmasks = np.zeros((rows, self._bitmasks.shape[1]), np.int32)
+        bitmasks = self._bitmasks[:rows]
+        bitmasks.fill(0)
+        return bitmasks

@@ -103,7 +103,7 @@ class ModelRunner:
             in_background = threading.Thread(target=populate, args=(self._kv_caches,), daemon=True)
             in_background.start()
         self._clock = clock or StepClock()
-        self._head = Head(model.compute_logits, vocab_size=model.config.vocab_size, clock=self._clock)
+        self._head = Head(model, vocab_size=model.config.vocab_size, clock=self._clock)
         self._sampler = Sampler(vocab_size=model.config.vocab_size)
 
     def execute(self, output: SchedulerOutput) -> RunnerOutput:
@@ -113,7 +113,7 @@ class ModelRunner:
             hidden = self._forward(batch)
             has_prompt = any(item.start < item.request.num_prompt_tokens for item in output.scheduled)
             self._clock.lap("prefill" if has_prompt else "decode")
-            rows = self._head.logits(hidden[self._tensor(batch.logit_rows)], output.scheduled)
+            rows = self._head.logits(hidden, batch.logit_rows, output.scheduled)
         result = self._sampler.sample(rows, output.scheduled)
         self._clock.lap("sample")
         return result

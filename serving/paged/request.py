@@ -58,6 +58,13 @@ class Grammar(Protocol):
         """Set the bit of every token that may come next and clear the others; 32 tokens a word."""
         ...
 
+    def fill_bitmasks(self, token_ids: list[int], bitmasks: NDArray[np.int32]) -> None:
+        """The same for a row here, and one after each of `token_ids` as far as they may follow.
+
+        bitmasks: [1 + len(token_ids), words]; rows behind a token that is refused are left as they are.
+        """
+        ...
+
 
 class Request:
     """One request, from admission to its last token."""

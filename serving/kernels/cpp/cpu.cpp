@@ -60,7 +60,8 @@ int32_t hk_rotary_and_store_kv(void* pool, float* qkv, const float* cos, const f
   if (!all_below(slots, rows, num_blocks * block_size)) return 0;
   Pool& p = *static_cast<Pool*>(pool);
   const KvCache cache(kv_cache, block_size, *shape);
-  p.run(0, [&] { rotary_and_store_kv(p, qkv, cos, sin, cache, slots, *shape, rows); });
+  const auto at = [](int64_t row) { return row; };
+  p.run(0, [&] { rotary_and_store_kv(p, qkv, cos, sin, at, cache, slots, *shape, rows); });
   return 1;
 }
 
@@ -89,11 +90,21 @@ void hk_awq_gemm(void* pool, const Awq* weight, const float* x, int64_t rows, fl
   p.run(Fixed::floats(*weight, rows), [&] { awq_gemm(p, *weight, x, rows, out); });
 }
 
-int32_t hk_dense_gemm(void* pool, const Dense* weight, int64_t weight_rows, const float* x, int64_t rows,
-                      float* out, int64_t ldo) {
-  if (weight->rows && !all_below(weight->rows, weight->out, weight_rows)) return 0;
+void hk_dense_gemm(void* pool, const Dense* weight, const float* x, int64_t rows, float* out, int64_t ldo) {
   Pool& p = *static_cast<Pool*>(pool);
   p.run(0, [&] { dense_gemm(p, *weight, x, rows, out, ldo); });
+}
+
+// Bits past the weight's last column must be clear.
+int32_t hk_chosen_products(void* pool, const Dense* weight, const float* x, int64_t rows, const Chosen* chosen) {
+  if (!all_below(chosen->rows, chosen->count, rows)) return 0;
+  const int64_t wanted = list_columns(*chosen);
+  for (int64_t i = 0; i < chosen->count; i++) {
+    const int32_t n = chosen->counts[i];
+    if (n > 0 && chosen->columns[i * chosen->most + n - 1] >= weight->out) return 0;
+  }
+  Pool& p = *static_cast<Pool*>(pool);
+  p.run(0, [&] { chosen_products(p, *weight, *chosen, x); }, wanted * weight->in < kWorthWaking);
   return 1;
 }
 
@@ -104,6 +115,8 @@ int64_t hk_workspace_floats(const Decoder* decoder, int64_t tokens) {
 int32_t hk_decode(void* pool, const Decoder* decoder, const Pass* pass) {
   const Batch& b = pass->batch;
   if (!valid(b) || !all_below(pass->slot_mapping, b.tokens, b.num_blocks * b.block_size)) return 0;
+  if (!all_below(pass->ids, b.tokens, decoder->vocab)) return 0;
+  if (!all_below(pass->positions, b.tokens, decoder->num_angles)) return 0;
   Pool& p = *static_cast<Pool*>(pool);
   p.run(shared_floats(*decoder, b.tokens), [&] { decode(p, *decoder, *pass); });
   return 1;

@@ -1,4 +1,4 @@
-// All decoder layers in one parallel region: the same kernels in the same order as layer by layer.
+// Embedding and all decoder layers in one parallel region: the same kernels in the same order as layer by layer.
 #pragma once
 
 #include "attention_bf16.h"
@@ -22,6 +22,11 @@ struct Layer {
 };
 
 struct Decoder {
+  const void* embedding;  // [vocab, hidden]
+  int32_t dtype;
+  int64_t vocab;
+  const float *cos, *sin;  // [num_angles, head_dim / 2]
+  int64_t num_angles;
   const Layer* layers;
   int64_t num_layers;
   const float* final_norm;
@@ -30,10 +35,9 @@ struct Decoder {
   float eps;
 };
 
-// One pass: rows of the batch, its angles, and a cache a layer.
+// One pass: rows of the batch, and a cache a layer.
 struct Pass {
-  float* hidden;  // [tokens, hidden], the embedding; becomes the residual
-  const float *cos, *sin;
+  const int32_t *ids, *positions;
   void* const* kv_caches;
   const int32_t* slot_mapping;
   Batch batch;
@@ -43,7 +47,7 @@ struct Pass {
 
 inline int64_t workspace_floats(const Decoder& d, int64_t tokens) {
   const int64_t heads = d.shape.heads, all = heads + 2 * d.shape.kv_heads, rows = (tokens + 15) / 16 * 16;
-  return rows * (2 * d.hidden + (heads + all) * d.shape.head_dim + 3 * d.intermediate);
+  return rows * (3 * d.hidden + (heads + all) * d.shape.head_dim + 3 * d.intermediate);
 }
 
 // What awq_gemm needs in the pool's shared buffer, for the widest input.
@@ -69,17 +73,17 @@ inline Halves tiles_in(float* room, int64_t in) { return {reinterpret_cast<uint8
 #endif
 
 // out = w · norm(hidden + branch); `normed` has room for whole tiles of 16 rows.
-inline void norm_and_multiply(Pool& pool, const Decoder& d, const Pass& p, const float* branch, const float* norm,
-                              const Linear& w, float* normed, float* out) {
+inline void norm_and_multiply(Pool& pool, const Decoder& d, const Pass& p, float* hidden, const float* branch,
+                              const float* norm, const Linear& w, float* normed, float* out) {
   const int64_t rows = p.batch.tokens;
 #if defined(HK_AMX_BF16)
   if (tiled(w) && !branch) {
     const Halves halves = tiles_in(normed, d.hidden);
-    norm_rows(pool, p.hidden, norm, d.eps, rows, halves);
+    norm_rows(pool, hidden, norm, d.eps, rows, halves);
     return multiply_rows(pool, w.awq, halves, rows, {out, false});
   }
 #endif
-  add_rms_norm(pool, branch, p.hidden, norm, d.eps, rows, d.hidden, normed);
+  add_rms_norm(pool, branch, hidden, norm, d.eps, rows, d.hidden, normed);
   linear(pool, w, normed, rows, out);
 }
 
@@ -87,7 +91,8 @@ inline void norm_and_multiply(Pool& pool, const Decoder& d, const Pass& p, const
 using Branch = const float*;
 
 inline Branch attend_and_multiply(Pool& pool, const Decoder& d, const Pass& p, const Layer& layer,
-                                  const KvCache& cache, const float* qkv, float* attended, float* branch) {
+                                  const KvCache& cache, float* hidden, const float* qkv, float* attended,
+                                  float* branch) {
   const int64_t rows = p.batch.tokens;
 #if defined(HK_AMX_BF16)
   if (tiled(*layer.output)) {
@@ -99,7 +104,7 @@ inline Branch attend_and_multiply(Pool& pool, const Decoder& d, const Pass& p, c
       attention(pool, qkv, cache, p.batch, d.shape, attended);
       round_rows(pool, attended, rows, halves);
     }
-    multiply_rows(pool, layer.output->awq, halves, rows, {p.hidden, true});
+    multiply_rows(pool, layer.output->awq, halves, rows, {hidden, true});
     return nullptr;
   }
 #endif
@@ -110,19 +115,19 @@ inline Branch attend_and_multiply(Pool& pool, const Decoder& d, const Pass& p, c
 
 // down · (silu(gate) · up) of norm(hidden + before). What lies between stays in tiles where it can: for hundreds
 // of rows, writing it out would cost more time than the products.
-inline Branch mlp(Pool& pool, const Decoder& d, const Pass& p, const Layer& layer, Branch before, float* branch,
-                  float* normed, float* gate_up, float* activated) {
+inline Branch mlp(Pool& pool, const Decoder& d, const Pass& p, const Layer& layer, float* hidden, Branch before,
+                  float* branch, float* normed, float* gate_up, float* activated) {
   const int64_t rows = p.batch.tokens;
 #if defined(HK_AMX_BF16)
   if (tiled(*layer.gate_up) && tiled(*layer.down) && d.intermediate % kPairs == 0 && !before) {
     const Halves in = tiles_in(normed, d.hidden), between = tiles_in(gate_up, d.intermediate);
-    norm_rows(pool, p.hidden, layer.post_attention_norm, d.eps, rows, in);
+    norm_rows(pool, hidden, layer.post_attention_norm, d.eps, rows, in);
     gate_and_up(pool, layer.gate_up->awq, in, rows, between);
-    multiply_rows(pool, layer.down->awq, between, rows, {p.hidden, true});
+    multiply_rows(pool, layer.down->awq, between, rows, {hidden, true});
     return nullptr;
   }
 #endif
-  norm_and_multiply(pool, d, p, before, layer.post_attention_norm, *layer.gate_up, normed, gate_up);
+  norm_and_multiply(pool, d, p, hidden, before, layer.post_attention_norm, *layer.gate_up, normed, gate_up);
   silu_and_mul(pool, gate_up, rows, d.intermediate, activated);
   linear(pool, *layer.down, activated, rows, branch);
   return branch;
@@ -131,22 +136,25 @@ inline Branch mlp(Pool& pool, const Decoder& d, const Pass& p, const Layer& laye
 // Run by every thread of the pool.
 inline void decode(Pool& pool, const Decoder& d, const Pass& p) {
   const int64_t rows = p.batch.tokens, room = (rows + 15) / 16 * 16, dim = d.shape.head_dim;
-  float* normed = p.workspace;
+  float* hidden = p.workspace;  // the residual
+  float* normed = hidden + room * d.hidden;
   float* branch = normed + room * d.hidden;
   float* qkv = branch + room * d.hidden;
   float* attended = qkv + room * (d.shape.heads + 2 * d.shape.kv_heads) * dim;
   float* gate_up = attended + room * d.shape.heads * dim;
   float* activated = gate_up + room * 2 * d.intermediate;
+  const auto at = [&](int64_t row) { return int64_t{p.positions[row]}; };
+  with_type(d.embedding, d.dtype, [&](auto table) { embedding(pool, p.ids, table, rows, d.hidden, hidden); });
   Branch pending = nullptr;
   for (int64_t i = 0; i < d.num_layers; i++) {
     const Layer& layer = d.layers[i];
     const KvCache cache(p.kv_caches[i], p.batch.block_size, d.shape);
-    norm_and_multiply(pool, d, p, pending, layer.input_norm, *layer.qkv, normed, qkv);
-    rotary_and_store_kv(pool, qkv, p.cos, p.sin, cache, p.slot_mapping, d.shape, rows);
-    pending = attend_and_multiply(pool, d, p, layer, cache, qkv, attended, branch);
-    pending = mlp(pool, d, p, layer, pending, branch, normed, gate_up, activated);
+    norm_and_multiply(pool, d, p, hidden, pending, layer.input_norm, *layer.qkv, normed, qkv);
+    rotary_and_store_kv(pool, qkv, d.cos, d.sin, at, cache, p.slot_mapping, d.shape, rows);
+    pending = attend_and_multiply(pool, d, p, layer, cache, hidden, qkv, attended, branch);
+    pending = mlp(pool, d, p, layer, hidden, pending, branch, normed, gate_up, activated);
   }
-  add_rms_norm(pool, pending, p.hidden, d.final_norm, d.eps, rows, d.hidden, p.out);
+  add_rms_norm(pool, pending, hidden, d.final_norm, d.eps, rows, d.hidden, p.out);
 }
 
 }  // namespace hk

@@ -1,8 +1,8 @@
 // Matmul with unquantized weights as the checkpoint holds them, [N, K] row by row: the head, and the
 // layers of unquantized checkpoints. float16 and bfloat16 are widened on the way, which is exact.
 //
-// out[m, n]: lane l sums k ≡ l (mod W) in order of k, then the lanes are summed in a fixed order; the same
-// for every M, tile and choice of rows.
+// x[m] · w[n]: lane l sums k ≡ l (mod W) in order of k, then the lanes are summed in a fixed order; the same
+// for every M, whatever else is computed.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,6 @@ struct Dense {
   const void* data;  // [out, in]
   int32_t dtype;
   int64_t in, out;
-  const int32_t* rows;  // the rows to compute, `out` of them; null: all
 };
 
 constexpr int kTogether = 4;  // rows of weights at a time
@@ -63,6 +62,7 @@ inline void dot_rows(const T* const* w, const float* x, int64_t rows, int64_t de
 
 constexpr int kRows = 12;  // rows of x at a time: they stay in the first-level cache
 constexpr int kUnit = 64;  // rows of weights a unit
+constexpr int64_t kWorthWaking = 4 << 20;  // products: some 0.1 ms, what another thread needs to wake up
 
 // Rows of weights first … last - 1, at most kUnit. Results are collected here first: rows of `out` are far
 // apart, often by a power of two, and would push each other out of the cache.
@@ -74,15 +74,64 @@ void dense_range(const T* data, const Dense& d, int64_t first, int64_t last, con
     const int64_t height = std::min<int64_t>(kRows, rows - m);
     for (int64_t n = first; n < last; n += kTogether) {
       const T* w[kTogether];
-      for (int64_t i = 0; i < kTogether; i++) {
-        const int64_t row = std::min(n + i, last - 1);
-        w[i] = data + (d.rows ? d.rows[row] : row) * d.in;
-      }
+      for (int64_t i = 0; i < kTogether; i++) w[i] = data + std::min(n + i, last - 1) * d.in;
       dot_rows(w, x + m * d.in, height, d.in, &results[0][n - first], kUnit);
     }
     for (int64_t i = 0; i < height; i++)
       std::memcpy(out + (m + i) * ldo + first, results[i], (last - first) * sizeof(float));
   }
+}
+
+// For each of `count` rows of x the columns whose bits are set, ascending, and what they come to: [count, most].
+struct Chosen {
+  const int32_t* rows;
+  const uint32_t* bits;  // [count, words]
+  int64_t count, words, most;
+  int32_t* counts;  // -1 where there are more than `most`
+  int32_t* columns;
+  float* out;  // 0 where a row has one column
+};
+
+// Fills counts and columns; returns how many products are wanted.
+inline int64_t list_columns(const Chosen& c) {
+  int64_t wanted = 0;
+  for (int64_t i = 0; i < c.count; i++) {
+    const uint32_t* bits = c.bits + i * c.words;
+    int32_t *columns = c.columns + i * c.most, n = 0;
+    for (int64_t at = 0; at < c.words && n >= 0; at++) {
+      for (uint32_t word = bits[at]; word; word &= word - 1) {
+        if (n == c.most) {
+          n = -1;
+          break;
+        }
+        columns[n++] = static_cast<int32_t>(at * 32 + __builtin_ctz(word));
+      }
+    }
+    c.counts[i] = n;
+    if (n > 1) wanted += n;
+  }
+  return wanted;
+}
+
+template <class T>
+void chosen_row(const T* data, const Dense& d, const Chosen& c, const float* x, int64_t i) {
+  const int32_t* columns = c.columns + i * c.most;
+  const int64_t count = c.counts[i];
+  float results[kTogether];
+  if (count == 1) c.out[i * c.most] = 0;
+  if (count < 2) return;
+  for (int64_t n = 0; n < count; n += kTogether) {
+    const T* w[kTogether];
+    for (int64_t j = 0; j < kTogether; j++) w[j] = data + columns[std::min(n + j, count - 1)] * d.in;
+    dot_tile<1>(w, x + c.rows[i] * d.in, d.in, results, kTogether);
+    std::memcpy(c.out + i * c.most + n, results, std::min<int64_t>(kTogether, count - n) * sizeof(float));
+  }
+}
+
+inline void chosen_products(Pool& pool, const Dense& d, const Chosen& c, const float* x) {
+  with_type(d.data, d.dtype, [&](auto data) {
+    pool.each(c.count, [&](int64_t i) { chosen_row(data, d, c, x, i); });
+  });
 }
 
 inline void dense_gemm(Pool& pool, const Dense& d, const float* x, int64_t rows, float* out, int64_t ldo) {

@@ -74,7 +74,9 @@ struct KvCache {
 #endif
 };
 
-inline void rotary_and_store_kv(Pool& pool, float* qkv, const float* cos, const float* sin, KvCache cache,
+// Row t's angles are `at` (t) of the tables.
+template <class F>
+inline void rotary_and_store_kv(Pool& pool, float* qkv, const float* cos, const float* sin, F at, KvCache cache,
                                 const int32_t* slots, AttentionShape shape, int64_t rows) {
   const int64_t dim = shape.head_dim, half = dim / 2, size = cache.block_size;
   const int64_t stride = (shape.heads + 2 * shape.kv_heads) * dim;
@@ -83,12 +85,13 @@ inline void rotary_and_store_kv(Pool& pool, float* qkv, const float* cos, const 
     float* rotated = scratch(dim);
     for (int64_t t = first; t < last; t++) {
       float* row = qkv + t * stride;
+      const float *cosines = cos + at(t) * half, *sines = sin + at(t) * half;
       for (int64_t h = 0; h < shape.heads; h++)
-        rotate(row + h * dim, cos + t * half, sin + t * half, half, row + h * dim);
+        rotate(row + h * dim, cosines, sines, half, row + h * dim);
       const int64_t block = slots[t] / size, offset = slots[t] % size;
       for (int64_t h = 0; h < shape.kv_heads; h++) {
         const float* key = row + (shape.heads + h) * dim;
-        rotate(key, cos + t * half, sin + t * half, half, rotated);
+        rotate(key, cosines, sines, half, rotated);
         cache.store(block, h, offset, rotated, key + shape.kv_heads * dim);
       }
     }

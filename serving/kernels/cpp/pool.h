@@ -146,10 +146,13 @@ class Pool {
   int threads() const { return threads_; }
 
   // Every thread runs body() once, this one included; returns when all have. Inside, shared() has room for
-  // that many floats. Calls from several threads wait for each other.
-  void run(size_t shared_floats, const std::function<void()>& body) {
+  // that many floats. Calls from several threads wait for each other. What is done sooner than another thread
+  // wakes up is for this one `alone`.
+  void run(size_t shared_floats, const std::function<void()>& body, bool alone = false) {
     std::lock_guard<std::mutex> one_at_a_time(run_mutex_);
     shared_ = buffer_.reserve(shared_floats);
+    alone_ = alone;
+    if (alone) return body();
     body_ = &body;
     const bool bound = cores_.bind(0);
     start_.advance();
@@ -179,6 +182,7 @@ class Pool {
  private:
   // The last to come resets the counters and lets the others go.
   void barrier() {
+    if (alone_) return next_.store(0, std::memory_order_relaxed);
     const uint32_t seen = end_.now();
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) < threads_ - 1) return end_.wait_past(seen);
     arrived_.store(0, std::memory_order_relaxed);
@@ -200,6 +204,7 @@ class Pool {
   std::vector<std::thread> workers_;
   std::mutex run_mutex_;
   std::atomic<bool> stopping_{false};
+  bool alone_ = false;  // changes while the others sleep
   Gate start_, end_;
   alignas(64) std::atomic<int64_t> next_{0};
   alignas(64) std::atomic<int> arrived_{0};

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+from serving.kernels.base import ChosenProducts
 from serving.kernels.checks import KernelArgumentError
+from serving.kernels.reference import ReferenceKernels
 from tests.serving.kernels.kernel_inputs import int32, poisoned
 
 ROWS = [*range(1, 18), 64, 65, 127, 128, 129]
@@ -13,9 +16,9 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32]
 SHAPES = [(576, 257), (576, 63), (40, 66), (37, 5), (128, 1)]  # (inputs, outputs)
 
 
-def multiply(kernels, weight, x, rows=None):
-    out = poisoned(x.shape[0], weight.shape[0] if rows is None else rows.shape[0])
-    kernels.dense_gemm(x, weight, out, rows)
+def multiply(kernels, weight, x):
+    out = poisoned(x.shape[0], weight.shape[0])
+    kernels.dense_gemm(x, weight, out)
     return out
 
 
@@ -30,12 +33,40 @@ def test_every_number_of_rows_gives_the_product_with_the_same_bits(cpu_float32, 
         assert torch.equal(multiply(cpu_float32, weight, x[:rows]), alone[:rows]), rows
 
 
-def test_chosen_rows_have_the_bits_of_the_whole(cpu_float32):
-    weight, x = torch.randn(300, 72).half(), torch.randn(5, 72)
+def choose(kernels, weight, x, rows, bitmasks, most):
+    chosen = ChosenProducts(
+        int32([-7] * len(rows)), torch.full((len(rows), most), -7).int(), poisoned(len(rows), most)
+    )
+    kernels.chosen_products(x, weight, rows, bitmasks, chosen)
+    return chosen
+
+
+def bitmask_of(columns: list[list[int]], outputs: int) -> torch.Tensor:
+    bits = np.zeros((len(columns), -(-outputs // 32) * 32), np.uint8)
+    for row, chosen in zip(bits, columns, strict=True):
+        row[chosen] = 1
+    return torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").view(np.int32))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "width"), [(5, 37), (300, 576)])  # the latter is enough for two threads
+def test_chosen_products_have_the_bits_of_the_whole(cpu_float32, dtype, rows, width):
+    weight, x = torch.randn(333, width).to(dtype), torch.randn(31, width)
     whole = multiply(cpu_float32, weight, x)
-    for count in (0, 1, 3, 64, 65, 300):
-        rows = torch.randperm(300)[:count].int()
-        assert torch.equal(multiply(cpu_float32, weight, x, rows), whole[:, rows.long()])
+    where = torch.randint(31, (rows,)).int()
+    columns = [sorted(torch.randperm(333)[: n % 70].tolist()) for n in range(rows)]
+    columns[3] = [31, 32, 63, 332]  # the highest bits of words, and the last of all
+    most = 60
+    chosen = choose(cpu_float32, weight, x, where, bitmask_of(columns, 333), most)
+    twin = choose(ReferenceKernels(), weight, x, where, bitmask_of(columns, 333), most)
+    for i, wanted in enumerate(columns):
+        assert chosen.counts[i] == twin.counts[i] == (len(wanted) if len(wanted) <= most else -1)
+        if len(wanted) <= most:
+            count = len(wanted)
+            assert chosen.columns[i, :count].tolist() == twin.columns[i, :count].tolist() == wanted
+            expected = whole[where[i], wanted] if count > 1 else torch.zeros(count)
+            assert torch.equal(chosen.products[i, :count], expected)
+            torch.testing.assert_close(twin.products[i, :count], expected, rtol=1e-5, atol=1e-3)
 
 
 def test_a_part_of_a_wider_output_is_written_and_nothing_else(cpu_float32):
@@ -47,9 +78,12 @@ def test_a_part_of_a_wider_output_is_written_and_nothing_else(cpu_float32):
     assert out[:, 90:].isnan().all()
 
 
-@pytest.mark.parametrize("row", [-1, 70])
-def test_a_row_that_does_not_exist_is_refused(cpu_float32, row):
-    weight, x, out = torch.randn(70, 72), torch.randn(1, 72), poisoned(1, 2)
-    with pytest.raises(KernelArgumentError, match="a row out of range"):
-        cpu_float32.dense_gemm(x, weight, out, int32([0, row]))
-    assert out.isnan().all()
+@pytest.mark.parametrize(("row", "bit"), [(-1, 0), (1, 0), (0, 70)])
+def test_a_row_or_a_bit_that_does_not_exist_is_refused(cpu_float32, row, bit):
+    weight, x = torch.randn(70, 72), torch.randn(1, 72)
+    chosen = ChosenProducts.empty(2, 4)
+    chosen.products.fill_(float("nan"))
+    bitmasks = bitmask_of([[0, 1], [0, bit]], 96)
+    with pytest.raises(KernelArgumentError, match="a row or a bit out of range"):
+        cpu_float32.chosen_products(x, weight, int32([0, row]), bitmasks, chosen)
+    assert chosen.products.isnan().all()

@@ -76,10 +76,28 @@ def test_other_requests_and_other_blocks_do_not_change_a_bit(model):
     assert torch.equal(together[-1], alone[-1])
 
 
-def test_chosen_logits_have_the_bits_of_all(model):
+def test_allowed_logits_have_the_bits_of_all(model):
     hidden = torch.randn(7, model.config.hidden_size)
-    chosen = int32([198, 0, 5, 77])
-    assert torch.equal(model.compute_logits(hidden, chosen), model.compute_logits(hidden)[:, chosen.long()])
+    bitmasks = torch.zeros(2, -(-model.config.vocab_size // 32), dtype=torch.int32)
+    bitmasks[0, 0], bitmasks[1, 2] = 0b101, 0b11
+    allowed = model.compute_allowed_logits(hidden, int32([6, 0]), bitmasks, 2)
+    everything = model.compute_logits(hidden)
+    assert allowed.columns.tolist() == [[0, 2], [64, 65]]
+    assert torch.equal(allowed.products, torch.stack((everything[6, [0, 2]], everything[0, 64:66])))
+
+
+def test_angles_are_made_as_far_as_a_pass_asks(model):
+    """A position beyond the tables so far is computed, with the bits of a table that was long enough."""
+    far, batch = 5000, metadata([(0, 1)], [[0]], 16)
+    assert model.rotary.tables[0].shape[0] <= far
+    hidden = [
+        model.forward(int32([7]), int32([position]), model.allocate_kv_caches(1, 16), batch)
+        for position in (far, 0, far)
+    ]
+    assert model.rotary.tables[0].shape[0] > far
+    assert torch.equal(hidden[0], hidden[2])
+    with pytest.raises(KernelArgumentError, match="a position"):
+        model.forward(int32([7]), int32([-1]), model.allocate_kv_caches(1, 16), batch)
 
 
 def test_a_batch_that_points_outside_is_refused(model):

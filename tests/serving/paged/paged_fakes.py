@@ -17,6 +17,8 @@ import torch
 
 from serving.errors import ServingError
 from serving.paged.block_manager import BlockManager
+from serving.kernels.base import ChosenProducts
+from serving.kernels.reference import ReferenceKernels
 from serving.paged.draft import Drafter, NoDrafter
 from serving.paged.request import Request
 from serving.paged.sampler import RunnerOutput
@@ -113,10 +115,15 @@ class HistoryModel:
             hidden += [seed_of(history[: place + 1]) for place in places]
         return torch.tensor(hidden)[:, None]
 
-    def compute_logits(self, hidden: torch.Tensor, token_ids: torch.Tensor | None = None) -> torch.Tensor:
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         rows = [logits_of(h, self.config.vocab_size) for h in hidden.flatten()]
-        logits = torch.from_numpy(np.stack(rows))
-        return logits if token_ids is None else logits[:, token_ids]
+        return torch.from_numpy(np.stack(rows))
+
+    def compute_allowed_logits(self, hidden, rows, bitmasks, most) -> ChosenProducts:
+        logits, one_hot = self.compute_logits(hidden), torch.eye(self.config.vocab_size)
+        chosen = ChosenProducts.empty(len(rows), most)
+        ReferenceKernels().chosen_products(logits, one_hot, rows, bitmasks, chosen)
+        return chosen
 
 
 def seed_of(history: Sequence[int]) -> int:

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from test_sampler import WordGrammar, make_item
 
 from serving.errors import GrammarError
+from serving.kernels.base import ChosenProducts
+from serving.kernels.reference import ReferenceKernels
 from serving.paged.head import MOST_ALLOWED, Head, RowLogits
 from serving.paged.sampler import Sampler
 from serving.types import SamplingParams
@@ -22,16 +24,32 @@ class Model:
     """A head that notes what it was asked for."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[int, int]] = []  # rows, tokens
+        self.whole = 0  # rows
+        self.some: list[tuple[int, int]] = []  # row, token
 
-    def compute_logits(self, hidden: torch.Tensor, token_ids: torch.Tensor | None) -> torch.Tensor:
-        weight = WEIGHT if token_ids is None else WEIGHT[token_ids]
-        self.asked.append((len(hidden), len(weight)))
-        return (hidden[:, None, :] * weight).sum(2)  # a sum of its own for each: nothing depends on company
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        self.whole += len(hidden)
+        return (hidden[:, None, :] * WEIGHT).sum(2)  # a sum of its own for each: nothing depends on company
+
+    def compute_allowed_logits(
+        self, hidden: torch.Tensor, rows: torch.Tensor, bitmasks: torch.Tensor, most: int
+    ) -> ChosenProducts:
+        chosen = ChosenProducts.empty(len(rows), most)
+        ReferenceKernels().chosen_products(hidden, WEIGHT, rows, bitmasks, chosen)
+        for i, (row, count) in enumerate(zip(rows.tolist(), chosen.counts.tolist(), strict=True)):
+            if count > 1:
+                columns = chosen.columns[i, :count]
+                self.some += [(row, token) for token in columns.tolist()]
+                chosen.products[i, :count] = (hidden[row] * WEIGHT[columns]).sum(1)  # as above
+        return chosen
+
+
+def every_row(hidden: torch.Tensor) -> np.ndarray:
+    return np.arange(len(hidden), dtype=np.int32)
 
 
 def choose(model: Model, hidden: torch.Tensor, *items) -> list[list[int]]:
-    rows = Head(model.compute_logits, vocab_size=VOCAB).logits(hidden, items)
+    rows = Head(model, vocab_size=VOCAB).logits(hidden, every_row(hidden), items)
     output = Sampler(vocab_size=VOCAB).sample(rows, items)
     assert not output.failures
     return output.sampled_token_ids
@@ -49,7 +67,7 @@ def test_tokens_are_those_of_all_logits(allowed: list[set[int]], data: st.DataOb
     sampling = SamplingParams(temperature=data.draw(st.sampled_from([0.0, 0.0, 1.0])), top_p=0.9)
     seed = data.draw(st.integers(0, 1000))
     hidden = torch.randn(5, 16, generator=torch.manual_seed(seed))
-    everything = [RowLogits(row) for row in Model().compute_logits(hidden, None).numpy()]
+    everything = [RowLogits(row) for row in Model().compute_logits(hidden).numpy()]
     count = data.draw(st.integers(0, 4))
     # What plain decoding says, changed in places.
     plain = make_item(sampling, [], WordGrammar(allowed), seed)
@@ -70,16 +88,17 @@ def test_where_one_token_is_allowed_nothing_is_computed() -> None:
     model = Model()
     item = make_item(GREEDY, [7, 9], WordGrammar([{7}, {9}, {4}, {1}]))
     assert choose(model, torch.randn(3, 16), item) == [[7, 9, 4]]
-    assert model.asked == []
+    assert (model.whole, model.some) == (0, [])
 
 
-def test_few_tokens_are_computed_together_and_many_apart() -> None:
+def test_few_tokens_are_computed_alone_and_many_with_all() -> None:
     model = Model()
     many = set(range(MOST_ALLOWED + 1))
     free = make_item(GREEDY, [])
     item = make_item(GREEDY, [3, 5], WordGrammar([{3, 4}, many, {4, 8, 9}, {1}]))
     choose(model, torch.randn(4, 16), free, item)
-    assert model.asked == [(2, VOCAB), (2, 4)], "a row without a grammar, one with many; two with 3 4 8 9"
+    assert model.whole == 2, "the row without a grammar, and the one with many"
+    assert model.some == [(1, 3), (1, 4), (3, 4), (3, 8), (3, 9)]
 
 
 def test_rows_behind_a_draft_that_is_refused_cost_nothing() -> None:
@@ -87,12 +106,12 @@ def test_rows_behind_a_draft_that_is_refused_cost_nothing() -> None:
     item = make_item(GREEDY, [6, 5, 5], WordGrammar([{3, 4}, {5, 6}, {5, 6}, {1}]))
     [tokens] = choose(model, torch.randn(4, 16), item)
     assert len(tokens) == 1
-    assert model.asked == [(1, 2)]
+    assert (model.whole, model.some) == (0, [(0, 3), (0, 4)])
 
 
 def test_following_drafts_leaves_the_grammar_where_it_was() -> None:
     item = make_item(GREEDY, [3, 5], WordGrammar([{3, 4}, {5, 6}, {1}]))
-    Head(Model().compute_logits, vocab_size=VOCAB).logits(torch.randn(3, 16), [item])
+    Head(Model(), vocab_size=VOCAB).logits(torch.randn(3, 16), np.arange(3, dtype=np.int32), [item])
     assert item.request.grammar.consumed == []
 
 
@@ -113,15 +132,25 @@ def test_a_grammar_that_gives_up_fails_its_own_request_only() -> None:
     good = make_item(GREEDY, [], WordGrammar([{8}]))
     good.request.request_id = "b"
     hidden = torch.randn(4, 16)
-    rows = Head(Model().compute_logits, vocab_size=VOCAB).logits(hidden, [bad, good])
+    rows = Head(Model(), vocab_size=VOCAB).logits(hidden, every_row(hidden), [bad, good])
     output = Sampler(vocab_size=VOCAB).sample(rows, [bad, good])
     assert output.sampled_token_ids == [[], [8]]
     assert output.failures["a"].args == ("too ambiguous",)
+
+
+def test_rows_are_those_asked_for() -> None:
+    hidden = torch.randn(6, 16, generator=torch.manual_seed(3))
+    items = [make_item(GREEDY, [], WordGrammar([set(range(50))])), make_item(GREEDY, [])]
+    rows = Head(Model(), vocab_size=VOCAB).logits(hidden, np.array([4, 1], np.int32), items)
+    expected = Model().compute_logits(hidden).numpy()
+    np.testing.assert_array_equal(rows[0].logits, expected[4, :50])
+    np.testing.assert_array_equal(rows[1].logits, expected[1])
 
 
 def test_a_bitmask_with_the_highest_bit_is_read_whole() -> None:
     """Bit 31 makes a word negative."""
     every_word_end = set(range(31, VOCAB, 32))
     item = make_item(GREEDY, [], WordGrammar([every_word_end]))
-    [row] = Head(Model().compute_logits, vocab_size=VOCAB).logits(torch.randn(1, 16), [item])
+    hidden = torch.randn(1, 16)
+    [row] = Head(Model(), vocab_size=VOCAB).logits(hidden, every_row(hidden), [item])
     np.testing.assert_array_equal(row.token_ids, sorted(every_word_end))

@@ -50,6 +50,17 @@ class WordGrammar:
         bits[list(self.allowed[len(self.consumed)])] = 1
         bitmask[:] = np.packbits(bits, bitorder="little").view(np.int32)
 
+    def fill_bitmasks(self, token_ids: list[int], bitmasks: np.ndarray) -> None:
+        accepted = 0
+        for row in bitmasks:
+            self.fill_bitmask(row)
+            if accepted == len(token_ids) or not self.accept([token_ids[accepted]]):
+                break
+            accepted += 1
+            if self.is_complete:
+                break
+        self.rollback(accepted)
+
 
 def make_item(sampling: SamplingParams, drafts: list[int], grammar=None, seed: int = 0) -> ScheduledRequest:
     request = Request(GenerationRequest("a", (1, 2, 3), sampling), seed=seed, grammar=grammar)
