@@ -239,15 +239,13 @@ class Kernels(Protocol):
     def chosen_products(
         self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, chosen: ChosenProducts
     ) -> None:
-        """Row rows[i] of x with the rows of the weight whose bits are set: the bits of `dense_gemm` there.
+        """Row rows[i] of x times the rows of the weight that bitmasks[i] has; the bits of `dense_gemm`.
 
-        x: [T, K] float32; weight: [N, K] any float; rows: [n] int32; bitmasks: [n, ceil(N / 32)] int32, lowest
-        bit first, in the CPU's memory, bits past N clear.
+        x: [T, K] float32; weight: [N, K] any float; rows: [n] int32; bitmasks: [n, ceil(N / 32)] int32,
+        lowest bit first, in the CPU's memory, bits past N clear.
         """
         ...
 
-    def plan_decoder(
-        self, embedding: Tensor, weights: DecoderWeights, angles: Angles
-    ) -> DecoderPlan | None:
+    def plan_decoder(self, embedding: Tensor, weights: DecoderWeights, angles: Angles) -> DecoderPlan | None:
         """Run all layers in one call; None when these kernels go layer by layer."""
         ...

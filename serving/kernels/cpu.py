@@ -220,9 +220,7 @@ class CpuKernels:
             byref(struct),
         )
 
-    def plan_decoder(
-        self, embedding: Tensor, weights: DecoderWeights, angles: Angles
-    ) -> DecoderPlan | None:
+    def plan_decoder(self, embedding: Tensor, weights: DecoderWeights, angles: Angles) -> DecoderPlan | None:
         return CpuDecoderPlan(embedding, weights, angles, self._library, self._activations)
 
 

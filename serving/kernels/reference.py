@@ -162,9 +162,7 @@ class ReferenceKernels:
                 chosen.products[i, :count] = weight[columns.to(weight.device)].float() @ x[row]
             chosen.columns[i, :count] = columns[: chosen.columns.shape[1]]
 
-    def plan_decoder(
-        self, embedding: Tensor, weights: DecoderWeights, angles: Angles
-    ) -> DecoderPlan | None:
+    def plan_decoder(self, embedding: Tensor, weights: DecoderWeights, angles: Angles) -> DecoderPlan | None:
         return None
 
 

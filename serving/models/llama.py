@@ -68,9 +68,7 @@ class LlamaForCausalLM:
         self.rotary = RotaryTable(config.rope, config.attention.head_dim, str(weights.embedding.device))
         self._layers = [DecoderLayer(layer, config, kernels) for layer in weights.decoder.layers]
         self._final_norm = RmsNorm(weights.decoder.final_norm, config.rms_norm_eps, kernels)
-        self._plan: DecoderPlan | None = kernels.plan_decoder(
-            weights.embedding, weights.decoder, self.rotary
-        )
+        self._plan: DecoderPlan | None = kernels.plan_decoder(weights.embedding, weights.decoder, self.rotary)
 
     @property
     def kernels_name(self) -> str:
@@ -123,7 +121,9 @@ class LlamaForCausalLM:
         self._kernels.dense_gemm(hidden, self.weights.head, out)
         return out
 
-    def compute_allowed_logits(self, hidden: Tensor, rows: Tensor, bitmasks: Tensor, most: int) -> ChosenProducts:
+    def compute_allowed_logits(
+        self, hidden: Tensor, rows: Tensor, bitmasks: Tensor, most: int
+    ) -> ChosenProducts:
         """Logits of the tokens that a bitmask allows, in rows where those are at most `most`.
 
         hidden: [any, hidden]; rows: [n] int32; bitmasks: [n, ceil(vocab / 32)] int32, in the CPU's memory.

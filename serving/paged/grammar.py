@@ -84,7 +84,7 @@ class GrammarState:
         self._check()
 
     def reset(self) -> llguidance.LLMatcher | None:
-        """The matcher, at its start again, for others to copy; None if it has given up. This state is over."""
+        """The matcher at its start again, for others to copy; None if it gave up. This state is over."""
         return self._matcher if not self._matcher.is_error() and self._matcher.reset() else None
 
     def _check(self) -> None:
@@ -118,7 +118,7 @@ class GrammarCompiler:
         self._cache_lock = threading.Lock()  # for moments
         self._compile_lock = threading.Lock()  # for milliseconds
         self._ll_tokenizer: llguidance.LLTokenizer | None = None
-        self._executor = llguidance.LLExecutor(1)  # a request's rows one after the other: two threads gain nothing
+        self._executor = llguidance.LLExecutor(1)  # rows of a request come one after the other
 
     def warm_up(self) -> None:
         """Build the vocabulary's index, which takes most of a second, before somebody waits for it."""

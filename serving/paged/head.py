@@ -22,7 +22,6 @@ from torch import Tensor
 from serving.errors import GrammarError
 from serving.kernels.base import ChosenProducts
 from serving.paged.clock import StepClock
-from serving.paged.request import Grammar
 from serving.paged.scheduler import ScheduledRequest
 
 Ids = NDArray[np.int32]
@@ -55,7 +54,7 @@ class LogitsModel(Protocol):
     def compute_allowed_logits(
         self, hidden: Tensor, rows: Tensor, bitmasks: Tensor, most: int
     ) -> ChosenProducts:
-        """hidden: [any, hidden]; rows: [n] int32; bitmasks: [n, words] int32; those of up to `most` tokens."""
+        """hidden: [any, hidden]; rows: [n] int32; bitmasks: [n, words] int32, of up to `most` tokens."""
         ...
 
 
@@ -74,7 +73,7 @@ class Head:
         self._bitmasks = np.zeros((0, -(-vocab_size // 32)), dtype=np.int32)
 
     def logits(self, hidden: Tensor, rows: Ids, scheduled: Iterable[ScheduledRequest]) -> list[RowLogits]:
-        """hidden: [num_tokens, hidden]; rows: [n] of it, one a sampling request, and one for each of its drafts."""
+        """hidden: [num_tokens, hidden]; rows: [n] of it: a sampling request's last, and one a draft."""
         bitmasks, unknown = self._allowed([item for item in scheduled if item.samples])
         self._clock.lap("grammar")
         chosen = self._model.compute_allowed_logits(

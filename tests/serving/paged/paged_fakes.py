@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from serving.errors import ServingError
-from serving.paged.block_manager import BlockManager
 from serving.kernels.base import ChosenProducts
 from serving.kernels.reference import ReferenceKernels
+from serving.paged.block_manager import BlockManager
 from serving.paged.draft import Drafter, NoDrafter
 from serving.paged.request import Request
 from serving.paged.sampler import RunnerOutput

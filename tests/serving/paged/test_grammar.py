@@ -122,3 +122,58 @@ def test_compiling_from_several_threads(compiler, tokenizer):
 def test_going_back_further_than_it_came_is_an_error(compiler):
     with pytest.raises(GrammarError):
         compiler.compile(JSON).rollback(1)
+
+
+def masks(state, compiler, drafts) -> list[set[int]]:
+    bitmasks = np.zeros((1 + len(drafts), -(-compiler._vocab_size // 32)), np.int32)
+    state.fill_bitmasks(drafts, bitmasks)
+    bits = np.unpackbits(bitmasks.view(np.uint8), axis=1, bitorder="little")
+    return [set(np.flatnonzero(row).tolist()) for row in bits]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"op": "COUNT_DISTINCT"}', '{"op": "SUM', "", '{"op": "MAX"}', '{"op": "SUM"}}}']
+)
+def test_masks_along_drafts_are_those_of_walking_there(compiler, tokenizer, text):
+    drafts, walker, state = ids(tokenizer, text), compiler.compile(JSON), compiler.compile(JSON)
+    expected = [allowed(walker, compiler)]
+    for draft in drafts:
+        if walker.is_complete or not walker.accept([draft]):
+            break
+        expected.append(allowed(walker, compiler))
+    found = masks(state, compiler, drafts)
+    assert found[: len(expected)] == expected
+    assert not any(found[len(expected) :]), "nothing may follow what is refused"
+    assert allowed(state, compiler) == expected[0], "the state is where it was"
+    assert state.accept(drafts) == len(expected) - 1
+
+
+def test_what_a_state_has_worked_out_serves_the_next(compiler, tokenizer):
+    """A state given back in the middle of its text is at the start again, and refuses what it refused."""
+    used, untouched = compiler.compile(JSON), compiler.compile(JSON)
+    text = ids(tokenizer, '{"op": "SUM"}')
+    used.accept(text[:-2])
+    compiler.give_back(JSON, used)
+    state = compiler.find(JSON)
+    assert masks(state, compiler, text) == masks(untouched, compiler, text)
+    assert state.accept(text) == len(text)
+    assert state.is_complete
+
+
+def test_a_grammar_learns_from_the_first_answers_only(compiler):
+    """A lexer's states only become more, and llguidance gives up at a limit."""
+    for _ in range(20):
+        compiler.give_back(JSON, compiler.compile(JSON))
+    last = compiler.compile(JSON)
+    compiler.give_back(JSON, last)
+    assert compiler._cache[JSON].matcher is not last._matcher
+
+
+def test_a_state_that_gave_up_or_whose_grammar_was_forgotten_is_not_kept(compiler):
+    broken = compiler.compile(JSON)
+    with pytest.raises(GrammarError):
+        broken.rollback(1)
+    compiler.give_back(JSON, broken)
+    compiler.give_back("start: /b/", compiler.compile(JSON))
+    assert compiler.find(JSON).forced_tokens()
+    assert compiler.find("start: /b/") is None
