@@ -123,7 +123,7 @@ class CpuDecoderPlan:
         self._library.call_checked("hk_decode", what, byref(self._decoder), byref(arguments))
 
     def _point_at_angles(self) -> None:
-        cos, sin = self._angles.tables
+        self._tables = cos, sin = self._angles.tables  # the angles may grow without us
         check_tensor("cos", cos, (None, self._weights.attention.head_dim // 2), torch.float32)
         check_tensor("sin", sin, tuple(cos.shape), torch.float32)
         self._decoder.cos, self._decoder.sin = cos.data_ptr(), sin.data_ptr()

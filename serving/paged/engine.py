@@ -84,7 +84,6 @@ class PagedEngine:
                 output = follower.push(await self._core.receive(stream))
                 yield output
                 if output.finish_reason is not None:
-                    self._give_back(request, grammar)
                     return
         finally:
             self._core.discard(stream)
@@ -142,11 +141,6 @@ class PagedEngine:
             self._core.raise_if_dead()
             raise
         return await asyncio.wrap_future(future)
-
-    def _give_back(self, request: GenerationRequest, grammar: GrammarState | None) -> None:
-        """Where a stop string ended the answer, the model's thread may still be busy with the grammar."""
-        if request.grammar is not None and grammar is not None and not request.sampling.stop:
-            self._grammars.give_back(request.grammar, grammar)
 
 
 def create(settings: Settings) -> Engine:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 
 import llguidance
 import numpy as np
@@ -19,8 +20,6 @@ from numpy.typing import NDArray
 
 from serving.errors import GrammarError
 from serving.text import Tokenizer
-
-_LEARNING_USES = 8
 
 
 class GrammarState:
@@ -33,9 +32,12 @@ class GrammarState:
             limits, say). The state is of no use afterwards.
     """
 
-    def __init__(self, matcher: llguidance.LLMatcher, executor: llguidance.LLExecutor) -> None:
+    def __init__(
+        self, matcher: llguidance.LLMatcher, executor: llguidance.LLExecutor, give_up: Callable[[], None]
+    ) -> None:
         self._matcher = matcher
         self._executor = executor
+        self._give_up = give_up
 
     @property
     def is_complete(self) -> bool:
@@ -83,22 +85,11 @@ class GrammarState:
         )
         self._check()
 
-    def reset(self) -> llguidance.LLMatcher | None:
-        """The matcher at its start again, for others to copy; None if it gave up. This state is over."""
-        return self._matcher if not self._matcher.is_error() and self._matcher.reset() else None
-
     def _check(self) -> None:
         if self._matcher.is_error():
+            self._give_up()
             reason = self._matcher.get_error().partition("\n")[0]
             raise GrammarError(f"the grammar cannot be followed further: {reason}; simplify it")
-
-
-@dataclass(frozen=True, slots=True)
-class _Compiled:
-    """A matcher at the start of its grammar, and how many answers its lexer has learnt from."""
-
-    matcher: llguidance.LLMatcher
-    uses: int
 
 
 class GrammarCompiler:
@@ -114,7 +105,7 @@ class GrammarCompiler:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._cache_size = cache_size
-        self._cache: OrderedDict[str, _Compiled] = OrderedDict()
+        self._cache: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
         self._cache_lock = threading.Lock()  # for moments
         self._compile_lock = threading.Lock()  # for milliseconds
         self._ll_tokenizer: llguidance.LLTokenizer | None = None
@@ -128,23 +119,16 @@ class GrammarCompiler:
     def find(self, text: str) -> GrammarState | None:
         """A fresh state of a grammar compiled before; None says that `compile` is needed."""
         with self._cache_lock:
-            entry = self._cache.get(text)
-            if entry is None:
+            matcher = self._cache.get(text)
+            if matcher is None:
                 return None
             self._cache.move_to_end(text)
-        return GrammarState(entry.matcher.deep_copy(), self._executor)
+        return self._state(text, matcher)
 
-    def give_back(self, text: str, state: GrammarState) -> None:
-        """A state of `text` that nobody needs any more: what its lexer has worked out serves the next ones.
-
-        That is most of what a mask costs. A lexer's states only ever become more, and llguidance limits them,
-        so after a few answers the grammar stays as it is.
-        """
-        matcher = state.reset()
+    def _forget(self, text: str) -> None:
+        """Copies of a matcher share its lexer, and so the limit of its states: reached once, for all."""
         with self._cache_lock:
-            entry = self._cache.get(text)
-            if matcher is not None and entry is not None and entry.uses < _LEARNING_USES:
-                self._cache[text] = _Compiled(matcher, entry.uses + 1)
+            self._cache.pop(text, None)
 
     def compile(self, text: str) -> GrammarState:
         """A fresh state. Milliseconds, up to a second for the first: not for the model's thread.
@@ -158,10 +142,13 @@ class GrammarCompiler:
                 return state
             matcher = self._compile(text)
         with self._cache_lock:
-            self._cache[text] = _Compiled(matcher, uses=0)
+            self._cache[text] = matcher
             if len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)
-        return GrammarState(matcher.deep_copy(), self._executor)
+        return self._state(text, matcher)
+
+    def _state(self, text: str, matcher: llguidance.LLMatcher) -> GrammarState:
+        return GrammarState(matcher.deep_copy(), self._executor, partial(self._forget, text))
 
     def _compile(self, text: str) -> llguidance.LLMatcher:
         matcher = llguidance.LLMatcher(

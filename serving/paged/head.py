@@ -99,7 +99,7 @@ class Head:
     def _allowed(self, sampling: Sequence[ScheduledRequest]) -> tuple[NDArray[np.int32], set[int]]:
         """A bitmask a row, and the rows of which none is known.
 
-        Rows behind a draft that the grammar refuses, or behind the end, are never looked at: no tokens.
+        Rows behind a draft that the grammar refuses are never looked at: no tokens.
         """
         starts = [0]
         for item in sampling:

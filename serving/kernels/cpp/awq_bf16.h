@@ -110,14 +110,17 @@ inline void sum_rows(const Awq& a, const Strips& strips, const Halves& x, int64_
   memory_barrier();
 }
 
-// Calls use(row, m) for each 16 rows of first … last - 1, sums in `sums` as above.
-template <int NV, class F>
+// Calls use(row, m) for each 16 rows of first … last - 1, sums in `sums` as above; before they are computed
+// claim(row), to ask for the memory that they will be written to: it is most likely in the other core's cache.
+template <int NV, class C, class F>
 inline void each_sum(const Awq& a, const Strips& strips, const Halves& x, int64_t first, int64_t last,
-                     float (*sums)[16 * W], F use) {
+                     float (*sums)[16 * W], C claim, F use) {
   uint8_t* tiles = reinterpret_cast<uint8_t*>(scratch(a.in * NV * W / 2));
   configure_tiles(16);
   for (int64_t row = first; row < last; row += 32) {
     const bool two = last - row > 16, more = last - row > 32;
+    claim(row);
+    if (two) claim(row + 16);
     if (two)
       sum_rows<2, NV>(a, strips, x, row, row == first, more, tiles, sums);
     else
@@ -159,7 +162,11 @@ void strips_bf16(const Awq& a, int64_t strip, int64_t ahead, const Halves& x, in
   alignas(64) float sums[4][16 * W];
   void (*store)(float*, int64_t, int64_t, float*, int64_t) = store_sums<false>;
   if (out.add) store = store_sums<true>;
-  each_sum<NV>(a, {strip, 1, ahead}, x, first, last, sums, [&](int64_t row, int m) {
+  const auto claim = [&](int64_t row) {
+    for (int64_t m = row; m < std::min(row + 16, last); m++)
+      for (int n = 0; n < NV; n++) __builtin_prefetch(out.data + m * a.out + (strip + n) * W, 1);
+  };
+  each_sum<NV>(a, {strip, 1, ahead}, x, first, last, sums, claim, [&](int64_t row, int m) {
     for (int n = 0; n < NV; n++) {
       const int64_t column = (strip + n) * W;
       store(sums[2 * n + m], last - row, a.out - column, out.data + row * a.out + column, a.out);
@@ -191,8 +198,14 @@ inline void gate_and_up(Pool& pool, const Awq& a, const Halves& x, int64_t rows,
   const int64_t strips = a.strips() / 2;
   each_block(pool, rows, a.in, strips, [&](int64_t first, int64_t last, int64_t strip) {
     alignas(64) float sums[4][16 * W];
-    each_sum<2>(a, {strip, strips, pool.threads()}, x, first, last, sums, [&](int64_t row, int m) {
-      uint8_t* tile = out.tile(row, strip / 2 * kPairs) + strip % 2 * (kTileBytes / 2);
+    const auto half = [&](int64_t row) {
+      return out.tile(row, strip / 2 * kPairs) + strip % 2 * (kTileBytes / 2);
+    };
+    const auto claim = [&](int64_t row) {
+      for (int i = 0; i < kTileBytes / 2; i += 64) __builtin_prefetch(half(row) + i, 1);
+    };
+    each_sum<2>(a, {strip, strips, pool.threads()}, x, first, last, sums, claim, [&](int64_t row, int m) {
+      uint8_t* tile = half(row);
       for (int c = 0; c < 16; c += 2) {
         const vf even = silu(loadf(sums[m] + c * W)) * loadf(sums[2 + m] + c * W);
         const vf odd = silu(loadf(sums[m] + (c + 1) * W)) * loadf(sums[2 + m] + (c + 1) * W);

@@ -95,16 +95,11 @@ void hk_dense_gemm(void* pool, const Dense* weight, const float* x, int64_t rows
   p.run(0, [&] { dense_gemm(p, *weight, x, rows, out, ldo); });
 }
 
-// Bits past the weight's last column must be clear.
 int32_t hk_chosen_products(void* pool, const Dense* weight, const float* x, int64_t rows, const Chosen* chosen) {
-  if (!all_below(chosen->rows, chosen->count, rows)) return 0;
-  const int64_t wanted = list_columns(*chosen);
-  for (int64_t i = 0; i < chosen->count; i++) {
-    const int32_t n = chosen->counts[i];
-    if (n > 0 && chosen->columns[i * chosen->most + n - 1] >= weight->out) return 0;
-  }
+  if (!all_below(chosen->rows, chosen->count, rows) || !bits_below(*chosen, weight->out)) return 0;
+  const bool alone = list_columns(*chosen) * weight->in < kWorthWaking;
   Pool& p = *static_cast<Pool*>(pool);
-  p.run(0, [&] { chosen_products(p, *weight, *chosen, x); }, wanted * weight->in < kWorthWaking);
+  p.run(0, [&] { chosen_products(p, *weight, *chosen, x); }, alone);
   return 1;
 }
 

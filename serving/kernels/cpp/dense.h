@@ -62,7 +62,7 @@ inline void dot_rows(const T* const* w, const float* x, int64_t rows, int64_t de
 
 constexpr int kRows = 12;  // rows of x at a time: they stay in the first-level cache
 constexpr int kUnit = 64;  // rows of weights a unit
-constexpr int64_t kWorthWaking = 4 << 20;  // products: some 0.1 ms, what another thread needs to wake up
+constexpr int64_t kWorthWaking = 1 << 20;  // products: some 0.1 ms from cold memory; waking a thread takes longer
 
 // Rows of weights first … last - 1, at most kUnit. Results are collected here first: rows of `out` are far
 // apart, often by a power of two, and would push each other out of the cache.
@@ -91,6 +91,14 @@ struct Chosen {
   int32_t* columns;
   float* out;  // 0 where a row has one column
 };
+
+// Whether no bit past column `limit` - 1 is set; `words` are as many as those columns need.
+inline bool bits_below(const Chosen& c, int64_t limit) {
+  if (limit % 32 == 0) return true;
+  for (int64_t i = 0; i < c.count; i++)
+    if (c.bits[(i + 1) * c.words - 1] >> limit % 32) return false;
+  return true;
+}
 
 // Fills counts and columns; returns how many products are wanted.
 inline int64_t list_columns(const Chosen& c) {

@@ -81,9 +81,9 @@ def test_a_part_of_a_wider_output_is_written_and_nothing_else(cpu_float32):
 @pytest.mark.parametrize(("row", "bit"), [(-1, 0), (1, 0), (0, 70)])
 def test_a_row_or_a_bit_that_does_not_exist_is_refused(cpu_float32, row, bit):
     weight, x = torch.randn(70, 72), torch.randn(1, 72)
-    chosen = ChosenProducts.empty(2, 4)
-    chosen.products.fill_(float("nan"))
+    chosen = ChosenProducts(int32([-7, -7]), torch.full((2, 4), -7).int(), poisoned(2, 4))
     bitmasks = bitmask_of([[0, 1], [0, bit]], 96)
     with pytest.raises(KernelArgumentError, match="a row or a bit out of range"):
         cpu_float32.chosen_products(x, weight, int32([0, row]), bitmasks, chosen)
     assert chosen.products.isnan().all()
+    assert (chosen.columns == -7).all() and (chosen.counts == -7).all()

@@ -87,17 +87,19 @@ def test_allowed_logits_have_the_bits_of_all(model):
 
 
 def test_angles_are_made_as_far_as_a_pass_asks(model):
-    """A position beyond the tables so far is computed, with the bits of a table that was long enough."""
-    far, batch = 5000, metadata([(0, 1)], [[0]], 16)
-    assert model.rotary.tables[0].shape[0] <= far
-    hidden = [
-        model.forward(int32([7]), int32([position]), model.allocate_kv_caches(1, 16), batch)
-        for position in (far, 0, far)
-    ]
-    assert model.rotary.tables[0].shape[0] > far
-    assert torch.equal(hidden[0], hidden[2])
+    """Beyond the tables so far as well, the bits are those of layer by layer, which is given the angles."""
+    batch, ids = metadata([(0, 3)], [[0]], 16), int32([7, 8, 9])
+    positions = int32([4094, 5000, 5001])  # keys at several angles: what attention sees depends on them
+    assert model.rotary.tables[0].shape[0] <= 4096
+    one_call = model.forward(ids, positions, model.allocate_kv_caches(1, 16), batch)
+    assert model.rotary.tables[0].shape[0] > 5001
+    angles = model.rotary(positions)
+    by_layer = model.forward_by_layer(model.embed(ids), *angles, model.allocate_kv_caches(1, 16), batch)
+    assert torch.equal(one_call, by_layer)
+    near = model.forward(ids, int32([4094, 4095, 4095]), model.allocate_kv_caches(1, 16), batch)
+    assert not torch.equal(one_call, near)
     with pytest.raises(KernelArgumentError, match="a position"):
-        model.forward(int32([7]), int32([-1]), model.allocate_kv_caches(1, 16), batch)
+        model.forward(ids, int32([0, -1, 1]), model.allocate_kv_caches(1, 16), batch)
 
 
 def test_a_batch_that_points_outside_is_refused(model):

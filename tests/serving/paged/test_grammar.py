@@ -148,32 +148,22 @@ def test_masks_along_drafts_are_those_of_walking_there(compiler, tokenizer, text
     assert state.accept(drafts) == len(expected) - 1
 
 
-def test_what_a_state_has_worked_out_serves_the_next(compiler, tokenizer):
-    """A state given back in the middle of its text is at the start again, and refuses what it refused."""
-    used, untouched = compiler.compile(JSON), compiler.compile(JSON)
-    text = ids(tokenizer, '{"op": "SUM"}')
-    used.accept(text[:-2])
-    compiler.give_back(JSON, used)
-    state = compiler.find(JSON)
-    assert masks(state, compiler, text) == masks(untouched, compiler, text)
-    assert state.accept(text) == len(text)
-    assert state.is_complete
+def test_the_end_token_among_drafts(compiler, tokenizer):
+    eos, state = tokenizer.eos_token_ids[0], compiler.compile("start: /[a-z]+/")
+    drafts = [*ids(tokenizer, "ab"), eos, *ids(tokenizer, "c")]
+    found = masks(state, compiler, drafts)
+    assert eos in found[len(drafts) - 2], "behind ab"
+    assert not found[-1] & set(ids(tokenizer, "c")), "no text behind the end"
+    assert state.accept(drafts[:-1]) == len(drafts) - 1
 
 
-def test_a_grammar_learns_from_the_first_answers_only(compiler):
-    """A lexer's states only become more, and llguidance gives up at a limit."""
-    for _ in range(20):
-        compiler.give_back(JSON, compiler.compile(JSON))
-    last = compiler.compile(JSON)
-    compiler.give_back(JSON, last)
-    assert compiler._cache[JSON].matcher is not last._matcher
-
-
-def test_a_state_that_gave_up_or_whose_grammar_was_forgotten_is_not_kept(compiler):
-    broken = compiler.compile(JSON)
+def test_a_grammar_that_gave_up_is_compiled_again(compiler, tokenizer):
+    """Copies share a lexer and the limit of its states: whoever comes next must not find it reached."""
+    state = compiler.compile(JSON)
     with pytest.raises(GrammarError):
-        broken.rollback(1)
-    compiler.give_back(JSON, broken)
-    compiler.give_back("start: /b/", compiler.compile(JSON))
-    assert compiler.find(JSON).forced_tokens()
-    assert compiler.find("start: /b/") is None
+        state.rollback(1)
+    for drafts in ([], ids(tokenizer, '{"op')):
+        with pytest.raises(GrammarError):
+            masks(state, compiler, drafts)
+    assert compiler.find(JSON) is None
+    assert compiler.compile(JSON).accept(ids(tokenizer, '{"op')) > 0
