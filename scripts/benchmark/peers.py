@@ -82,6 +82,7 @@ _ALL = (
     _vllm("vllm-ngram", speculation="ngram"),
     _vllm("vllm-suffix", speculation="suffix", is_fresh=True),
     _vllm("vllm-compiled", "scripts.benchmark.vllm_compiled"),
+    _vllm("vllm-both", "scripts.benchmark.vllm_compiled", speculation="suffix", is_fresh=True),
     _llama("llama"),
     _llama("llama-ngram", speculation="ngram"),
     Peer(
