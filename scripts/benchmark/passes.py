@@ -119,9 +119,9 @@ class ModelPasses:
         self._kv_caches = self._model.allocate_kv_caches(self._num_blocks, BLOCK_SIZE)
         for cache in self._kv_caches:
             cache.zero_()
-        words = self._model.config.vocab_size // 32
-        self._allowed = torch.zeros(max(TOKENS), -(-self._model.config.vocab_size // 32), dtype=torch.int32)
-        self._allowed[:, : words // ALLOWED * ALLOWED : words // ALLOWED] = 1
+        words = -(-self._model.config.vocab_size // 32)
+        self._allowed = torch.zeros(max(TOKENS), words, dtype=torch.int32)  # a bitmask a row
+        self._allowed[:, :: max(1, words // ALLOWED)][:, :ALLOWED] = 1
 
     @property
     def kernels_name(self) -> str:
