@@ -36,6 +36,12 @@ _TEMPLATES: dict[PromptTemplate, str] = {
     ),
 }
 
+# What stands right before the question, once in a prompt.
+QUESTION_MARKS: dict[PromptTemplate, str] = {
+    "question-first": "### Instruction:\n\nNLQ:",
+    "columns-first": "### NLQ:\n",
+}
+
 _HEADER_MARK = re.compile("#(?=##)")  # every # that begins a ###, also inside a longer run
 
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from serving.draft_weights import DRAFT_MODEL
 from serving.weights import WeightsLock
 
 from .atomic import write_json, write_text
@@ -23,7 +24,7 @@ from .awq_search_file import load_search_result
 from .awq_search_result import AwqSearchResult
 from .console import progress_bar, say
 from .download import fetch_base, sha256
-from .draft_table import ANSWERS, write_draft_tables
+from .draft_table import ANSWERS, write_draft_table
 from .errors import CheckpointError
 from .gguf_source import GgufCheckpoint
 from .lora import LoraAdapter, MergedCheckpoint
@@ -69,8 +70,8 @@ def build(sources: Sources, output: Path, lock: Path | None) -> None:
     write_json(staging / "config.json", awq_config(gguf.config(), search.group_size))
     _write_tokenizer(gguf, staging)
     write_json(staging / "profile.json", sources.recipe.profile)
-    if sources.adapter is not None and (sources.adapter / ANSWERS).exists():
-        write_draft_tables(sources.adapter / ANSWERS, staging)
+    if sources.adapter is not None:
+        _write_drafter(sources.adapter, staging)
     _replace_folder(staging, output)
 
 
@@ -122,6 +123,14 @@ def _write_tokenizer(gguf: GgufCheckpoint, folder: Path) -> None:
     tokenizer = tokenizer_json(gguf.metadata)
     write_text(folder / "tokenizer.json", json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")))
     write_json(folder / "generation_config.json", generation_config(gguf.metadata))
+
+
+def _write_drafter(adapter: Path, folder: Path) -> None:
+    """What the adapter's folder has for the drafter; neither must be there."""
+    if (adapter / ANSWERS).exists():
+        write_draft_table(adapter / ANSWERS, folder)
+    if (adapter / DRAFT_MODEL).exists():
+        shutil.copyfile(adapter / DRAFT_MODEL, folder / DRAFT_MODEL)
 
 
 def _is_locked(path: Path, lock: Path) -> bool:

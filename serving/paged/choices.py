@@ -9,7 +9,8 @@ nothing of how the parts work.
 from __future__ import annotations
 
 from serving.config import Settings
-from serving.cues import CUE_TABLE, CueTable
+from serving.draft_model import DraftModel
+from serving.draft_weights import DRAFT_MODEL
 from serving.errors import ContextLengthError, EngineNotAvailableError
 from serving.kernels.base import Activations
 from serving.models.config import ModelConfig
@@ -38,7 +39,7 @@ def activations(settings: Settings) -> Activations:
 
 
 def make_drafter(settings: Settings, tokenizer: Tokenizer) -> Drafter:
-    """What the settings ask for, with the tables that came with the weights if some did.
+    """What the settings ask for, with the table and the draft model that came with the weights if they did.
 
     Raises:
         EngineNotAvailableError: the kind of speculation is another engine's.
@@ -49,12 +50,13 @@ def make_drafter(settings: Settings, tokenizer: Tokenizer) -> Drafter:
         raise EngineNotAvailableError(
             f"SPECULATION={settings.speculation} is vLLM's; with ENGINE=paged set auto or off"
         )
-    ngrams, cues = settings.weights_dir / DRAFT_TABLE, settings.weights_dir / CUE_TABLE
+    folder, plain = settings.weights_dir, tokenizer.without_space
+    has_table, has_model = ((folder / name).is_file() for name in (DRAFT_TABLE, DRAFT_MODEL))
     return SpeculativeDrafter(
-        NgramTable.load(ngrams) if ngrams.is_file() else None,
-        CueTable.load(cues) if cues.is_file() else None,
+        NgramTable.load(folder / DRAFT_TABLE) if has_table else None,
+        DraftModel.load(folder, plain) if has_model else None,
         row_cost=ROW_COST,
-        plain=tokenizer.without_space,
+        plain=plain,
     )
 
 

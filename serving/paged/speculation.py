@@ -3,17 +3,18 @@
 Owns: where guesses come from and how far each is trusted. Knows nothing of the model or of the task.
 In this order: what the grammar forces; then, of all that is suggested, what has proved right most
 often. Suffix matches are sought in the answer so far and its prompt, in answers this process gave
-lately (by adapter), and in a table that ships with the weights; a second table says what follows when
-words of the question ask for it. Suffix matching as a drafter is from "Prompt Lookup Decoding" (Saxena
-2023) and "SuffixDecoding" (Oliaro et al. 2024); the cues, the trust that is learned per source, and the
-rule for how many, are this package's.
+lately (by adapter), and in a table that ships with the weights; a small draft model, which ships with
+them too, is asked where that table is not sure. Suffix matching as a drafter is from "Prompt Lookup
+Decoding" (Saxena 2023) and "SuffixDecoding" (Oliaro et al. 2024), the draft model from "Fast Inference from
+Transformers via Speculative Decoding" (Leviathan et al. 2023); the trust that is learned per source, and
+the rule for how many, are this package's.
 
 How many drafts: a row of a pass costs `row_cost` (in units of a pass's fixed cost), and a pass with
 R rows that is to yield N tokens therefore (1 + row_cost R) / N a token. A draft is worth its row if
 its chance to be accepted is above row_cost N / (1 + row_cost R). As the batch grows N grows with it,
 and drafts must be surer; as acceptance falls, so do the chances, and drafts end sooner.
 
-    drafter = SpeculativeDrafter(table, cues, row_cost=0.06)
+    drafter = SpeculativeDrafter(table, model, row_cost=0.06)
     drafter.propose(request, max_tokens=16)
 """
 
@@ -22,10 +23,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from serving.cues import CueTable, cues_of
+from serving.draft_model import DraftModel, DraftText
 from serving.ngrams import START, Context, NgramTable, RecentNgrams
 from serving.paged.request import Grammar, Request
-from serving.paged.trust import CUE_STEPS, TABLE_STEPS, Source, Trust
+from serving.paged.trust import MODEL_STEPS, TABLE_STEPS, Source, Trust
 from serving.suffix import SuffixText
 from serving.types import FinishReason
 
@@ -34,7 +35,6 @@ _RECENT_ORDERS = (2, 3, 4, 6, 8, 12)
 _RECENT_CAPACITY = 60_000  # n-grams of a generation: about 150 answers, some 10 MB
 _MAX_ADAPTERS = 64
 
-_QUESTION = 64  # tokens at a prompt's end that are read for cues
 _FORCED: Source = ("forced", 0)
 _SURE = 0.95  # what is trusted more is not compared with anything
 
@@ -43,18 +43,18 @@ _SURE = 0.95  # what is trusted more is not compared with anything
 class _Follower:
     """What the drafter remembers of one request."""
 
+    text: DraftText | None  # what the draft model reads, if it is for prompts like this
     own: SuffixText = field(default_factory=SuffixText)  # prompt and answer, leading spaces taken off
-    cues: list[int] = field(default_factory=list)
     written: Context = field(default_factory=lambda: Context((START,)))  # the answer
     proposed: list[Source] = field(default_factory=list)
 
 
 class SpeculativeDrafter:
-    """Drafts from the grammar, from n-grams and from cues; see the module's text.
+    """Drafts from the grammar, from n-grams and from a draft model; see the module's text.
 
     Args:
         table: n-grams of answers that ship with the weights; None without.
-        cues: what follows when a question says so, likewise.
+        model: likewise.
         row_cost: cost of one more row in a pass, as a share of the pass's fixed cost.
         plain: the id of the same token without its leading space, so that a word in running text
             matches the same word in quotes.
@@ -63,13 +63,13 @@ class SpeculativeDrafter:
     def __init__(
         self,
         table: NgramTable | None,
-        cues: CueTable | None = None,
+        model: DraftModel | None = None,
         *,
         row_cost: float,
         plain: Callable[[int], int] = lambda token: token,
     ) -> None:
         self._table = table
-        self._cues = cues
+        self._model = model
         self._row_cost = row_cost
         self._plain = plain
         self._trust = Trust()
@@ -145,11 +145,8 @@ class SpeculativeDrafter:
         return follower
 
     def _begin(self, request: Request) -> _Follower:
-        follower = _Follower()
-        if self._cues is not None:
-            question = request.token_ids[: request.num_prompt_tokens][-_QUESTION:]
-            follower.cues = self._cues.known(cues_of(map(self._plain, question)))
-        return follower
+        prompt = request.token_ids[: request.num_prompt_tokens]
+        return _Follower(None if self._model is None else self._model.begin(prompt))
 
     def _next(
         self, request: Request, follower: _Follower, room: int, chance: float, is_choice: bool
@@ -188,8 +185,9 @@ class SpeculativeDrafter:
         """A kind of guess, in how many steps its strength is told apart of 256, and guesses with strength."""
         if self._table is not None:
             yield "table", TABLE_STEPS, self._table.successors(follower.written)
-        if follower.cues and self._cues is not None:
-            yield "cue", CUE_STEPS, self._cues.successors(follower.written, follower.cues)
+        if follower.text is not None:
+            answer = follower.own.since(request.num_prompt_tokens)
+            yield "model", MODEL_STEPS, follower.text.guesses(answer)
         own = list(follower.own.successors(_OWN_ORDERS))
         yield "own", 256, ((token, order) for token, _, order in own)
         yield "twin", 256, ((twin, order) for token, twin, order in own if twin != token)

@@ -9,7 +9,7 @@ Knows nothing of tokens.
 from __future__ import annotations
 
 Source = tuple[str, int]  # a kind of guess: where from, and how long or how frequent the match
-CUE_STEPS = 20  # kinds of guesses by cues, by their share
+MODEL_STEPS = 20  # kinds of guesses by the draft model, by their share
 TABLE_STEPS = 10
 
 # Acceptance seen on 100 answers that the model had not been trained on; only where trust starts.
@@ -47,6 +47,6 @@ def _prior(source: Source) -> float:
     kind, strength = source
     if kind == "table":
         return (strength + 0.5) / TABLE_STEPS
-    if kind == "cue":  # the best of many, which flatters it
-        return 0.8 * (strength + 0.5) / CUE_STEPS
+    if kind == "model":
+        return (strength + 0.5) / MODEL_STEPS
     return min(0.9, _START_TRUST[kind] + 0.12 * strength)

@@ -1,4 +1,4 @@
-"""From training data to the tables that the drafter starts from, and lines that are something else."""
+"""From training data to the table that the drafter starts from, and lines that are something else."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from datagen.extracts import answer_lines
-from scripts.checkpoint.draft_table import write_draft_tables
+from scripts.checkpoint.draft_table import write_draft_table
 from scripts.checkpoint.errors import CheckpointError
 from serving.config import Settings
-from serving.cues import CUE_TABLE, CueTable
 from serving.ngrams import DRAFT_TABLE, NgramTable
 from serving.paged.choices import make_drafter
 from serving.paged.request import Request
@@ -28,31 +27,22 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def training_data(path: Path) -> Path:
-    """Questions that differ in one word, and answers in one number."""
-    units = (("hour", 3600), ("day", 86400)) * 30
-    rows = [{"nlq": f"errors, last {unit}", "cols": ["a"], "query": {"time_range": n}} for unit, n in units]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def test_what_make_data_extracts_makes_the_drafter_follow_the_question(folder: Path) -> None:
-    lines = answer_lines(training_data(folder / "train.jsonl"), count=60, seed=0)
+def test_what_make_data_extracts_is_what_the_drafter_proposes(folder: Path) -> None:
+    row = {"nlq": "errors, last hour", "cols": ["a"], "query": {"time_range": 3600}}
+    (folder / "train.jsonl").write_text((json.dumps(row) + "\n") * 60)
+    lines = answer_lines(folder / "train.jsonl", count=60, seed=0)
     (folder / "answers.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    write_draft_tables(folder / "answers.jsonl", folder)
+    write_draft_table(folder / "answers.jsonl", folder)
     assert len(NgramTable.load(folder / DRAFT_TABLE)) > 0
-    assert len(CueTable.load(folder / CUE_TABLE)) > 0
     drafter = make_drafter(Settings(weights_dir=folder), TOKENIZER)
-    for unit, answer in (("hour", '{"time_range": 3600}'), ("day", '{"time_range": 86400}')):
-        drafter.begin_step(num_requests=1, num_rows=1)
-        prompt = TOKENIZER.encode(f"errors, last {unit}", add_bos=False)
-        drafts = drafter.propose(Request(GenerationRequest(unit, tuple(prompt)), seed=0), 40)
-        assert TOKENIZER.decode(drafts).startswith(answer)
+    drafter.begin_step(num_requests=1, num_rows=1)
+    drafts = drafter.propose(Request(GenerationRequest("r", (5, 6)), seed=0), 40)
+    assert TOKENIZER.decode(drafts).startswith('{"time_range": 3600}')
 
 
-@pytest.mark.parametrize("line", ['{"calculations": []}', "not json", '{"question": 1, "answer": "a"}', "[]"])
+@pytest.mark.parametrize("line", ['{"calculations": []}', "not json", '{"answer": 1}', "[]"])
 def test_a_line_that_is_something_else_is_named(folder: Path, line: str) -> None:
     good = json.dumps({"question": "a", "answer": "b"})
     (folder / "answers.jsonl").write_text(f"{good}\n{line}\n")
     with pytest.raises(CheckpointError, match=r"answers\.jsonl:2 is not"):
-        write_draft_tables(folder / "answers.jsonl", folder)
+        write_draft_table(folder / "answers.jsonl", folder)

@@ -3,6 +3,7 @@
 // Indices (token ids, slots, block tables) are checked here: what returns int32_t returns 0 when one lies
 // outside what it points into, and has then written nothing.
 #include "decoder.h"
+#include "draft.h"
 
 using namespace hk;
 
@@ -114,6 +115,16 @@ int32_t hk_decode(void* pool, const Decoder* decoder, const Pass* pass) {
   if (!all_below(pass->positions, b.tokens, decoder->num_angles)) return 0;
   Pool& p = *static_cast<Pool*>(pool);
   p.run(shared_floats(*decoder, b.tokens), [&] { decode(p, *decoder, *pass); });
+  return 1;
+}
+
+// On the caller's thread alone: waking another takes longer than a draft.
+int32_t hk_draft(const DraftModel* model, const DraftStep* step) {
+  const bool fits = step->count > 0 && step->start >= 0 && step->start + step->count <= model->capacity;
+  if (!fits || step->num_best > step->num_candidates) return 0;
+  if (!all_below(step->ids, step->count, model->vocab)) return 0;
+  if (!all_below(step->candidates, step->num_candidates, model->vocab)) return 0;
+  draft(*model, *step);
   return 1;
 }
 

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from serving.cues import CueTable
 from serving.ngrams import NgramTable
 from serving.paged.grammar import GrammarCompiler
 from serving.paged.request import Request
@@ -83,14 +82,39 @@ def test_the_table_of_answers_is_followed():
     assert propose(drafter, make_request("zzz")).startswith("alpha beta gamma")
 
 
-def test_words_at_the_prompts_end_decide_between_answers():
-    pairs = [(f"in the last {unit}", f"time {seconds}") for unit, seconds in (("hour", 36), ("day", 86))] * 15
-    plain = [([TOKENIZER.without_space(t) for t in encode(q)], encode(answer)) for q, answer in pairs]
-    table = NgramTable.build(answer for _, answer in plain)
-    drafter = SpeculativeDrafter(table, CueTable.build(plain), row_cost=0.0, plain=TOKENIZER.without_space)
-    for i, (unit, seconds) in enumerate((("hour", "36"), ("day", "86"), ("hour", "36"))):
-        request = make_request(f"the {unit}", "time", name=str(i))
-        assert propose(drafter, request).startswith(f" {seconds}")
+class KnowingModel:
+    """Stands for a draft model: it knows the answer, and how sure it is."""
+
+    def __init__(self, answer: str, share: int) -> None:
+        self._answer, self._share = encode(answer), share
+
+    def begin(self, prompt: list[int]) -> KnowingModel:
+        return self
+
+    def guesses(self, answer: list[int]) -> list[tuple[int, int]]:
+        assert answer == self._answer[: len(answer)]
+        return [(token, self._share) for token in self._answer[len(answer) : len(answer) + 1]]
+
+
+@pytest.mark.parametrize(("share", "followed"), [(250, True), (20, False)])
+def test_a_draft_model_is_followed_as_far_as_it_is_sure(share: int, followed: bool):
+    model = KnowingModel("time 86", share)
+    drafter = SpeculativeDrafter(None, model, row_cost=0.06, plain=TOKENIZER.without_space)
+    drafter.begin_step(num_requests=1, num_rows=1)
+    assert (propose(drafter, make_request("the day")) == "time 86") is followed
+
+
+def test_where_the_table_is_sure_the_draft_model_is_not_asked():
+    class NeverAsked(KnowingModel):
+        def guesses(self, answer: list[int]) -> list[tuple[int, int]]:
+            raise AssertionError("asked")
+
+    table = NgramTable.build([encode("alpha beta gamma")] * 100)
+    drafter = SpeculativeDrafter(table, NeverAsked("", 0), row_cost=0.0, plain=TOKENIZER.without_space)
+    for _ in range(300):
+        drafter._trust.add(("table", 9), True)
+    drafts = drafter.propose(make_request("zzz"), 3)
+    assert drafts == encode("alpha beta gamma")[:3]
 
 
 def test_a_finished_answer_is_remembered_for_its_adapter_only_and_half_an_answer_never():

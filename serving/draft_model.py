@@ -1,0 +1,109 @@
+"""What would the model answer? Guesses of a much smaller one that reads the question.
+
+Owns: what a draft model reads of a request, and that it reads each token once. Knows nothing of grammars, of
+the large model or of how guesses are used. A draft model for speculative decoding: Leviathan et al. 2023.
+
+    text = model.begin(prompt_token_ids)
+    for token, share in text.guesses(answer_so_far): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from serving.draft_weights import MAX_TOKENS, DraftWeights
+from serving.kernels.draft import create_draft_kernel
+from serving.kernels.draft_base import DraftKernel, Ints
+
+_SEARCHED = 4_096  # tokens of a prompt's end that are searched for the mark, and may be guessed
+
+
+class DraftModel:
+    """One draft model for many requests; belongs to one thread.
+
+    Args:
+        kernel: computes it.
+        mark: tokens of a prompt behind which it is read.
+        answer_tokens: that may be guessed for any prompt; others only if they are in it.
+        plain: the id of the same token without its leading space.
+    """
+
+    def __init__(
+        self,
+        kernel: DraftKernel,
+        *,
+        mark: Sequence[int],
+        answer_tokens: Sequence[int],
+        plain: Callable[[int], int],
+    ) -> None:
+        self._kernel = kernel
+        self._mark = mark
+        self._answer_tokens = frozenset(answer_tokens)
+        self._plain = plain
+
+    @classmethod
+    def load(cls, folder: Path, plain: Callable[[int], int]) -> DraftModel:
+        """Read the draft model beside a checkpoint.
+
+        Raises:
+            WeightsError: it is something else, or was made for another checkpoint.
+        """
+        weights = DraftWeights.load(folder)
+        kernel = create_draft_kernel(weights)
+        model = cls(kernel, mark=weights.mark, answer_tokens=weights.answer_tokens, plain=plain)
+        model.begin(weights.mark * 2).guesses([])  # type: ignore[union-attr]  # knows the common tokens now
+        return model
+
+    def begin(self, prompt: Sequence[int]) -> DraftText | None:
+        """A request's text; None where the prompt has no mark, or too much behind it."""
+        searched = prompt[-_SEARCHED:]
+        start = find_last(searched, self._mark)
+        if start is None or len(searched) - start >= MAX_TOKENS:
+            return None
+        plain = [self._plain(token) for token in searched]
+        candidates = sorted(self._answer_tokens.union(searched, plain))
+        return DraftText(self._kernel, plain[start:], np.array(candidates, np.int32))
+
+
+class DraftText:
+    """One request, as far as the draft model has read it.
+
+    Args:
+        kernel: computes.
+        question: what is read before the answer; may be empty.
+        candidates: tokens to choose from, ascending.
+    """
+
+    def __init__(self, kernel: DraftKernel, question: list[int], candidates: Ints) -> None:
+        self._kernel = kernel
+        self._question = question
+        self._candidates = candidates
+        self._cache = kernel.new_cache()
+        self._read: list[int] = []  # question and answer
+
+    def guesses(self, answer: Sequence[int]) -> list[tuple[int, int]]:
+        """(token, share in 255ths) that may follow `answer`, likeliest first; none where it is too long."""
+        tokens = [*self._question, *answer]
+        if not 0 < len(tokens) <= MAX_TOKENS:
+            return []
+        # The last one is read again if need be: its result is what is asked for.
+        same = _common_length(self._read, tokens[:-1])
+        best, chances = self._kernel.run(self._cache, same, tokens[same:], self._candidates)
+        self._read = tokens
+        return [(token, int(255 * chance)) for token, chance in zip(best, chances, strict=True)]
+
+
+def find_last(tokens: Sequence[int], mark: Sequence[int]) -> int | None:
+    """The place behind the last `mark` in `tokens`."""
+    found = "".join(map(chr, tokens)).rfind("".join(map(chr, mark)))
+    return None if found < 0 else found + len(mark)
+
+
+def _common_length(first: list[int], second: list[int]) -> int:
+    limit = min(len(first), len(second))
+    if first[:limit] == second[:limit]:
+        return limit
+    return next(i for i in range(limit) if first[i] != second[i])

@@ -1,0 +1,134 @@
+"""The file of a draft model, and the embedding that it shares with the large one.
+
+Owns: `draft.model`, its tensors and what they must be. Knows nothing of what is computed with them. A draft
+model is made for one checkpoint, by scripts/train_drafter: its vectors are projections of that embedding.
+
+    weights = DraftWeights.load(Path("weights/honeycomb-nlq"))
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from serving.errors import WeightsError
+from serving.ngrams import refuse_others
+from serving.safetensors_header import read_safetensors_header
+
+# Beside the checkpoint. A safetensors file by another name: vLLM takes every *.safetensors for weights.
+DRAFT_MODEL = "draft.model"
+EMBEDDING = "model.embed_tokens.weight"
+
+HEAD_DIM = 32
+MAX_TOKENS = 512  # of a request that are read: prompt behind the mark, and answer
+ROPE_THETA = 1000.0
+EPS = 1e-5
+VECTOR_EPS = 1e-12  # small beside any embedding's mean square: only keeps 0 from becoming NaN
+
+Array = NDArray[Any]
+_DTYPES = {"F16": np.float16, "F32": np.float32, "BF16": np.uint16}  # numpy has no bfloat16: its bits
+
+
+@dataclass(frozen=True)
+class DraftLayer:
+    """float16 but for the norms, which are float32."""
+
+    input_norm: Array  # [size]
+    qkv: Array  # [3 size, size]
+    output: Array  # [size, size]
+    post_attention_norm: Array  # [size]
+    gate_up: Array  # [2 hidden, size]
+    down: Array  # [size, hidden]
+
+
+@dataclass(frozen=True)
+class DraftWeights:
+    """A draft model."""
+
+    layers: tuple[DraftLayer, ...]
+    embedding: Array  # [V, H] float16, float32, or bfloat16 as uint16; in the checkpoint's file
+    project: Array  # [size, H] float16
+    bias: Array  # [H] float16
+    final_norm: Array  # [size] float32
+    head: Array  # [size, size] float16
+    mark: tuple[int, ...]  # tokens of a prompt behind which it is read
+    answer_tokens: tuple[int, ...]  # that may be drafted for any prompt
+
+    @property
+    def size(self) -> int:
+        """Its width."""
+        return int(self.project.shape[0])
+
+    @property
+    def hidden(self) -> int:
+        """The width of its MLPs."""
+        return int(self.layers[0].down.shape[1])
+
+    @classmethod
+    def load(cls, folder: Path) -> DraftWeights:
+        """Read `draft.model` of a folder with a checkpoint.
+
+        Raises:
+            WeightsError: the file is something else, or was made for another checkpoint.
+        """
+        path, embedding = folder / DRAFT_MODEL, _map_embedding(folder)
+        with refuse_others(path):
+            tensors = load_file(path)
+            size, width = tensors["project"].shape
+            num_layers = sum(name.endswith(".qkv") for name in tensors)
+            layers = tuple(_layer(tensors, f"layers.{i}.", size) for i in range(num_layers))
+            if not layers or size % HEAD_DIM or width != embedding.shape[1]:
+                raise ValueError(f"{num_layers} layers of {size} for an embedding of {width}")
+            mark, answer_tokens = tensors["mark"].tolist(), tensors["answer_tokens"].tolist()
+            if not mark or not all(0 <= token < len(embedding) for token in mark + answer_tokens):
+                raise ValueError("tokens that the checkpoint does not have")
+            norm = _checked(tensors["final_norm"], size).astype(np.float32)
+            bias, head = _checked(tensors["bias"], width), _checked(tensors["head"], size, size)
+            return cls(
+                layers, embedding, tensors["project"], bias, norm, head, tuple(mark), tuple(answer_tokens)
+            )
+
+
+def _layer(tensors: dict[str, Array], prefix: str, size: int) -> DraftLayer:
+    hidden = tensors[f"{prefix}down"].shape[1]
+    if hidden % HEAD_DIM:
+        raise ValueError(f"an MLP of {hidden}")
+    shapes = {
+        "input_norm": (size,),
+        "qkv": (3 * size, size),
+        "output": (size, size),
+        "post_attention_norm": (size,),
+        "gate_up": (2 * hidden, size),
+        "down": (size, hidden),
+    }
+    found = {name: _checked(tensors[prefix + name], *shape) for name, shape in shapes.items()}
+    for name in ("input_norm", "post_attention_norm"):
+        found[name] = found[name].astype(np.float32)
+    return DraftLayer(**found)
+
+
+def _checked(array: Array, *shape: int) -> Array:
+    if array.shape != shape or array.dtype != np.float16:
+        raise ValueError(f"{array.dtype} {array.shape} where float16 {shape} is expected")
+    return array
+
+
+def _map_embedding(folder: Path) -> Array:
+    """The checkpoint's embedding, in place."""
+    index, path = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if index.is_file():
+        with refuse_others(index):
+            path = folder / json.loads(index.read_bytes())["weight_map"][EMBEDDING]
+    header = read_safetensors_header(path)
+    entry = header.tensors.get(EMBEDDING)
+    if entry is None or entry.dtype not in _DTYPES or len(entry.shape) != 2:
+        raise WeightsError(
+            f"{path} has no {EMBEDDING} that {folder / DRAFT_MODEL} could use; remove the latter"
+        )
+    return np.memmap(path, _DTYPES[entry.dtype], "r", header.data_start + entry.begin, entry.shape)

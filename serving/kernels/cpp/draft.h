@@ -1,0 +1,208 @@
+// The draft model: a transformer of small layers over the tokens of one request, on one thread.
+//
+// As in Llama (Touvron et al. 2023), with as many key as query heads. A token's vector is a projection of the
+// large model's embedding, made when the token is first met; the same vectors are what the result is compared with.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "dense.h"
+
+namespace hk {
+
+constexpr int64_t kDraftHead = 32;  // width of a head
+constexpr float kDraftEps = 1e-5f;
+constexpr float kVectorEps = 1e-12f;  // small beside any embedding's: it only keeps 0 from becoming NaN
+
+struct DraftLayer {
+  const float* input_norm;
+  const Half* qkv;  // [3 size, size]
+  const Half* output;
+  const float* post_attention_norm;
+  const Half* gate_up;  // [2 hidden, size]
+  const Half* down;     // [size, hidden]
+};
+
+struct DraftModel {
+  const void* embedding;  // [vocab, width]
+  int32_t dtype;
+  int64_t vocab, width, size, hidden, num_layers, capacity;
+  const DraftLayer* layers;
+  const Half* project;  // [size, width]
+  const Half* bias;     // [width]
+  const float* final_norm;
+  const Half* head;  // [size, size]
+  const float* cos;  // [capacity, kDraftHead / 2]
+  const float* sin;
+  float* vectors;  // [vocab, size], of tokens that are known
+  float* biases;   // [vocab]
+  uint8_t* known;  // [vocab]
+};
+
+// Tokens from place `start` on; what stood there is forgotten. Then the candidates that most likely follow.
+struct DraftStep {
+  const int32_t* ids;
+  int64_t count, start;
+  float* kv;  // [num_layers, 2, capacity, size]
+  const int32_t* candidates;
+  int64_t num_candidates;
+  int32_t* best;  // likeliest first
+  float* chances;
+  int64_t num_best;
+};
+
+// Rows of x against the same weights, as many as there are registers for.
+template <int MM>
+inline void product_tile(const Half* const* w, const float* x, int64_t rows, int64_t in, float* y, int64_t out) {
+  if (rows >= MM) {
+    dot_tile<MM>(w, x, in, y, out);
+    if (rows > MM) product_tile<MM>(w, x + MM * in, rows - MM, in, y + MM * out, out);
+  } else if constexpr (MM > 1) {
+    product_tile<MM - 1>(w, x, rows, in, y, out);
+  }
+}
+
+inline void draft_product(const Half* weight, int64_t out, int64_t in, const float* x, int64_t rows, float* y) {
+  constexpr int kMost = W == 16 ? 4 : 3;  // dot_tile unrolls so many
+  for (int64_t n = 0; n < out; n += kTogether) {
+    const Half* w[kTogether];
+    for (int64_t i = 0; i < kTogether; i++) w[i] = weight + (n + i) * in;
+    product_tile<kMost>(w, x, rows, in, y + n, out);
+  }
+}
+
+inline void add_to(float* sum, const float* x, int64_t count) {
+  for (int64_t i = 0; i < count; i += W) storef(sum + i, loadf(sum + i) + loadf(x + i));
+}
+
+// Projects and norms the embeddings of those tokens that are not known yet.
+inline void meet(const DraftModel& m, const int32_t* tokens, int64_t count) {
+  std::vector<int32_t> strangers;
+  for (int64_t i = 0; i < count; i++) {
+    if (m.known[tokens[i]]) continue;
+    m.known[tokens[i]] = 1;
+    strangers.push_back(tokens[i]);
+  }
+  const int64_t rows = strangers.size();
+  if (!rows) return;
+  std::vector<float> x(rows * m.width), y(rows * m.size), ones(m.size, 1.0f);
+  for (int64_t t = 0; t < rows; t++) {
+    float* row = &x[t * m.width];
+    vf bias = {};
+    with_type(m.embedding, m.dtype, [&](auto table) {
+      for (int64_t i = 0; i < m.width; i += W) {
+        const vf v = widen_n(table + strangers[t] * m.width + i, m.width - i);
+        storef_n(row + i, v, m.width - i);
+        bias = fma(v, widen_n(m.bias + i, m.width - i), bias);
+      }
+    });
+    m.biases[strangers[t]] = sum(bias);
+  }
+  draft_product(m.project, m.size, m.width, x.data(), rows, y.data());
+  for (int64_t t = 0; t < rows; t++)
+    norm_row(&y[t * m.size], ones.data(), kVectorEps, m.size, m.vectors + strangers[t] * m.size);
+}
+
+// One head's query against keys and values, each row `size` apart. Scores have room for a vector too many.
+inline void attend(const float* query, const float* keys, const float* values, int64_t count, int64_t size,
+                   float* scores, float* out) {
+  constexpr int64_t kVectors = kDraftHead / W;
+  const float scale = 1.0f / std::sqrt(float(kDraftHead));
+  vf q[kVectors], most = splat(-3e38f), total = {}, sums[kVectors] = {};
+  for (int64_t i = 0; i < kVectors; i++) q[i] = loadf(query + i * W) * scale;
+  for (int64_t k = 0; k < count; k += 4) {
+    vf products[4] = {};
+    for (int64_t j = 0; j < 4; j++) {
+      const float* key = keys + std::min(k + j, count - 1) * size;
+      for (int64_t i = 0; i < kVectors; i++) products[j] = fma(q[i], loadf(key + i * W), products[j]);
+    }
+    const v4 four = sum4(products[0], products[1], products[2], products[3]);
+    std::memcpy(scores + k, &four, sizeof four);
+  }
+  for (int64_t k = count; k % W; k++) scores[k] = -3e38f;
+  for (int64_t k = 0; k < count; k += W) most = max(most, loadf(scores + k));
+  most = splat(largest(most));
+  for (int64_t k = 0; k < count; k += W) {
+    const vf weights = exp(loadf(scores + k) - most);
+    total += weights;
+    storef(scores + k, weights);
+  }
+  for (int64_t k = 0; k < count; k++)
+    for (int64_t i = 0; i < kVectors; i++)
+      sums[i] = fma(splat(scores[k]), loadf(values + k * size + i * W), sums[i]);
+  for (int64_t i = 0; i < kVectors; i++) storef(out + i * W, sums[i] / sum(total));
+}
+
+inline void draft_layer(const DraftModel& m, const DraftLayer& layer, const DraftStep& s, float* keys, float* x,
+                        std::vector<float>& scratch) {
+  const int64_t n = s.count, size = m.size, hidden = m.hidden;
+  scratch.resize(n * (2 * size + std::max(3 * size, 3 * hidden)) + m.capacity + W);
+  float *normed = scratch.data(), *mixed = normed + n * size, *wide = mixed + n * size;
+  float *active = wide + 2 * n * hidden, *scores = scratch.data() + scratch.size() - m.capacity - W;
+  float* values = keys + m.capacity * size;
+  for (int64_t t = 0; t < n; t++) norm_row(x + t * size, layer.input_norm, kDraftEps, size, normed + t * size);
+  draft_product(layer.qkv, 3 * size, size, normed, n, wide);
+  for (int64_t t = 0; t < n; t++) {
+    const int64_t place = s.start + t, angle = place * kDraftHead / 2;
+    float *query = wide + t * 3 * size, *key = keys + place * size;
+    for (int64_t at = 0; at < size; at += kDraftHead) {
+      rotate(query + size + at, m.cos + angle, m.sin + angle, kDraftHead / 2, key + at);
+      rotate(query + at, m.cos + angle, m.sin + angle, kDraftHead / 2, query + at);
+    }
+    std::memcpy(values + place * size, query + 2 * size, size * sizeof(float));
+    for (int64_t at = 0; at < size; at += kDraftHead)
+      attend(query + at, keys + at, values + at, place + 1, size, scores, mixed + t * size + at);
+  }
+  draft_product(layer.output, size, size, mixed, n, normed);
+  add_to(x, normed, n * size);
+  for (int64_t t = 0; t < n; t++)
+    norm_row(x + t * size, layer.post_attention_norm, kDraftEps, size, normed + t * size);
+  draft_product(layer.gate_up, 2 * hidden, size, normed, n, wide);
+  for (int64_t t = 0; t < n; t++)
+    for (int64_t i = 0; i < hidden; i += W) {
+      const float* gate = wide + t * 2 * hidden + i;
+      storef(active + t * hidden + i, silu(loadf(gate)) * loadf(gate + hidden));
+    }
+  draft_product(layer.down, size, hidden, active, n, normed);
+  add_to(x, normed, n * size);
+}
+
+// The likeliest candidates after the last row, with their share among all candidates.
+inline void choose(const DraftModel& m, const DraftStep& s, const float* row) {
+  std::vector<float> normed(m.size), aim(m.size), scores(s.num_candidates + kTogether);
+  norm_row(row, m.final_norm, kDraftEps, m.size, normed.data());
+  draft_product(m.head, m.size, m.size, normed.data(), 1, aim.data());
+  for (int64_t n = 0; n < s.num_candidates; n += kTogether) {
+    const float* w[kTogether];
+    for (int64_t i = 0; i < kTogether; i++)
+      w[i] = m.vectors + s.candidates[std::min(n + i, s.num_candidates - 1)] * m.size;
+    dot_tile<1>(w, aim.data(), m.size, &scores[n], kTogether);
+  }
+  float most = -3e38f, total = 0.0f;
+  for (int64_t i = 0; i < s.num_candidates; i++) most = std::max(most, scores[i] += m.biases[s.candidates[i]]);
+  for (int64_t i = 0; i < s.num_candidates; i += W) {
+    const int64_t lanes = std::min<int64_t>(W, s.num_candidates - i);
+    const vf weights = exp(loadf_n(&scores[i], lanes) - most);
+    for (int64_t lane = 0; lane < lanes; lane++) total += weights[lane];
+  }
+  for (int64_t k = 0; k < s.num_best; k++) {
+    const int64_t i = std::max_element(scores.begin(), scores.begin() + s.num_candidates) - scores.begin();
+    s.best[k] = s.candidates[i];
+    s.chances[k] = exp(splat(scores[i] - most))[0] / total;
+    scores[i] = -3e38f;
+  }
+}
+
+inline void draft(const DraftModel& m, const DraftStep& s) {
+  std::vector<float> x(s.count * m.size), scratch;
+  meet(m, s.candidates, s.num_candidates);
+  meet(m, s.ids, s.count);
+  for (int64_t t = 0; t < s.count; t++)
+    std::memcpy(&x[t * m.size], m.vectors + s.ids[t] * m.size, m.size * sizeof(float));
+  for (int64_t i = 0; i < m.num_layers; i++)
+    draft_layer(m, m.layers[i], s, s.kv + i * 2 * m.capacity * m.size, x.data(), scratch);
+  choose(m, s, &x[(s.count - 1) * m.size]);
+}
+
+}  // namespace hk

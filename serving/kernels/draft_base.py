@@ -1,0 +1,50 @@
+"""The seam between the drafter and what computes a draft model.
+
+Owns: the `DraftKernel` protocol and what all of its kind share. Imports no torch: what plans a pass calls it.
+
+    tokens, chances = kernel.run(kernel.new_cache(), start=0, ids=ids, candidates=candidates)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.draft_weights import HEAD_DIM, MAX_TOKENS, ROPE_THETA, DraftWeights
+
+BEST = 4  # guesses at each place
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+
+class DraftKernel(Protocol):
+    """Computes for one request at a time, on the thread that asks."""
+
+    def new_cache(self) -> Floats:
+        """Keys and values of a request, [layers, 2, MAX_TOKENS, size]; memory is taken as it fills."""
+        ...
+
+    def run(
+        self, cache: Floats, start: int, ids: Sequence[int], candidates: Ints
+    ) -> tuple[list[int], list[float]]:
+        """The BEST candidates to follow `ids`, likeliest first, and their share among all candidates.
+
+        `ids` stand at `start` and behind, at most MAX_TOKENS in all; what was there before is forgotten.
+        With fewer candidates, all of them.
+        """
+        ...
+
+
+def rotary_tables() -> tuple[Floats, Floats]:
+    """Cosines and sines by place, each [MAX_TOKENS, HEAD_DIM // 2]."""
+    steps = np.arange(HEAD_DIM // 2) / (HEAD_DIM // 2)
+    angles = np.arange(MAX_TOKENS)[:, None] * ROPE_THETA**-steps
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def new_cache(weights: DraftWeights) -> Floats:
+    """[layers, 2, MAX_TOKENS, size], not initialised."""
+    return np.empty((len(weights.layers), 2, MAX_TOKENS, weights.size), np.float32)

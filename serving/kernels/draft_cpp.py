@@ -1,0 +1,108 @@
+"""A draft model in C++: cpp/draft.h through ctypes.
+
+Owns: the structs of cpp/draft.h and the memory behind them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, byref, c_float, c_int32, c_int64, c_void_p
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.draft_weights import MAX_TOKENS, DraftLayer, DraftWeights
+from serving.kernels.draft_base import BEST, Floats, Ints, new_cache, rotary_tables
+
+_DTYPES = {"float32": 0, "float16": 1, "uint16": 2}  # DType; bfloat16 comes as its bits
+
+
+class _CLayer(Structure):
+    """DraftLayer"""
+
+    _fields_ = tuple((name, c_void_p) for name in DraftLayer.__dataclass_fields__)
+
+
+class _CModel(Structure):
+    """DraftModel"""
+
+    _fields_ = (
+        ("embedding", c_void_p),
+        ("dtype", c_int32),
+        *((name, c_int64) for name in ("vocab", "width", "size", "hidden", "num_layers", "capacity")),
+        ("layers", POINTER(_CLayer)),
+        *((name, c_void_p) for name in ("project", "bias", "final_norm", "head", "cos", "sin")),
+        *((name, c_void_p) for name in ("vectors", "biases", "known")),
+    )
+
+
+class _CStep(Structure):
+    """DraftStep"""
+
+    _fields_ = (
+        ("ids", c_void_p),
+        ("count", c_int64),
+        ("start", c_int64),
+        ("kv", c_void_p),
+        ("candidates", c_void_p),
+        ("num_candidates", c_int64),
+        ("best", c_void_p),
+        ("chances", c_void_p),
+        ("num_best", c_int64),
+    )
+
+
+class CppDraft:
+    """See `DraftKernel`."""
+
+    def __init__(self, weights: DraftWeights, library: Path) -> None:
+        self._weights = weights
+        vocab, width = weights.embedding.shape
+        self._arrays: dict[str, NDArray[Any]] = {
+            name: np.ascontiguousarray(getattr(weights, name))
+            for name in ("project", "bias", "final_norm", "head")
+        }
+        self._arrays |= dict(zip(("cos", "sin"), rotary_tables(), strict=True))
+        # Pages that are never written take no memory: a vocabulary is mostly not met.
+        self._arrays |= {
+            "vectors": np.zeros((vocab, weights.size), np.float32),
+            "biases": np.zeros(vocab, np.float32),
+            "known": np.zeros(vocab, np.uint8),
+        }
+        self._layers = (_CLayer * len(weights.layers))(
+            *(_CLayer(*(array.ctypes.data for array in vars(layer).values())) for layer in weights.layers)
+        )
+        sizes = (vocab, width, weights.size, weights.hidden, len(weights.layers), MAX_TOKENS)
+        dtype = _DTYPES[str(weights.embedding.dtype)]
+        pointers = {name: array.ctypes.data for name, array in self._arrays.items()}
+        self._model = _CModel(weights.embedding.ctypes.data, dtype, *sizes, self._layers, **pointers)
+        self._best, self._chances = (c_int32 * BEST)(), (c_float * BEST)()
+        self._step = _CStep(best=ctypes.addressof(self._best), chances=ctypes.addressof(self._chances))
+        self._run = ctypes.CDLL(str(library)).hk_draft
+        self._run.argtypes = (POINTER(_CModel), POINTER(_CStep))
+        self._run.restype = c_int32
+
+    def new_cache(self) -> Floats:
+        """See the protocol."""
+        return new_cache(self._weights)
+
+    def run(
+        self, cache: Floats, start: int, ids: Sequence[int], candidates: Ints
+    ) -> tuple[list[int], list[float]]:
+        """See the protocol.
+
+        Raises:
+            IndexError: a token or a place is out of range.
+        """
+        step = self._step
+        held = (c_int32 * len(ids))(*ids)
+        step.ids, step.count, step.start = ctypes.addressof(held), len(ids), start
+        step.kv = cache.ctypes.data
+        step.candidates, step.num_candidates = candidates.ctypes.data, len(candidates)
+        step.num_best = count = min(BEST, len(candidates))
+        if not self._run(byref(self._model), byref(step)):
+            raise IndexError(f"{len(ids)} tokens at {start}, or one of them, is out of a draft model's range")
+        return self._best[:count], self._chances[:count]

@@ -1,0 +1,85 @@
+"""A draft model in numpy: the twin of the C++ code, and what runs where that cannot be compiled.
+
+Owns: the arithmetic, in float32. Layers and attention as in Llama (Touvron et al. 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from serving.draft_weights import EPS, HEAD_DIM, VECTOR_EPS, DraftLayer, DraftWeights
+from serving.kernels.draft_base import BEST, Floats, Ints, new_cache, rotary_tables
+
+
+class NumpyDraft:
+    """See `DraftKernel`."""
+
+    def __init__(self, weights: DraftWeights) -> None:
+        self._weights = weights
+        self._vectors: dict[int, tuple[Floats, float]] = {}
+        self._cos, self._sin = rotary_tables()
+        self._wide = {id(a): a.astype(np.float32) for layer in weights.layers for a in vars(layer).values()}
+        self._project, self._bias, self._head = (
+            a.astype(np.float32) for a in (weights.project, weights.bias, weights.head)
+        )
+
+    def new_cache(self) -> Floats:
+        """See the protocol."""
+        return new_cache(self._weights)
+
+    def run(
+        self, cache: Floats, start: int, ids: Sequence[int], candidates: Ints
+    ) -> tuple[list[int], list[float]]:
+        """See the protocol."""
+        x = np.stack([self._meet(token)[0] for token in ids])
+        for layer, kept in zip(self._weights.layers, cache, strict=True):
+            x = self._layer(layer, kept, start, x)
+        aim = self._head @ (_normed(x[-1], EPS) * self._weights.final_norm)
+        known = [self._meet(token) for token in candidates.tolist()]
+        scores = np.stack([vector for vector, _ in known]) @ aim + [bias for _, bias in known]
+        chances = np.exp(scores - scores.max())
+        best = np.argsort(-scores, kind="stable")[:BEST]
+        return candidates[best].tolist(), (chances[best] / chances.sum()).tolist()
+
+    def _meet(self, token: int) -> tuple[Floats, float]:
+        known = self._vectors.get(token)
+        if known is None:
+            row = self._weights.embedding[token]
+            if row.dtype == np.uint16:
+                row = (row.astype(np.uint32) << 16).view(np.float32)
+            row = row.astype(np.float32)
+            known = self._vectors[token] = (
+                _normed(self._project @ row, VECTOR_EPS),
+                float(self._bias @ row),
+            )
+        return known
+
+    def _layer(self, layer: DraftLayer, kept: Floats, start: int, x: Floats) -> Floats:
+        count, size = x.shape
+        wide = {name: self._wide[id(array)] for name, array in vars(layer).items()}
+        qkv = (_normed(x, EPS) * layer.input_norm) @ wide["qkv"].T
+        query, key, value = qkv.reshape(count, 3, size // HEAD_DIM, HEAD_DIM).transpose(1, 2, 0, 3)
+        end = start + count
+        kept[0, start:end] = self._rotated(key, start).swapaxes(0, 1).reshape(count, size)
+        kept[1, start:end] = value.swapaxes(0, 1).reshape(count, size)
+        keys, values = kept[:, :end].reshape(2, end, -1, HEAD_DIM).swapaxes(1, 2)
+        scores = self._rotated(query, start) @ keys.swapaxes(1, 2) * HEAD_DIM**-0.5
+        scores[:, np.arange(end) > np.arange(start, end)[:, None]] = -np.inf
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        mixed = (weights / weights.sum(-1, keepdims=True)) @ values
+        x = x + mixed.swapaxes(0, 1).reshape(count, size) @ wide["output"].T
+        gate, up = np.split((_normed(x, EPS) * layer.post_attention_norm) @ wide["gate_up"].T, 2, -1)
+        result: Floats = x + (gate / (1 + np.exp(-gate)) * up) @ wide["down"].T
+        return result
+
+    def _rotated(self, x: Floats, start: int) -> Floats:
+        cos, sin = (table[start : start + x.shape[1]] for table in (self._cos, self._sin))
+        first, second = np.split(x, 2, -1)
+        return np.concatenate((first * cos - second * sin, second * cos + first * sin), -1)
+
+
+def _normed(x: Floats, eps: float) -> Floats:
+    result: Floats = x / np.sqrt(np.mean(x * x, -1, keepdims=True) + np.float32(eps))
+    return result

@@ -1,0 +1,35 @@
+"""Draft models for tests: small, untrained, for a checkpoint of nothing but an embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from scripts.training.draft_model import DraftModel
+from serving.draft_weights import DRAFT_MODEL, EMBEDDING
+
+VOCAB, WIDTH, SIZE = 300, 48, 64
+
+
+def write_draft_model(
+    folder: Path,
+    *,
+    dtype: torch.dtype = torch.float16,
+    mark: Sequence[int] = (7, 8),
+    answer_tokens: Sequence[int] = tuple(range(20, 60)),
+) -> DraftModel:
+    """A checkpoint's embedding and a draft model of noise beside it; returns what was written."""
+    torch.manual_seed(0)
+    embedding = (torch.randn(VOCAB, WIDTH) * 0.1).to(dtype)
+    save_file({EMBEDDING: embedding}, folder / "model.safetensors")
+    model = DraftModel(embedding, size=SIZE, num_layers=2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn_like(parameter) * (0.3 if parameter.dim() > 1 else 0.1)
+            parameter.copy_((noise + (0.0 if parameter.dim() > 1 else 1.0)).half())
+        model.bias.weight.copy_(((model.bias.weight / model._scale).half()).float() * model._scale)
+    model.save(folder / DRAFT_MODEL, mark=mark, answer_tokens=answer_tokens)
+    return model

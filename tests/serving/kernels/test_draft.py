@@ -1,0 +1,110 @@
+"""The draft model in C++ and in numpy: the same guesses as the module that is trained, however it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from serving.draft_weights import MAX_TOKENS, DraftWeights
+from serving.kernels.build import build_library
+from serving.kernels.draft import create_draft_kernel
+from serving.kernels.draft_base import BEST, DraftKernel
+from serving.kernels.draft_cpp import CppDraft
+from serving.kernels.draft_numpy import NumpyDraft
+from tests.draft_models import VOCAB, write_draft_model
+
+CANDIDATES = np.arange(10, 90, dtype=np.int32)
+TOKENS = np.random.default_rng(0).integers(0, VOCAB, 60).tolist()
+COMPILED = build_library()
+KINDS = ["numpy", pytest.param("c++", marks=pytest.mark.skipif(COMPILED is None, reason="no C++ compiler"))]
+
+
+def make_kernel(folder: Path, kind: str) -> DraftKernel:
+    weights = DraftWeights.load(folder)
+    if kind == "numpy":
+        return NumpyDraft(weights)
+    assert COMPILED is not None
+    return CppDraft(weights, COMPILED)
+
+
+def ask(kernel: DraftKernel, *pieces: tuple[int, list[int]], cache=None):
+    """Tokens and chances after the last of some pieces, each with its place."""
+    cache = kernel.new_cache() if cache is None else cache
+    for start, ids in pieces:
+        tokens, chances = kernel.run(cache, start, ids, CANDIDATES)
+    return tokens, np.array(chances)
+
+
+def assert_same(first, second) -> None:
+    assert first[0] == second[0]
+    np.testing.assert_allclose(first[1], second[1], rtol=2e-3)  # weights of the module are not rounded
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("kind", KINDS)
+def test_guesses_are_those_of_the_module_that_is_trained(
+    tmp_path: Path, kind: str, dtype: torch.dtype
+) -> None:
+    model = write_draft_model(tmp_path, dtype=dtype)
+    with torch.no_grad():
+        logits = model.logits(torch.tensor([TOKENS]), torch.tensor(CANDIDATES, dtype=torch.long))[0, -1]
+    chances, places = logits.softmax(-1).topk(BEST)
+    expected = (CANDIDATES[places].tolist(), chances.numpy())
+    assert_same(ask(make_kernel(tmp_path, kind), (0, TOKENS)), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pieces_of_any_size_give_what_the_whole_gives(tmp_path: Path, kind: str) -> None:
+    write_draft_model(tmp_path)
+    kernel = make_kernel(tmp_path, kind)
+    whole = ask(kernel, (0, TOKENS))
+    assert_same(ask(kernel, (0, TOKENS[:7]), (7, TOKENS[7:8]), (8, TOKENS[8:40]), (40, TOKENS[40:])), whole)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_over_leaves_no_trace(tmp_path: Path, kind: str) -> None:
+    write_draft_model(tmp_path)
+    kernel = make_kernel(tmp_path, kind)
+    cache = kernel.new_cache()
+    ask(kernel, (0, TOKENS[::-1]), cache=cache)
+    assert_same(
+        ask(kernel, (0, TOKENS[:30]), (30, TOKENS[30:35]), cache=cache), ask(kernel, (0, TOKENS[:35]))
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_few_candidates_are_all_returned_and_their_chances_are_shares(tmp_path: Path, kind: str) -> None:
+    write_draft_model(tmp_path)
+    kernel = make_kernel(tmp_path, kind)
+    tokens, chances = kernel.run(kernel.new_cache(), 0, TOKENS, np.array([4, 250], np.int32))
+    assert sorted(tokens) == [4, 250]
+    assert sum(chances) == pytest.approx(1.0)
+    assert chances[0] >= chances[1]
+
+
+@pytest.mark.skipif(COMPILED is None, reason="no C++ compiler")
+@pytest.mark.parametrize(
+    ("start", "ids", "candidates"),
+    [
+        (0, [VOCAB], CANDIDATES),
+        (0, [-1], CANDIDATES),
+        (-1, [1], CANDIDATES),
+        (MAX_TOKENS, [1], CANDIDATES),
+        (0, [], CANDIDATES),
+        (0, [1], np.array([1, 2, 3, VOCAB], np.int32)),
+    ],
+)
+def test_what_is_out_of_range_is_refused(tmp_path: Path, start: int, ids: list[int], candidates) -> None:
+    write_draft_model(tmp_path)
+    kernel = make_kernel(tmp_path, "c++")
+    with pytest.raises(IndexError):
+        kernel.run(kernel.new_cache(), start, ids, candidates)
+
+
+def test_without_a_compiler_numpy_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_draft_model(tmp_path)
+    monkeypatch.setattr("serving.kernels.draft.build_library", lambda: None)
+    assert isinstance(create_draft_kernel(DraftWeights.load(tmp_path)), NumpyDraft)

@@ -1,0 +1,110 @@
+"""What a draft model reads of a request: behind the mark, each token once, and again what was wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.draft_model import DraftModel
+from serving.draft_weights import MAX_TOKENS
+from tests.draft_models import write_draft_model
+
+MARK = (7, 8)
+
+
+class RecordingKernel:
+    """Keeps what it is given in its cache, and guesses the first candidates."""
+
+    def __init__(self) -> None:
+        self.candidates: list[int] = []
+        self.num_read = 0
+
+    def new_cache(self):
+        return np.full(MAX_TOKENS, -1.0, np.float32)
+
+    def run(self, cache, start: int, ids: Sequence[int], candidates):
+        assert ids
+        cache[start : start + len(ids)] = ids
+        self.num_read += len(ids)
+        self.candidates = candidates.tolist()
+        return self.candidates[:2], [0.5, 0.25]
+
+
+def make_model() -> tuple[DraftModel, RecordingKernel]:
+    kernel = RecordingKernel()
+    plain = lambda token: token - 100 if 100 <= token < 200 else token  # noqa: E731
+    return DraftModel(kernel, mark=MARK, answer_tokens=(1, 2), plain=plain), kernel
+
+
+def read_by(text) -> list[int]:
+    return [int(token) for token in text._cache if token >= 0]
+
+
+def test_it_reads_behind_the_last_mark_without_leading_spaces_and_then_the_answer_as_it_is():
+    model, _ = make_model()
+    text = model.begin([50, *MARK, 51, *MARK, 152, 53])
+    assert text is not None
+    assert text.guesses([104, 5]) == [(1, 127), (2, 63)]
+    assert read_by(text) == [52, 53, 104, 5]
+
+
+def test_candidates_are_what_answers_have_and_what_the_prompt_has_with_and_without_space():
+    model, kernel = make_model()
+    text = model.begin([50, *MARK, 152])
+    assert text is not None
+    text.guesses([])
+    assert kernel.candidates == [1, 2, 7, 8, 50, 52, 152]
+
+
+@pytest.mark.parametrize(
+    "prompt", [[], [7], [8, 7], [1, 2, 3], [7, 1, 8], [*MARK, *range(10, 10 + MAX_TOKENS)]]
+)
+def test_a_prompt_without_the_mark_or_with_too_much_behind_it_is_not_read(prompt: list[int]):
+    assert make_model()[0].begin(prompt) is None
+
+
+def test_an_answer_that_grows_too_long_gets_no_more_guesses_and_one_cut_back_does():
+    text = make_model()[0].begin([*MARK, 3, 4])
+    assert text is not None
+    assert text.guesses(range(MAX_TOKENS - 2))
+    assert text.guesses(range(MAX_TOKENS - 1)) == []
+    assert text.guesses([5])
+
+
+def test_nothing_to_read_is_nothing_to_guess_from():
+    text = make_model()[0].begin([*MARK])
+    assert text is not None
+    assert text.guesses([]) == []
+    assert text.guesses([5]) != []
+
+
+def test_a_token_is_read_once_while_the_answer_grows():
+    model, kernel = make_model()
+    text = model.begin([*MARK, 3, 4])
+    assert text is not None
+    for length in range(40):
+        text.guesses(list(range(200, 200 + length)))
+    assert kernel.num_read == 2 + 39
+
+
+@given(st.lists(st.lists(st.integers(200, 202), max_size=8), max_size=12))
+def test_whatever_was_asked_before_the_cache_holds_the_present_text(answers: list[list[int]]):
+    text = make_model()[0].begin([*MARK, 3, 4])
+    assert text is not None
+    for answer in answers:
+        assert text.guesses(answer)
+        assert read_by(text)[: 2 + len(answer)] == [3, 4, *answer]
+
+
+def test_a_loaded_one_guesses(tmp_path: Path):
+    write_draft_model(tmp_path, mark=MARK)
+    text = DraftModel.load(tmp_path, lambda token: token).begin([*MARK, 30, 31])
+    assert text is not None
+    shares = [share for _, share in text.guesses([40])]
+    assert shares == sorted(shares, reverse=True)
+    assert 0 < sum(shares) <= 255
