@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from serving.draft_weights import MAX_TOKENS, DraftWeights
+from serving.draft_weights import MAX_TOKENS, Array, DraftWeights
 from serving.kernels.draft import create_draft_kernel
 from serving.kernels.draft_base import DraftKernel, Ints
 
@@ -45,13 +45,13 @@ class DraftModel:
         self._plain = plain
 
     @classmethod
-    def load(cls, folder: Path, plain: Callable[[int], int]) -> DraftModel:
-        """Read the draft model beside a checkpoint.
+    def load(cls, path: Path, embedding: Array, plain: Callable[[int], int]) -> DraftModel:
+        """Read a draft model, and the embedding of the checkpoint that it was made for: see `DraftWeights`.
 
         Raises:
             WeightsError: it is something else, or was made for another checkpoint.
         """
-        weights = DraftWeights.load(folder)
+        weights = DraftWeights.load(path, embedding)
         kernel = create_draft_kernel(weights)
         model = cls(kernel, mark=weights.mark, answer_tokens=weights.answer_tokens, plain=plain)
         model.begin(weights.mark * 2).guesses([])  # type: ignore[union-attr]  # knows the common tokens now

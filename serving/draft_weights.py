@@ -3,12 +3,11 @@
 Owns: `draft.model`, its tensors and what they must be. Knows nothing of what is computed with them. A draft
 model is made for one checkpoint, by scripts/train_drafter: its vectors are projections of that embedding.
 
-    weights = DraftWeights.load(Path("weights/honeycomb-nlq"))
+    weights = DraftWeights.load(Path("weights/honeycomb-nlq/draft.model"), embedding)
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from serving.errors import WeightsError
 from serving.ngrams import refuse_others
-from serving.safetensors_header import read_safetensors_header
 
 # Beside the checkpoint. A safetensors file by another name: vLLM takes every *.safetensors for weights.
 DRAFT_MODEL = "draft.model"
-EMBEDDING = "model.embed_tokens.weight"
 
 HEAD_DIM = 32
 MAX_TOKENS = 512  # of a request that are read: prompt behind the mark, and answer
@@ -32,7 +28,6 @@ EPS = 1e-5
 VECTOR_EPS = 1e-12  # small beside any embedding's mean square: only keeps 0 from becoming NaN
 
 Array = NDArray[Any]
-_DTYPES = {"F16": np.float16, "F32": np.float32, "BF16": np.uint16}  # numpy has no bfloat16: its bits
 
 
 @dataclass(frozen=True)
@@ -52,7 +47,7 @@ class DraftWeights:
     """A draft model."""
 
     layers: tuple[DraftLayer, ...]
-    embedding: Array  # [V, H] float16, float32, or bfloat16 as uint16; in the checkpoint's file
+    embedding: Array  # [V, H] float16, float32, or bfloat16 as uint16
     project: Array  # [size, H] float16
     bias: Array  # [H] float16
     final_norm: Array  # [size] float32
@@ -71,13 +66,16 @@ class DraftWeights:
         return int(self.layers[0].down.shape[1])
 
     @classmethod
-    def load(cls, folder: Path) -> DraftWeights:
-        """Read `draft.model` of a folder with a checkpoint.
+    def load(cls, path: Path, embedding: Array) -> DraftWeights:
+        """Read a draft model.
+
+        Args:
+            path: of its file.
+            embedding: [V, H] of the checkpoint that it was made for; bfloat16 as its bits, uint16.
 
         Raises:
             WeightsError: the file is something else, or was made for another checkpoint.
         """
-        path, embedding = folder / DRAFT_MODEL, _map_embedding(folder)
         with refuse_others(path):
             tensors = load_file(path)
             size, width = tensors["project"].shape
@@ -117,18 +115,3 @@ def _checked(array: Array, *shape: int) -> Array:
     if array.shape != shape or array.dtype != np.float16:
         raise ValueError(f"{array.dtype} {array.shape} where float16 {shape} is expected")
     return array
-
-
-def _map_embedding(folder: Path) -> Array:
-    """The checkpoint's embedding, in place."""
-    index, path = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    if index.is_file():
-        with refuse_others(index):
-            path = folder / json.loads(index.read_bytes())["weight_map"][EMBEDDING]
-    header = read_safetensors_header(path)
-    entry = header.tensors.get(EMBEDDING)
-    if entry is None or entry.dtype not in _DTYPES or len(entry.shape) != 2:
-        raise WeightsError(
-            f"{path} has no {EMBEDDING} that {folder / DRAFT_MODEL} could use; remove the latter"
-        )
-    return np.memmap(path, _DTYPES[entry.dtype], "r", header.data_start + entry.begin, entry.shape)

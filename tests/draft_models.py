@@ -1,4 +1,4 @@
-"""Draft models for tests: small, untrained, for a checkpoint of nothing but an embedding."""
+"""Draft models for tests: small, untrained, for an embedding of noise."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from torch import Tensor
 
 from scripts.training.draft_model import DraftModel
-from serving.draft_weights import DRAFT_MODEL, EMBEDDING
+from serving.draft_weights import DRAFT_MODEL, DraftWeights
+from serving.paged.choices import as_numpy
 
 VOCAB, WIDTH, SIZE = 300, 48, 64
 
@@ -20,11 +21,10 @@ def write_draft_model(
     dtype: torch.dtype = torch.float16,
     mark: Sequence[int] = (7, 8),
     answer_tokens: Sequence[int] = tuple(range(20, 60)),
-) -> DraftModel:
-    """A checkpoint's embedding and a draft model of noise beside it; returns what was written."""
+) -> tuple[DraftModel, Tensor]:
+    """A draft model of noise, written to the folder, and its embedding."""
     torch.manual_seed(0)
     embedding = (torch.randn(VOCAB, WIDTH) * 0.1).to(dtype)
-    save_file({EMBEDDING: embedding}, folder / "model.safetensors")
     model = DraftModel(embedding, size=SIZE, num_layers=2)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -32,4 +32,9 @@ def write_draft_model(
             parameter.copy_((noise + (0.0 if parameter.dim() > 1 else 1.0)).half())
         model.bias.weight.copy_(((model.bias.weight / model._scale).half()).float() * model._scale)
     model.save(folder / DRAFT_MODEL, mark=mark, answer_tokens=answer_tokens)
-    return model
+    return model, embedding
+
+
+def load_weights(folder: Path, embedding: Tensor) -> DraftWeights:
+    """As the engine does."""
+    return DraftWeights.load(folder / DRAFT_MODEL, as_numpy(embedding))

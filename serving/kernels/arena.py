@@ -9,11 +9,11 @@ cache every 4 KiB. Nothing is ever given back before all tensors of a slab are g
 from __future__ import annotations
 
 import math
-import mmap
-from contextlib import suppress
 
 import torch
 from torch import Tensor
+
+from serving.kernels.memory import map_pages
 
 _SLAB = 32 << 20
 _LINE = 64
@@ -40,9 +40,4 @@ class Arena:
 
 def map_memory(size: int) -> Tensor:
     """Bytes, 0. Pages are taken when they are first written."""
-    # Private: what mmap shares by default is a file in memory, which gets small pages whatever is advised.
-    memory = mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a system without huge pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8)
+    return torch.frombuffer(map_pages(size), dtype=torch.uint8)

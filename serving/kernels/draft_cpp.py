@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 
 from serving.draft_weights import MAX_TOKENS, DraftLayer, DraftWeights
 from serving.kernels.draft_base import BEST, Floats, Ints, new_cache, rotary_tables
+from serving.kernels.memory import map_pages
 
+_LAST = ("final_norm", "head", "project", "bias")  # in the order of their use, behind the layers
+_LINE = 64  # bytes of a cache line
 _DTYPES = {"float32": 0, "float16": 1, "uint16": 2}  # DType; bfloat16 comes as its bits
 
 
@@ -34,8 +37,9 @@ class _CModel(Structure):
         ("dtype", c_int32),
         *((name, c_int64) for name in ("vocab", "width", "size", "hidden", "num_layers", "capacity")),
         ("layers", POINTER(_CLayer)),
-        *((name, c_void_p) for name in ("project", "bias", "final_norm", "head", "cos", "sin")),
-        *((name, c_void_p) for name in ("vectors", "biases", "known")),
+        *((name, c_void_p) for name in ("final_norm", "head", "project", "bias", "cos", "sin")),
+        *((name, c_void_p) for name in ("vectors", "biases", "places")),
+        ("known", c_int64),
     )
 
 
@@ -61,23 +65,22 @@ class CppDraft:
     def __init__(self, weights: DraftWeights, library: Path) -> None:
         self._weights = weights
         vocab, width = weights.embedding.shape
-        self._arrays: dict[str, NDArray[Any]] = {
-            name: np.ascontiguousarray(getattr(weights, name))
-            for name in ("project", "bias", "final_norm", "head")
-        }
-        self._arrays |= dict(zip(("cos", "sin"), rotary_tables(), strict=True))
-        # Pages that are never written take no memory: a vocabulary is mostly not met.
-        self._arrays |= {
-            "vectors": np.zeros((vocab, weights.size), np.float32),
-            "biases": np.zeros(vocab, np.float32),
-            "known": np.zeros(vocab, np.uint8),
-        }
+        last = [getattr(weights, name) for name in _LAST]
+        self._placed = _place([*(a for layer in weights.layers for a in vars(layer).values()), *last])
+        placed = iter([array.ctypes.data for array in self._placed])
         self._layers = (_CLayer * len(weights.layers))(
-            *(_CLayer(*(array.ctypes.data for array in vars(layer).values())) for layer in weights.layers)
+            *(_CLayer(*(next(placed) for _ in vars(layer))) for layer in weights.layers)
         )
+        pointers = dict(zip(_LAST, placed, strict=True))
+        self._tables = dict(zip(("cos", "sin"), rotary_tables(), strict=True)) | {
+            # Reserved for all tokens; pages are taken as tokens are met.
+            "vectors": np.frombuffer(map_pages(vocab * weights.size * 4), np.float32),
+            "biases": np.zeros(vocab, np.float32),
+            "places": np.zeros(vocab, np.int32),
+        }
+        pointers |= {name: table.ctypes.data for name, table in self._tables.items()}
         sizes = (vocab, width, weights.size, weights.hidden, len(weights.layers), MAX_TOKENS)
         dtype = _DTYPES[str(weights.embedding.dtype)]
-        pointers = {name: array.ctypes.data for name, array in self._arrays.items()}
         self._model = _CModel(weights.embedding.ctypes.data, dtype, *sizes, self._layers, **pointers)
         self._best, self._chances = (c_int32 * BEST)(), (c_float * BEST)()
         self._step = _CStep(best=ctypes.addressof(self._best), chances=ctypes.addressof(self._chances))
@@ -106,3 +109,15 @@ class CppDraft:
         if not self._run(byref(self._model), byref(step)):
             raise IndexError(f"{len(ids)} tokens at {start}, or one of them, is out of a draft model's range")
         return self._best[:count], self._chances[:count]
+
+
+def _place(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Copies, one behind the other: C++ asks for the next ones ahead."""
+    starts = np.cumsum([0] + [-(-array.nbytes // _LINE) * _LINE for array in arrays]).tolist()
+    memory = np.frombuffer(map_pages(starts[-1]), np.uint8)
+    placed = []
+    for start, array in zip(starts, arrays, strict=False):
+        copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+        copy[...] = array
+        placed.append(copy)
+    return placed

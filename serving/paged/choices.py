@@ -8,9 +8,12 @@ nothing of how the parts work.
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor
+
 from serving.config import Settings
 from serving.draft_model import DraftModel
-from serving.draft_weights import DRAFT_MODEL
+from serving.draft_weights import DRAFT_MODEL, Array
 from serving.errors import ContextLengthError, EngineNotAvailableError
 from serving.kernels.base import Activations
 from serving.models.config import ModelConfig
@@ -38,11 +41,17 @@ def activations(settings: Settings) -> Activations:
     return Activations.FLOAT32 if settings.dtype == "float32" else Activations.BFLOAT16
 
 
-def make_drafter(settings: Settings, tokenizer: Tokenizer) -> Drafter:
+def make_drafter(settings: Settings, tokenizer: Tokenizer, embedding: Tensor) -> Drafter:
     """What the settings ask for, with the table and the draft model that came with the weights if they did.
+
+    Args:
+        settings: whose they are.
+        tokenizer: of the model.
+        embedding: [V, H] of the model, which a draft model shares.
 
     Raises:
         EngineNotAvailableError: the kind of speculation is another engine's.
+        WeightsError: the draft model was made for another checkpoint, or is none.
     """
     if settings.speculation == "off":
         return NoDrafter()
@@ -54,10 +63,17 @@ def make_drafter(settings: Settings, tokenizer: Tokenizer) -> Drafter:
     has_table, has_model = ((folder / name).is_file() for name in (DRAFT_TABLE, DRAFT_MODEL))
     return SpeculativeDrafter(
         NgramTable.load(folder / DRAFT_TABLE) if has_table else None,
-        DraftModel.load(folder, plain) if has_model else None,
+        DraftModel.load(folder / DRAFT_MODEL, as_numpy(embedding), plain) if has_model else None,
         row_cost=ROW_COST,
         plain=plain,
     )
+
+
+def as_numpy(tensor: Tensor) -> Array:
+    """In place where it is in the CPU's memory; bfloat16 as its bits."""
+    tensor = tensor.detach().cpu()
+    array: Array = (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
+    return array
 
 
 def max_model_len(settings: Settings, config: ModelConfig) -> int:

@@ -157,17 +157,17 @@ def create(settings: Settings) -> Engine:
     blocks = BlockManager(
         num_blocks=num_blocks, block_size=settings.block_size, prefix_caching=settings.prefix_caching
     )
+    model = load_model(
+        settings.weights_dir, num_threads=settings.num_threads, activations=choices.activations(settings)
+    )
     scheduler = Scheduler(
         block_manager=blocks,
-        drafter=choices.make_drafter(settings, tokenizer),
+        drafter=choices.make_drafter(settings, tokenizer, model.weights.embedding),
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_model_len=max_model_len,
         max_draft_tokens=0 if settings.speculation == "off" else settings.max_draft_tokens,
         eos_token_ids=frozenset(tokenizer.eos_token_ids),
-    )
-    model = load_model(
-        settings.weights_dir, num_threads=settings.num_threads, activations=choices.activations(settings)
     )
     clock = StepClock()
     core = EngineCore(

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from honeycomb.profile import PromptTemplate
 from honeycomb.prompt import QUESTION_MARKS, build_prompt
 from scripts.training.draft_model import DraftModel, batch_tensors
 from scripts.training.draft_trainer import evaluate, frequent_tokens, read_pairs, train
 from serving.config import Settings
-from serving.draft_weights import DRAFT_MODEL, EMBEDDING
+from serving.draft_weights import DRAFT_MODEL
 from serving.paged.choices import make_drafter
 from serving.paged.request import Request
 from serving.types import GenerationRequest
@@ -72,10 +71,9 @@ def test_a_trained_one_makes_the_drafter_follow_the_question(tmp_path: Path) -> 
     assert loss < before / 5
     assert right > 0.95
 
-    save_file({EMBEDDING: embedding}, tmp_path / "model.safetensors")
     mark = TOKENIZER.encode(QUESTION_MARKS["columns-first"], add_bos=False)
     model.save(tmp_path / DRAFT_MODEL, mark=mark, answer_tokens=frequent_tokens(pairs))
-    drafter = make_drafter(Settings(weights_dir=tmp_path), TOKENIZER)
+    drafter = make_drafter(Settings(weights_dir=tmp_path), TOKENIZER, embedding)
     for unit, seconds in UNITS.items():
         drafter.begin_step(num_requests=1, num_rows=1)
         prompt = TOKENIZER.encode(build_prompt(f"errors, last {unit}", ("a", "b"), "columns-first"))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.draft_model import DraftModel
-from serving.draft_weights import MAX_TOKENS
+from serving.draft_weights import DRAFT_MODEL, MAX_TOKENS
 from tests.draft_models import write_draft_model
 
 MARK = (7, 8)
@@ -102,8 +102,10 @@ def test_whatever_was_asked_before_the_cache_holds_the_present_text(answers: lis
 
 
 def test_a_loaded_one_guesses(tmp_path: Path):
-    write_draft_model(tmp_path, mark=MARK)
-    text = DraftModel.load(tmp_path, lambda token: token).begin([*MARK, 30, 31])
+    _, embedding = write_draft_model(tmp_path, mark=MARK)
+    text = DraftModel.load(tmp_path / DRAFT_MODEL, embedding.numpy(), lambda token: token).begin(
+        [*MARK, 30, 31]
+    )
     assert text is not None
     shares = [share for _, share in text.guesses([40])]
     assert shares == sorted(shares, reverse=True)

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from serving.draft_weights import DRAFT_MODEL, EMBEDDING, DraftWeights
+from serving.draft_weights import DRAFT_MODEL
 from serving.errors import WeightsError
-from tests.draft_models import SIZE, VOCAB, WIDTH, write_draft_model
+from tests.draft_models import SIZE, VOCAB, WIDTH, load_weights, write_draft_model
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    write_draft_model(tmp_path, mark=(7, 8), answer_tokens=(1, 2, 3))
-    weights = DraftWeights.load(tmp_path)
+    _, embedding = write_draft_model(tmp_path, mark=(7, 8), answer_tokens=(1, 2, 3))
+    weights = load_weights(tmp_path, embedding)
     assert (weights.mark, weights.answer_tokens) == ((7, 8), (1, 2, 3))
     assert (weights.size, len(weights.layers)) == (SIZE, 2)
     assert weights.embedding.shape == (VOCAB, WIDTH)
-
-
-def test_the_embedding_is_the_checkpoints_also_where_that_is_in_several_files(tmp_path: Path) -> None:
-    write_draft_model(tmp_path)
-    one = np.array(DraftWeights.load(tmp_path).embedding)
-    (tmp_path / "model.safetensors").rename(tmp_path / "model-00002-of-00002.safetensors")
-    index = {"weight_map": {EMBEDDING: "model-00002-of-00002.safetensors"}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    np.testing.assert_array_equal(DraftWeights.load(tmp_path).embedding, one)
 
 
 CHANGES = {
@@ -48,24 +37,17 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_does_not_fit_is_refused_by_name(tmp_path: Path, change: str) -> None:
-    write_draft_model(tmp_path)
+    _, embedding = write_draft_model(tmp_path)
     tensors = load_file(tmp_path / DRAFT_MODEL)
     CHANGES[change](tensors)
     save_file(tensors, tmp_path / DRAFT_MODEL)
     with pytest.raises(WeightsError, match=r"draft\.model"):
-        DraftWeights.load(tmp_path)
+        load_weights(tmp_path, embedding)
 
 
 @pytest.mark.parametrize("content", [b"", b"not safetensors", b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "])
 def test_another_file_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
-    write_draft_model(tmp_path)
+    _, embedding = write_draft_model(tmp_path)
     (tmp_path / DRAFT_MODEL).write_bytes(content)
     with pytest.raises(WeightsError, match=r"draft\.model"):
-        DraftWeights.load(tmp_path)
-
-
-def test_a_checkpoint_without_an_embedding_is_named_and_what_to_do(tmp_path: Path) -> None:
-    write_draft_model(tmp_path)
-    save_file({"other": torch.zeros(2)}, tmp_path / "model.safetensors")
-    with pytest.raises(WeightsError, match=r"no model\.embed_tokens\.weight .* remove"):
-        DraftWeights.load(tmp_path)
+        load_weights(tmp_path, embedding)

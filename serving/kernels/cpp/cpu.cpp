@@ -119,7 +119,7 @@ int32_t hk_decode(void* pool, const Decoder* decoder, const Pass* pass) {
 }
 
 // On the caller's thread alone: waking another takes longer than a draft.
-int32_t hk_draft(const DraftModel* model, const DraftStep* step) {
+int32_t hk_draft(DraftModel* model, const DraftStep* step) {
   const bool fits = step->count > 0 && step->start >= 0 && step->start + step->count <= model->capacity;
   if (!fits || step->num_best > step->num_candidates) return 0;
   if (!all_below(step->ids, step->count, model->vocab)) return 0;

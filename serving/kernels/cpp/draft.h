@@ -29,22 +29,23 @@ struct DraftModel {
   int32_t dtype;
   int64_t vocab, width, size, hidden, num_layers, capacity;
   const DraftLayer* layers;
+  const float* final_norm;
+  const Half* head;     // [size, size]
   const Half* project;  // [size, width]
   const Half* bias;     // [width]
-  const float* final_norm;
-  const Half* head;  // [size, size]
-  const float* cos;  // [capacity, kDraftHead / 2]
+  const float* cos;     // [capacity, kDraftHead / 2]
   const float* sin;
-  float* vectors;  // [vocab, size], of tokens that are known
-  float* biases;   // [vocab]
-  uint8_t* known;  // [vocab]
+  float* vectors;  // [vocab, size], as many as are known, in the order in which they were met
+  float* biases;   // the same
+  int32_t* places;  // [vocab]: 1 + where a token's vector is; 0: not known
+  int64_t known;
 };
 
 // Tokens from place `start` on; what stood there is forgotten. Then the candidates that most likely follow.
 struct DraftStep {
   const int32_t* ids;
   int64_t count, start;
-  float* kv;  // [num_layers, 2, capacity, size]
+  float* kv;  // [num_layers, 2, size / kDraftHead, capacity, kDraftHead]
   const int32_t* candidates;
   int64_t num_candidates;
   int32_t* best;  // likeliest first
@@ -63,11 +64,20 @@ inline void product_tile(const Half* const* w, const float* x, int64_t rows, int
   }
 }
 
+// Between two passes of the large model all caches have lost this one, and the processor's own prefetching stops at
+// each page. All weights lie in the order of their use: asking for what comes so far behind finds the next ones too.
+constexpr int64_t kAhead = 16 << 10;
+
+inline void ask_for(const void* data, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(data) + at, 0, 2);
+}
+
 inline void draft_product(const Half* weight, int64_t out, int64_t in, const float* x, int64_t rows, float* y) {
   constexpr int kMost = W == 16 ? 4 : 3;  // dot_tile unrolls so many
   for (int64_t n = 0; n < out; n += kTogether) {
     const Half* w[kTogether];
     for (int64_t i = 0; i < kTogether; i++) w[i] = weight + (n + i) * in;
+    ask_for(reinterpret_cast<const char*>(w[0]) + kAhead, kTogether * in * sizeof(Half));
     product_tile<kMost>(w, x, rows, in, y + n, out);
   }
 }
@@ -76,37 +86,43 @@ inline void add_to(float* sum, const float* x, int64_t count) {
   for (int64_t i = 0; i < count; i += W) storef(sum + i, loadf(sum + i) + loadf(x + i));
 }
 
+inline const float* vector_of(const DraftModel& m, int32_t token) { return m.vectors + (m.places[token] - 1) * m.size; }
+
 // Projects and norms the embeddings of those tokens that are not known yet.
-inline void meet(const DraftModel& m, const int32_t* tokens, int64_t count) {
+inline void meet(DraftModel& m, const int32_t* tokens, int64_t count) {
   std::vector<int32_t> strangers;
   for (int64_t i = 0; i < count; i++) {
-    if (m.known[tokens[i]]) continue;
-    m.known[tokens[i]] = 1;
+    if (m.places[tokens[i]]) continue;
     strangers.push_back(tokens[i]);
+    m.places[tokens[i]] = static_cast<int32_t>(m.known + strangers.size());
   }
   const int64_t rows = strangers.size();
   if (!rows) return;
-  std::vector<float> x(rows * m.width), y(rows * m.size), ones(m.size, 1.0f);
+  float *vectors = m.vectors + m.known * m.size, *biases = m.biases + m.known;
+  m.known += rows;
+  std::vector<float> x(rows * m.width), ones(m.size, 1.0f);
   for (int64_t t = 0; t < rows; t++) {
     float* row = &x[t * m.width];
     vf bias = {};
     with_type(m.embedding, m.dtype, [&](auto table) {
+      const auto* entry = table + strangers[t] * m.width;
+      if (t + 1 < rows) ask_for(table + strangers[t + 1] * m.width, m.width * sizeof(*table));
       for (int64_t i = 0; i < m.width; i += W) {
-        const vf v = widen_n(table + strangers[t] * m.width + i, m.width - i);
+        const vf v = widen_n(entry + i, m.width - i);
         storef_n(row + i, v, m.width - i);
         bias = fma(v, widen_n(m.bias + i, m.width - i), bias);
       }
     });
-    m.biases[strangers[t]] = sum(bias);
+    biases[t] = sum(bias);
   }
-  draft_product(m.project, m.size, m.width, x.data(), rows, y.data());
+  draft_product(m.project, m.size, m.width, x.data(), rows, vectors);
   for (int64_t t = 0; t < rows; t++)
-    norm_row(&y[t * m.size], ones.data(), kVectorEps, m.size, m.vectors + strangers[t] * m.size);
+    norm_row(vectors + t * m.size, ones.data(), kVectorEps, m.size, vectors + t * m.size);
 }
 
-// One head's query against keys and values, each row `size` apart. Scores have room for a vector too many.
-inline void attend(const float* query, const float* keys, const float* values, int64_t count, int64_t size,
-                   float* scores, float* out) {
+// One head's query against its keys and values. Scores have room for a vector too many.
+inline void attend(const float* query, const float* keys, const float* values, int64_t count, float* scores,
+                   float* out) {
   constexpr int64_t kVectors = kDraftHead / W;
   const float scale = 1.0f / std::sqrt(float(kDraftHead));
   vf q[kVectors], most = splat(-3e38f), total = {}, sums[kVectors] = {};
@@ -114,7 +130,7 @@ inline void attend(const float* query, const float* keys, const float* values, i
   for (int64_t k = 0; k < count; k += 4) {
     vf products[4] = {};
     for (int64_t j = 0; j < 4; j++) {
-      const float* key = keys + std::min(k + j, count - 1) * size;
+      const float* key = keys + std::min(k + j, count - 1) * kDraftHead;
       for (int64_t i = 0; i < kVectors; i++) products[j] = fma(q[i], loadf(key + i * W), products[j]);
     }
     const v4 four = sum4(products[0], products[1], products[2], products[3]);
@@ -130,7 +146,7 @@ inline void attend(const float* query, const float* keys, const float* values, i
   }
   for (int64_t k = 0; k < count; k++)
     for (int64_t i = 0; i < kVectors; i++)
-      sums[i] = fma(splat(scores[k]), loadf(values + k * size + i * W), sums[i]);
+      sums[i] = fma(splat(scores[k]), loadf(values + k * kDraftHead + i * W), sums[i]);
   for (int64_t i = 0; i < kVectors; i++) storef(out + i * W, sums[i] / sum(total));
 }
 
@@ -145,14 +161,15 @@ inline void draft_layer(const DraftModel& m, const DraftLayer& layer, const Draf
   draft_product(layer.qkv, 3 * size, size, normed, n, wide);
   for (int64_t t = 0; t < n; t++) {
     const int64_t place = s.start + t, angle = place * kDraftHead / 2;
-    float *query = wide + t * 3 * size, *key = keys + place * size;
     for (int64_t at = 0; at < size; at += kDraftHead) {
-      rotate(query + size + at, m.cos + angle, m.sin + angle, kDraftHead / 2, key + at);
-      rotate(query + at, m.cos + angle, m.sin + angle, kDraftHead / 2, query + at);
+      float* query = wide + t * 3 * size + at;
+      float *head_keys = keys + at * m.capacity, *head_values = values + at * m.capacity;
+      const float *cos = m.cos + angle, *sin = m.sin + angle;
+      rotate(query + size, cos, sin, kDraftHead / 2, head_keys + place * kDraftHead);
+      std::memcpy(head_values + place * kDraftHead, query + 2 * size, kDraftHead * sizeof(float));
+      rotate(query, cos, sin, kDraftHead / 2, query);
+      attend(query, head_keys, head_values, place + 1, scores, mixed + t * size + at);
     }
-    std::memcpy(values + place * size, query + 2 * size, size * sizeof(float));
-    for (int64_t at = 0; at < size; at += kDraftHead)
-      attend(query + at, keys + at, values + at, place + 1, size, scores, mixed + t * size + at);
   }
   draft_product(layer.output, size, size, mixed, n, normed);
   add_to(x, normed, n * size);
@@ -168,6 +185,8 @@ inline void draft_layer(const DraftModel& m, const DraftLayer& layer, const Draf
   add_to(x, normed, n * size);
 }
 
+constexpr int64_t kSoon = 16;  // candidates
+
 // The likeliest candidates after the last row, with their share among all candidates.
 inline void choose(const DraftModel& m, const DraftStep& s, const float* row) {
   std::vector<float> normed(m.size), aim(m.size), scores(s.num_candidates + kTogether);
@@ -175,12 +194,14 @@ inline void choose(const DraftModel& m, const DraftStep& s, const float* row) {
   draft_product(m.head, m.size, m.size, normed.data(), 1, aim.data());
   for (int64_t n = 0; n < s.num_candidates; n += kTogether) {
     const float* w[kTogether];
-    for (int64_t i = 0; i < kTogether; i++)
-      w[i] = m.vectors + s.candidates[std::min(n + i, s.num_candidates - 1)] * m.size;
+    for (int64_t i = 0; i < kTogether; i++) {
+      w[i] = vector_of(m, s.candidates[std::min(n + i, s.num_candidates - 1)]);
+      ask_for(vector_of(m, s.candidates[std::min(n + i + kSoon, s.num_candidates - 1)]), m.size * sizeof(float));
+    }
     dot_tile<1>(w, aim.data(), m.size, &scores[n], kTogether);
   }
   float most = -3e38f, total = 0.0f;
-  for (int64_t i = 0; i < s.num_candidates; i++) most = std::max(most, scores[i] += m.biases[s.candidates[i]]);
+  for (int64_t i = 0; i < s.num_candidates; i++) most = std::max(most, scores[i] += m.biases[m.places[s.candidates[i]] - 1]);
   for (int64_t i = 0; i < s.num_candidates; i += W) {
     const int64_t lanes = std::min<int64_t>(W, s.num_candidates - i);
     const vf weights = exp(loadf_n(&scores[i], lanes) - most);
@@ -194,12 +215,13 @@ inline void choose(const DraftModel& m, const DraftStep& s, const float* row) {
   }
 }
 
-inline void draft(const DraftModel& m, const DraftStep& s) {
+inline void draft(DraftModel& m, const DraftStep& s) {
+  ask_for(m.layers[0].qkv, kAhead);
   std::vector<float> x(s.count * m.size), scratch;
   meet(m, s.candidates, s.num_candidates);
   meet(m, s.ids, s.count);
   for (int64_t t = 0; t < s.count; t++)
-    std::memcpy(&x[t * m.size], m.vectors + s.ids[t] * m.size, m.size * sizeof(float));
+    std::memcpy(&x[t * m.size], vector_of(m, s.ids[t]), m.size * sizeof(float));
   for (int64_t i = 0; i < m.num_layers; i++)
     draft_layer(m, m.layers[i], s, s.kv + i * 2 * m.capacity * m.size, x.data(), scratch);
   choose(m, s, &x[(s.count - 1) * m.size]);

@@ -14,7 +14,7 @@ from serving.kernels.draft import create_draft_kernel
 from serving.kernels.draft_base import BEST, DraftKernel
 from serving.kernels.draft_cpp import CppDraft
 from serving.kernels.draft_numpy import NumpyDraft
-from tests.draft_models import VOCAB, write_draft_model
+from tests.draft_models import VOCAB, load_weights, write_draft_model
 
 CANDIDATES = np.arange(10, 90, dtype=np.int32)
 TOKENS = np.random.default_rng(0).integers(0, VOCAB, 60).tolist()
@@ -23,7 +23,10 @@ KINDS = ["numpy", pytest.param("c++", marks=pytest.mark.skipif(COMPILED is None,
 
 
 def make_kernel(folder: Path, kind: str) -> DraftKernel:
-    weights = DraftWeights.load(folder)
+    return kernel_of(load_weights(folder, write_draft_model(folder)[1]), kind)
+
+
+def kernel_of(weights: DraftWeights, kind: str) -> DraftKernel:
     if kind == "numpy":
         return NumpyDraft(weights)
     assert COMPILED is not None
@@ -48,17 +51,17 @@ def assert_same(first, second) -> None:
 def test_guesses_are_those_of_the_module_that_is_trained(
     tmp_path: Path, kind: str, dtype: torch.dtype
 ) -> None:
-    model = write_draft_model(tmp_path, dtype=dtype)
+    model, embedding = write_draft_model(tmp_path, dtype=dtype)
     with torch.no_grad():
         logits = model.logits(torch.tensor([TOKENS]), torch.tensor(CANDIDATES, dtype=torch.long))[0, -1]
     chances, places = logits.softmax(-1).topk(BEST)
     expected = (CANDIDATES[places].tolist(), chances.numpy())
-    assert_same(ask(make_kernel(tmp_path, kind), (0, TOKENS)), expected)
+    kernel = kernel_of(load_weights(tmp_path, embedding), kind)
+    assert_same(ask(kernel, (0, TOKENS)), expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pieces_of_any_size_give_what_the_whole_gives(tmp_path: Path, kind: str) -> None:
-    write_draft_model(tmp_path)
     kernel = make_kernel(tmp_path, kind)
     whole = ask(kernel, (0, TOKENS))
     assert_same(ask(kernel, (0, TOKENS[:7]), (7, TOKENS[7:8]), (8, TOKENS[8:40]), (40, TOKENS[40:])), whole)
@@ -66,7 +69,6 @@ def test_pieces_of_any_size_give_what_the_whole_gives(tmp_path: Path, kind: str)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_written_over_leaves_no_trace(tmp_path: Path, kind: str) -> None:
-    write_draft_model(tmp_path)
     kernel = make_kernel(tmp_path, kind)
     cache = kernel.new_cache()
     ask(kernel, (0, TOKENS[::-1]), cache=cache)
@@ -77,7 +79,6 @@ def test_what_is_written_over_leaves_no_trace(tmp_path: Path, kind: str) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_few_candidates_are_all_returned_and_their_chances_are_shares(tmp_path: Path, kind: str) -> None:
-    write_draft_model(tmp_path)
     kernel = make_kernel(tmp_path, kind)
     tokens, chances = kernel.run(kernel.new_cache(), 0, TOKENS, np.array([4, 250], np.int32))
     assert sorted(tokens) == [4, 250]
@@ -98,13 +99,12 @@ def test_few_candidates_are_all_returned_and_their_chances_are_shares(tmp_path: 
     ],
 )
 def test_what_is_out_of_range_is_refused(tmp_path: Path, start: int, ids: list[int], candidates) -> None:
-    write_draft_model(tmp_path)
     kernel = make_kernel(tmp_path, "c++")
     with pytest.raises(IndexError):
         kernel.run(kernel.new_cache(), start, ids, candidates)
 
 
 def test_without_a_compiler_numpy_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_draft_model(tmp_path)
+    weights = load_weights(tmp_path, write_draft_model(tmp_path)[1])
     monkeypatch.setattr("serving.kernels.draft.build_library", lambda: None)
-    assert isinstance(create_draft_kernel(DraftWeights.load(tmp_path)), NumpyDraft)
+    assert isinstance(create_draft_kernel(weights), NumpyDraft)

@@ -135,7 +135,7 @@ def plain(parts, requests) -> list[Tokens]:
 def test_tokens_are_those_of_plain_decoding(parts, requests, plain, kind, batch):
     known = {request.prompt_token_ids: tokens for request, tokens in zip(requests, plain, strict=True)}
     drafter = {
-        "good": lambda: make_drafter(Settings(weights_dir=WEIGHTS), parts[1]),
+        "good": lambda: make_drafter(Settings(weights_dir=WEIGHTS), parts[1], parts[0].weights.embedding),
         "adversarial": lambda: Adversary(known),
         "random": Dice,
     }[kind]()
@@ -149,6 +149,6 @@ def test_tokens_are_those_of_plain_decoding(parts, requests, plain, kind, batch)
 def test_an_answer_takes_no_more_passes_than_it_did(parts):
     """The first 40 of the evaluation set, one after the other, with the drafter that ships."""
     requests = as_requests(parts[1], questions(0, 40), 256)
-    drafter = make_drafter(Settings(weights_dir=WEIGHTS), parts[1])
+    drafter = make_drafter(Settings(weights_dir=WEIGHTS), parts[1], parts[0].weights.embedding)
     answers = answers_of(parts, requests, drafter=drafter, max_draft_tokens=24, max_num_seqs=1)
     assert sum(answer.metrics.model_passes for answer in answers) / len(answers) < PASSES + SLACK
