@@ -32,10 +32,6 @@ class SuffixText:
         self._tokens += tokens
         self._twins += "".join(map(chr, map(twin, tokens)))
 
-    def since(self, start: int) -> list[int]:
-        """The tokens from place `start` on."""
-        return self._tokens[start:]
-
     def cut(self, length: int) -> None:
         """Back to the first `length` tokens."""
         del self._tokens[length:]

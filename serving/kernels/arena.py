@@ -1,4 +1,4 @@
-"""Memory for weights, KV and activations in huge pages, where the system has them on request.
+"""Tensors cut out of large pieces of memory: weights, KV and activations.
 
 Owns: slabs that tensors are cut from. A pass reads all weights once: pages of 4 KiB would miss the address
 cache every 4 KiB. Nothing is ever given back before all tensors of a slab are gone.

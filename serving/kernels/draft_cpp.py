@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from serving.draft_weights import MAX_TOKENS, DraftLayer, DraftWeights
 from serving.kernels.draft_base import BEST, Floats, Ints, new_cache, rotary_tables
-from serving.kernels.memory import map_pages
+from serving.kernels.memory import HUGE_PAGE, map_pages
 
 _LAST = ("final_norm", "head", "project", "bias")  # in the order of their use, behind the layers
 _LINE = 64  # bytes of a cache line
@@ -114,7 +114,10 @@ class CppDraft:
 def _place(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
     """Copies, one behind the other: C++ asks for the next ones ahead."""
     starts = np.cumsum([0] + [-(-array.nbytes // _LINE) * _LINE for array in arrays]).tolist()
-    memory = np.frombuffer(map_pages(starts[-1]), np.uint8)
+    memory = np.frombuffer(
+        map_pages(starts[-1] + 2 * HUGE_PAGE), np.uint8
+    )  # at least one huge page, if there are any
+    memory = memory[-memory.ctypes.data % HUGE_PAGE :]
     placed = []
     for start, array in zip(starts, arrays, strict=False):
         copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)

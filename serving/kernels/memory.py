@@ -8,6 +8,8 @@ from __future__ import annotations
 import mmap
 from contextlib import suppress
 
+HUGE_PAGE = 2 << 20
+
 
 def map_pages(size: int) -> mmap.mmap:
     """At least `size` bytes, 0. Pages are taken when they are first written."""

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-HUGE_PAGE = 2 << 20
+from serving.kernels.memory import HUGE_PAGE
+
 _POPULATE_WRITE = 23  # madvise(2): MADV_POPULATE_WRITE, Linux 5.14
 _MOST = 512 << 20
 _SHARE = 4  # of the memory that is left, no more than a fourth

@@ -1,13 +1,9 @@
 """The drafter: what will the model most likely write, and is it worth a row of the next pass?
 
-Owns: where guesses come from and how far each is trusted. Knows nothing of the model or of the task.
-In this order: what the grammar forces; then, of all that is suggested, what has proved right most
-often. Suffix matches are sought in the answer so far and its prompt, in answers this process gave
-lately (by adapter), and in a table that ships with the weights; a small draft model, which ships with
-them too, is asked where that table is not sure. Suffix matching as a drafter is from "Prompt Lookup
-Decoding" (Saxena 2023) and "SuffixDecoding" (Oliaro et al. 2024), the draft model from "Fast Inference from
-Transformers via Speculative Decoding" (Leviathan et al. 2023); the trust that is learned per source, and
-the rule for how many, are this package's.
+Owns: which guess is taken, how far its kind is trusted, and how many are worth their rows. Knows nothing of
+the model or of the task. What the grammar forces comes first; then what the draft model suggests, where one
+came with the weights, and otherwise whichever n-gram has proved right most often (`guesses.py`). The trust
+that is learned per source, and the rule for how many, are this package's.
 
 How many drafts: a row of a pass costs `row_cost` (in units of a pass's fixed cost), and a pass with
 R rows that is to yield N tokens therefore (1 + row_cost R) / N a token. A draft is worth its row if
@@ -20,20 +16,15 @@ and drafts must be surer; as acceptance falls, so do the chances, and drafts end
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from serving.draft_model import DraftModel, DraftText
-from serving.ngrams import START, Context, NgramTable, RecentNgrams
+from serving.draft_model import DraftModel
+from serving.ngrams import NgramTable
+from serving.paged.guesses import Guesses, ModelGuesses, NgramGuesses, RecentAnswers
 from serving.paged.request import Grammar, Request
-from serving.paged.trust import MODEL_STEPS, TABLE_STEPS, Source, Trust
-from serving.suffix import SuffixText
+from serving.paged.trust import Source, Trust
 from serving.types import FinishReason
-
-_OWN_ORDERS = (1, 2, 3, 4, 6)
-_RECENT_ORDERS = (2, 3, 4, 6, 8, 12)
-_RECENT_CAPACITY = 60_000  # n-grams of a generation: about 150 answers, some 10 MB
-_MAX_ADAPTERS = 64
 
 _FORCED: Source = ("forced", 0)
 _SURE = 0.95  # what is trusted more is not compared with anything
@@ -43,18 +34,16 @@ _SURE = 0.95  # what is trusted more is not compared with anything
 class _Follower:
     """What the drafter remembers of one request."""
 
-    text: DraftText | None  # what the draft model reads, if it is for prompts like this
-    own: SuffixText = field(default_factory=SuffixText)  # prompt and answer, leading spaces taken off
-    written: Context = field(default_factory=lambda: Context((START,)))  # the answer
+    guesses: Guesses
     proposed: list[Source] = field(default_factory=list)
 
 
 class SpeculativeDrafter:
-    """Drafts from the grammar, from n-grams and from a draft model; see the module's text.
+    """Drafts from the grammar, from n-grams or from a draft model; see the module's text.
 
     Args:
         table: n-grams of answers that ship with the weights; None without.
-        model: likewise.
+        model: likewise; it was trained for the checkpoint as it is, so requests with an adapter get n-grams.
         row_cost: cost of one more row in a pass, as a share of the pass's fixed cost.
         plain: the id of the same token without its leading space, so that a word in running text
             matches the same word in quotes.
@@ -74,7 +63,7 @@ class SpeculativeDrafter:
         self._plain = plain
         self._trust = Trust()
         self._followers: dict[str, _Follower] = {}
-        self._recent: dict[str | None, RecentNgrams] = {}
+        self._recent = RecentAnswers()
         self._yield = 3.0  # tokens that a request gets from a pass, lately
         self._drafts = 6.0  # drafts that a request has in a pass, lately
         self._least_chance = 0.0
@@ -88,23 +77,21 @@ class SpeculativeDrafter:
     def propose(self, request: Request, max_tokens: int) -> list[int]:
         """At most `max_tokens` tokens, each likely enough to be worth its row."""
         follower = self._follow(request)
-        known, written = len(follower.own), len(follower.written)
+        guesses, known = follower.guesses, len(follower.guesses)
         drafts: list[int] = []
         follower.proposed = []
         chance = 1.0
         while len(drafts) < max_tokens:
             # After what was forced there is a choice: no need to ask the grammar again.
             is_choice = bool(follower.proposed) and follower.proposed[-1] is _FORCED
-            tokens, source = self._next(request, follower, max_tokens - len(drafts), chance, is_choice)
+            tokens, source = self._next(request, guesses, max_tokens - len(drafts), chance, is_choice)
             if not tokens:
                 break
             chance *= self._trust.of(source) ** len(tokens)
             drafts += tokens
             follower.proposed += [source] * len(tokens)
-            follower.own.extend(tokens, self._plain)
-            follower.written.extend(tokens)
-        follower.own.cut(known)
-        follower.written.cut(written)
+            guesses.extend(tokens)
+        guesses.cut(known)
         if request.grammar is not None and drafts:
             request.grammar.rollback(len(drafts))
         return drafts
@@ -120,36 +107,31 @@ class SpeculativeDrafter:
         self._drafts += 0.02 * (num_drafts - self._drafts)
 
     def finish(self, request: Request) -> None:
-        """Forget the request, and learn the n-grams of its answer if it is a whole one."""
-        self._followers.pop(request.request_id, None)
-        if request.finish_reason is not FinishReason.STOP:
-            return  # half an answer teaches a wrong end
-        recent = self._recent.pop(request.adapter, None)
-        if recent is None:
-            recent = RecentNgrams(orders=_RECENT_ORDERS, capacity=_RECENT_CAPACITY)
-        written = Context((START,))
-        for token in request.output_token_ids:
-            recent.learn(written, token)
-            written.append(token)
-        self._recent[request.adapter] = recent  # the last one is the one used last
-        if len(self._recent) > _MAX_ADAPTERS:
-            del self._recent[next(iter(self._recent))]
+        """Forget the request; learn the n-grams of its answer if they are asked, and half of none."""
+        follower = self._followers.pop(request.request_id, None)
+        asked = follower is None or isinstance(follower.guesses, NgramGuesses)
+        if asked and request.finish_reason is FinishReason.STOP:
+            self._recent.learn(request.adapter, request.output_token_ids)
 
     def _follow(self, request: Request) -> _Follower:
         follower = self._followers.get(request.request_id)
         if follower is None:
-            follower = self._followers[request.request_id] = self._begin(request)
-        follower.own.extend(request.token_ids[len(follower.own) :], self._plain)
-        # START stands before the answer
-        follower.written.extend(request.output_token_ids[len(follower.written) - 1 :])
+            follower = self._followers[request.request_id] = _Follower(self._begin(request))
+        follower.guesses.extend(request.output_token_ids[len(follower.guesses) :])
         return follower
 
-    def _begin(self, request: Request) -> _Follower:
+    def _begin(self, request: Request) -> Guesses:
         prompt = request.token_ids[: request.num_prompt_tokens]
-        return _Follower(None if self._model is None else self._model.begin(prompt))
+        if self._model is not None and request.adapter is None:
+            text = self._model.begin(prompt)
+            if text is not None:
+                return ModelGuesses(text)
+        return NgramGuesses(
+            prompt, table=self._table, recent=self._recent, adapter=request.adapter, plain=self._plain
+        )
 
     def _next(
-        self, request: Request, follower: _Follower, room: int, chance: float, is_choice: bool
+        self, request: Request, guesses: Guesses, room: int, chance: float, is_choice: bool
     ) -> tuple[list[int], Source]:
         """The next drafts and where they come from; none if nothing is likely enough."""
         grammar = request.grammar
@@ -159,17 +141,17 @@ class SpeculativeDrafter:
             forced = [] if is_choice else grammar.forced_tokens()[:room]
             if forced:
                 return forced[: grammar.accept(forced)], _FORCED
-        for trust, token, source in self._ranked(request, follower):
+        for trust, token, source in self._ranked(guesses):
             if chance * trust < self._least_chance:
                 break
             if _may_follow(grammar, token):
                 return [token], source
         return [], _FORCED
 
-    def _ranked(self, request: Request, follower: _Follower) -> Iterator[tuple[float, int, Source]]:
+    def _ranked(self, guesses: Guesses) -> Iterator[tuple[float, int, Source]]:
         """(trust, token, source), likeliest first; but what is sure comes before others are asked."""
         best: dict[int, tuple[float, Source]] = {}
-        for kind, steps, found in self._suggestions(request, follower):
+        for kind, steps, found in guesses.suggestions():
             for token, strength in found:
                 source = (kind, strength * steps >> 8)
                 trust = self._trust.of(source)
@@ -178,22 +160,6 @@ class SpeculativeDrafter:
                 elif token not in best or trust > best[token][0]:
                     best[token] = (trust, source)
         yield from sorted(((trust, token, source) for token, (trust, source) in best.items()), reverse=True)
-
-    def _suggestions(
-        self, request: Request, follower: _Follower
-    ) -> Iterator[tuple[str, int, Iterable[tuple[int, int]]]]:
-        """A kind of guess, in how many steps its strength is told apart of 256, and guesses with strength."""
-        if self._table is not None:
-            yield "table", TABLE_STEPS, self._table.successors(follower.written)
-        if follower.text is not None:
-            answer = follower.own.since(request.num_prompt_tokens)
-            yield "model", MODEL_STEPS, follower.text.guesses(answer)
-        own = list(follower.own.successors(_OWN_ORDERS))
-        yield "own", 256, ((token, order) for token, _, order in own)
-        yield "twin", 256, ((twin, order) for token, twin, order in own if twin != token)
-        recent = self._recent.get(request.adapter)
-        if recent is not None:
-            yield "recent", 256, recent.successors(follower.written)
 
 
 def _may_follow(grammar: Grammar | None, token: int) -> bool:
