@@ -36,7 +36,7 @@ _TEMPLATES: dict[PromptTemplate, str] = {
     ),
 }
 
-# What stands right before the question, once in a prompt.
+# What stands right before the question, once in a prompt: a draft model begins to read there.
 QUESTION_MARKS: dict[PromptTemplate, str] = {
     "question-first": "### Instruction:\n\nNLQ:",
     "columns-first": "### NLQ:\n",

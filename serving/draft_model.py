@@ -18,7 +18,8 @@ from serving.draft_weights import MAX_TOKENS, Array, DraftWeights
 from serving.kernels.draft import create_draft_kernel
 from serving.kernels.draft_base import DraftKernel, Ints
 
-_SEARCHED = 4_096  # tokens of a prompt's end that are searched for the mark, and may be guessed
+_SEARCHED = 4_096  # tokens of a prompt's end that are searched for a mark
+_GUESSED = 1_024  # of these may be guessed: each costs half a KiB of reading a guess
 
 
 class DraftModel:
@@ -49,13 +50,13 @@ class DraftModel:
         """Read a draft model, and the embedding of the checkpoint that it was made for: see `DraftWeights`.
 
         Raises:
-            WeightsError: it is something else, or was made for another checkpoint.
+            WeightsError: it is something else, or was made for an embedding of another shape.
         """
         weights = DraftWeights.load(path, embedding)
         kernel = create_draft_kernel(weights)
-        model = cls(kernel, mark=weights.mark, answer_tokens=weights.answer_tokens, plain=plain)
-        model.begin(weights.mark * 2).guesses([])  # type: ignore[union-attr]  # knows the common tokens now
-        return model
+        tokens = np.array(weights.answer_tokens, np.int32)
+        kernel.run(kernel.new_cache(), 0, weights.answer_tokens[:1], tokens)  # knows their vectors now
+        return cls(kernel, mark=weights.mark, answer_tokens=weights.answer_tokens, plain=plain)
 
     def begin(self, prompt: Sequence[int]) -> DraftText | None:
         """A request's text; None where the prompt has no mark, or too much behind it."""
@@ -63,8 +64,11 @@ class DraftModel:
         start = find_last(searched, self._mark)
         if start is None or len(searched) - start >= MAX_TOKENS:
             return None
-        plain = [self._plain(token) for token in searched]
-        candidates = sorted(self._answer_tokens.union(searched, plain))
+        # A tokenizer may have more tokens than the model: those without a leading space too.
+        vocab_size = self._kernel.vocab_size
+        plain = [p if (p := self._plain(token)) < vocab_size else token for token in searched]
+        guessed = slice(-_GUESSED, None)
+        candidates = sorted(self._answer_tokens.union(searched[guessed], plain[guessed]))
         return DraftText(self._kernel, plain[start:], np.array(candidates, np.int32))
 
 
@@ -84,6 +88,11 @@ class DraftText:
         self._cache = kernel.new_cache()
         self._read: list[int] = []  # question and answer
 
+    @property
+    def vocab_size(self) -> int:
+        """Ids are below this."""
+        return self._kernel.vocab_size
+
     def guesses(self, answer: Sequence[int]) -> list[tuple[int, int]]:
         """(token, share in 255ths) that may follow `answer`, likeliest first; none where it is too long."""
         tokens = [*self._question, *answer]
@@ -93,7 +102,15 @@ class DraftText:
         same = _common_length(self._read, tokens[:-1])
         best, chances = self._kernel.run(self._cache, same, tokens[same:], self._candidates)
         self._read = tokens
-        return [(token, int(255 * chance)) for token, chance in zip(best, chances, strict=True)]
+        return _in_255ths(best, chances)
+
+    def guesses_among(self, allowed: Ints) -> list[tuple[int, int]]:
+        """The guesses of the last call again, among tokens with a bit in `allowed` [ceil(V / 32)] only.
+
+        No other text may have been asked since.
+        """
+        best, chances = self._kernel.run(self._cache, 0, (), self._candidates, allowed)
+        return _in_255ths(best, chances)
 
 
 def find_last(tokens: Sequence[int], mark: Sequence[int]) -> int | None:
@@ -107,3 +124,8 @@ def _common_length(first: list[int], second: list[int]) -> int:
     if first[:limit] == second[:limit]:
         return limit
     return next(i for i in range(limit) if first[i] != second[i])
+
+
+def _in_255ths(tokens: list[int], chances: list[float]) -> list[tuple[int, int]]:
+    # Not above 0 also if it is no number, after an overflow.
+    return [(token, int(255 * c) if c > 0 else 0) for token, c in zip(tokens, chances, strict=True)]

@@ -25,6 +25,7 @@ HEAD_DIM = 32
 MAX_TOKENS = 512  # of a request that are read: prompt behind the mark, and answer
 ROPE_THETA = 1000.0
 EPS = 1e-5
+_MAX_WIDTH = 4096  # more would be no small model any more
 VECTOR_EPS = 1e-12  # small beside any embedding's mean square: only keeps 0 from becoming NaN
 
 Array = NDArray[Any]
@@ -74,28 +75,37 @@ class DraftWeights:
             embedding: [V, H] of the checkpoint that it was made for; bfloat16 as its bits, uint16.
 
         Raises:
-            WeightsError: the file is something else, or was made for another checkpoint.
+            WeightsError: the file is something else, or was made for an embedding of another shape.
         """
         with refuse_others(path):
             tensors = load_file(path)
-            size, width = tensors["project"].shape
+            width, size = embedding.shape[1], len(tensors["final_norm"])
             num_layers = sum(name.endswith(".qkv") for name in tensors)
-            layers = tuple(_layer(tensors, f"layers.{i}.", size) for i in range(num_layers))
-            if not layers or size % HEAD_DIM or width != embedding.shape[1]:
-                raise ValueError(f"{num_layers} layers of {size} for an embedding of {width}")
-            mark, answer_tokens = tensors["mark"].tolist(), tensors["answer_tokens"].tolist()
-            if not mark or not all(0 <= token < len(embedding) for token in mark + answer_tokens):
-                raise ValueError("tokens that the checkpoint does not have")
+            if not num_layers or not _is_width(size):
+                raise ValueError(f"{num_layers} layers of {size}")
+            hidden = tensors["layers.0.down"].shape[1]
+            layers = tuple(_layer(tensors, f"layers.{i}.", size, hidden) for i in range(num_layers))
+            mark, answer_tokens = (_ids(tensors[name], len(embedding)) for name in ("mark", "answer_tokens"))
             norm = _checked(tensors["final_norm"], size).astype(np.float32)
             bias, head = _checked(tensors["bias"], width), _checked(tensors["head"], size, size)
             return cls(
-                layers, embedding, tensors["project"], bias, norm, head, tuple(mark), tuple(answer_tokens)
+                layers=layers,
+                embedding=embedding,
+                project=_checked(tensors["project"], size, width),
+                bias=bias,
+                final_norm=norm,
+                head=head,
+                mark=mark,
+                answer_tokens=answer_tokens,
             )
 
 
-def _layer(tensors: dict[str, Array], prefix: str, size: int) -> DraftLayer:
-    hidden = tensors[f"{prefix}down"].shape[1]
-    if hidden % HEAD_DIM:
+def _is_width(size: int) -> bool:
+    return size % HEAD_DIM == 0 and 0 < size <= _MAX_WIDTH
+
+
+def _layer(tensors: dict[str, Array], prefix: str, size: int, hidden: int) -> DraftLayer:
+    if not _is_width(hidden):
         raise ValueError(f"an MLP of {hidden}")
     shapes = {
         "input_norm": (size,),
@@ -114,4 +124,14 @@ def _layer(tensors: dict[str, Array], prefix: str, size: int) -> DraftLayer:
 def _checked(array: Array, *shape: int) -> Array:
     if array.shape != shape or array.dtype != np.float16:
         raise ValueError(f"{array.dtype} {array.shape} where float16 {shape} is expected")
+    if not np.isfinite(array).all():
+        raise ValueError("a weight that is no number")
     return array
+
+
+def _ids(array: Array, vocab_size: int) -> tuple[int, ...]:
+    if array.dtype != np.int32 or array.ndim != 1 or not array.size:
+        raise ValueError(f"{array.dtype} {array.shape} where tokens are expected")
+    if array.min() < 0 or array.max() >= vocab_size:
+        raise ValueError("tokens that the checkpoint does not have")
+    return tuple(array.tolist())

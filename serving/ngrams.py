@@ -154,11 +154,11 @@ class NgramTable:
 
 @contextmanager
 def refuse_others(path: Path) -> Iterator[None]:
-    """Turn what goes wrong while a table is read into a WeightsError that names its file."""
+    """Turn what goes wrong while a file of the drafter is read into a WeightsError that names it."""
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, OSError, SafetensorError) as error:
-        raise WeightsError(f"{path} is not a table for drafts: {error}; build the weights again") from error
+        raise WeightsError(f"{path} is no file for the drafter: {error}; build the weights again") from error
 
 
 def _shares(counter: Counter[int]) -> tuple[list[int], list[int]]:

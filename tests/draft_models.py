@@ -12,7 +12,7 @@ from scripts.training.draft_model import DraftModel
 from serving.draft_weights import DRAFT_MODEL, DraftWeights
 from serving.paged.choices import as_numpy
 
-VOCAB, WIDTH, SIZE = 300, 48, 64
+VOCAB, WIDTH, SIZE = 300, 45, 64
 
 
 def write_draft_model(

@@ -127,6 +127,8 @@ def _write_tokenizer(gguf: GgufCheckpoint, folder: Path) -> None:
 
 def _write_drafter(adapter: Path, folder: Path) -> None:
     """What the adapter's folder has for the drafter; neither must be there."""
+    for left in folder.glob("draft.*"):  # by an earlier build
+        left.unlink()
     if (adapter / ANSWERS).exists():
         write_draft_table(adapter / ANSWERS, folder)
     if (adapter / DRAFT_MODEL).exists():

@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from scripts.training.errors import AdapterError
 from serving.draft_weights import EPS, HEAD_DIM, MAX_TOKENS, ROPE_THETA, VECTOR_EPS
 
 Pair = tuple[list[int], list[int]]  # what is read of a prompt, and the answer
@@ -127,6 +129,20 @@ class DraftModel(nn.Module):
         save_file(halves | numbers, partial)
         partial.chmod(0o644)  # safetensors leaves it to its owner alone
         partial.replace(path)
+
+    def restore(self, path: Path) -> None:
+        """Go on from a file of the same shapes.
+
+        Raises:
+            AdapterError: it has others.
+        """
+        try:
+            found = load_file(path)
+            found["bias"] = found["bias"][None] * self._scale
+            names = self.state_dict()
+            self.load_state_dict({name: found[name.removesuffix(".weight")].float() for name in names})
+        except (SafetensorError, KeyError, RuntimeError) as error:
+            raise AdapterError(f"{path} is no draft model of this size: {error}") from error
 
 
 def batch_tensors(pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:

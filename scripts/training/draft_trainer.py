@@ -1,7 +1,6 @@
 """Training a draft model within a given time.
 
-Owns: reading the data as the drafter will see it, the loop, and the record of a run. Knows nothing of how
-the model computes.
+Owns: reading the data as the drafter will see it, and the loop. Knows nothing of how the model computes.
 
     pairs = read_pairs(Path("build/data/train.jsonl"), tokenizer, "columns-first")
     train(model, pairs, minutes=20, rate=4e-3, batch=64, seed=0, report=print)
@@ -35,7 +34,7 @@ def read_pairs(path: Path, tokenizer: Tokenizer, template: PromptTemplate) -> li
     """What is read of each prompt, and its answer. Longer ones than a draft model takes are left out.
 
     Raises:
-        AdapterError: a prompt does not have the mark behind which it is to be read.
+        AdapterError: a prompt does not have the mark behind which it is to be read, or all are too long.
     """
     mark = tokenizer.encode(QUESTION_MARKS[template], add_bos=False)
     pairs = []
@@ -50,6 +49,8 @@ def read_pairs(path: Path, tokenizer: Tokenizer, template: PromptTemplate) -> li
         read = [tokenizer.without_space(token) for token in prompt[start:]]
         if len(read) + len(answer) <= MAX_TOKENS:
             pairs.append((read, answer))
+    if not pairs:
+        raise AdapterError(f"{path}: no example of at most {MAX_TOKENS} tokens to read")
     return pairs
 
 
@@ -68,12 +69,15 @@ def train(
     batch: int,
     seed: int,
     report: Report,
+    most_steps: int | None = None,
 ) -> int:
-    """Train until the time is over, the learning rate falling to 0 by then. Returns the steps made."""
+    """Train until the time is over or all steps are made, the rate falling to 0; returns the steps made."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.05)
     started, step, smooth_loss, smooth_hits = time.monotonic(), 0, 0.0, 0.0
     for chosen in _batches(pairs, batch, random.Random(seed)):
         share = (time.monotonic() - started) / (60 * minutes)
+        if most_steps is not None:
+            share = max(share, step / most_steps)
         if share >= 1:
             break
         for group in optimizer.param_groups:
@@ -93,14 +97,14 @@ def train(
 
 
 def evaluate(model: DraftModel, pairs: Sequence[Pair], batch: int) -> tuple[float, float]:
-    """(loss, share of right tokens) on held-out pairs, in float32."""
-    sums, parts = [0.0, 0.0], 0
+    """(loss, share of right tokens), means over batches of held-out pairs, in float32."""
+    found = []
     with torch.no_grad():
         for start in range(0, len(pairs), batch):
             loss, hits = model.loss(*batch_tensors(pairs[start : start + batch]))
-            sums = [sums[0] + loss.item(), sums[1] + hits]
-            parts += 1
-    return sums[0] / parts, sums[1] / parts
+            found.append((loss.item(), hits))
+    losses, rights = zip(*found, strict=True)
+    return sum(losses) / len(found), sum(rights) / len(found)
 
 
 def _batches(pairs: Sequence[Pair], size: int, order: random.Random) -> Iterator[list[Pair]]:

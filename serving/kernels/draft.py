@@ -1,6 +1,6 @@
 """Which kernel computes a draft model.
 
-kernel = create_draft_kernel(DraftWeights.load(folder))
+kernel = create_draft_kernel(DraftWeights.load(path, embedding))
 """
 
 from __future__ import annotations

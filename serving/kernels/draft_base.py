@@ -23,17 +23,26 @@ Floats = NDArray[np.float32]
 class DraftKernel(Protocol):
     """Computes for one request at a time, on the thread that asks."""
 
+    @property
+    def vocab_size(self) -> int:
+        """Ids are below this."""
+        ...
+
     def new_cache(self) -> Floats:
-        """Keys and values of a request, [layers, 2, MAX_TOKENS, size]; memory is taken as it fills."""
+        """Keys and values of a request: [layers, 2, heads, MAX_TOKENS, HEAD_DIM], by place along MAX_TOKENS.
+
+        Memory is taken as it fills.
+        """
         ...
 
     def run(
-        self, cache: Floats, start: int, ids: Sequence[int], candidates: Ints
+        self, cache: Floats, start: int, ids: Sequence[int], candidates: Ints, allowed: Ints | None = None
     ) -> tuple[list[int], list[float]]:
         """The BEST candidates to follow `ids`, likeliest first, and their share among all candidates.
 
         `ids` stand at `start` and behind, at most MAX_TOKENS in all; what was there before is forgotten.
-        With fewer candidates, all of them.
+        No ids: the place of the call before again. allowed: [ceil(V / 32)] a bit for each token, the lowest
+        first; others are no candidates. Of fewer candidates, all are returned.
         """
         ...
 
@@ -46,5 +55,6 @@ def rotary_tables() -> tuple[Floats, Floats]:
 
 
 def new_cache(weights: DraftWeights) -> Floats:
-    """[layers, 2, MAX_TOKENS, size], not initialised."""
-    return np.empty((len(weights.layers), 2, MAX_TOKENS, weights.size), np.float32)
+    """[layers, 2, heads, MAX_TOKENS, HEAD_DIM], not initialised."""
+    heads = weights.size // HEAD_DIM
+    return np.empty((len(weights.layers), 2, heads, MAX_TOKENS, HEAD_DIM), np.float32)

@@ -38,7 +38,7 @@ class _CModel(Structure):
         *((name, c_int64) for name in ("vocab", "width", "size", "hidden", "num_layers", "capacity")),
         ("layers", POINTER(_CLayer)),
         *((name, c_void_p) for name in ("final_norm", "head", "project", "bias", "cos", "sin")),
-        *((name, c_void_p) for name in ("vectors", "biases", "places")),
+        *((name, c_void_p) for name in ("vectors", "biases", "places", "last")),
         ("known", c_int64),
     )
 
@@ -53,6 +53,7 @@ class _CStep(Structure):
         ("kv", c_void_p),
         ("candidates", c_void_p),
         ("num_candidates", c_int64),
+        ("allowed", c_void_p),
         ("best", c_void_p),
         ("chances", c_void_p),
         ("num_best", c_int64),
@@ -77,6 +78,7 @@ class CppDraft:
             "vectors": np.frombuffer(map_pages(vocab * weights.size * 4), np.float32),
             "biases": np.zeros(vocab, np.float32),
             "places": np.zeros(vocab, np.int32),
+            "last": np.zeros(weights.size, np.float32),
         }
         pointers |= {name: table.ctypes.data for name, table in self._tables.items()}
         sizes = (vocab, width, weights.size, weights.hidden, len(weights.layers), MAX_TOKENS)
@@ -84,31 +86,41 @@ class CppDraft:
         self._model = _CModel(weights.embedding.ctypes.data, dtype, *sizes, self._layers, **pointers)
         self._best, self._chances = (c_int32 * BEST)(), (c_float * BEST)()
         self._step = _CStep(best=ctypes.addressof(self._best), chances=ctypes.addressof(self._chances))
-        self._run = ctypes.CDLL(str(library)).hk_draft
+        # PyDLL keeps the GIL: a call is shorter than the wait for the GIL may be.
+        self._run = ctypes.PyDLL(str(library)).hk_draft
         self._run.argtypes = (POINTER(_CModel), POINTER(_CStep))
         self._run.restype = c_int32
+
+    @property
+    def vocab_size(self) -> int:
+        """See the protocol."""
+        return len(self._weights.embedding)
 
     def new_cache(self) -> Floats:
         """See the protocol."""
         return new_cache(self._weights)
 
     def run(
-        self, cache: Floats, start: int, ids: Sequence[int], candidates: Ints
+        self, cache: Floats, start: int, ids: Sequence[int], candidates: Ints, allowed: Ints | None = None
     ) -> tuple[list[int], list[float]]:
         """See the protocol.
 
         Raises:
             IndexError: a token or a place is out of range.
+            ValueError: `allowed` has not a bit for each token.
         """
+        if allowed is not None and len(allowed) * 32 < self._model.vocab:
+            raise ValueError(f"{len(allowed)} words of bits for {self._model.vocab} tokens")
         step = self._step
         held = (c_int32 * len(ids))(*ids)
         step.ids, step.count, step.start = ctypes.addressof(held), len(ids), start
         step.kv = cache.ctypes.data
         step.candidates, step.num_candidates = candidates.ctypes.data, len(candidates)
-        step.num_best = count = min(BEST, len(candidates))
+        step.allowed = None if allowed is None else allowed.ctypes.data
+        step.num_best = BEST
         if not self._run(byref(self._model), byref(step)):
             raise IndexError(f"{len(ids)} tokens at {start}, or one of them, is out of a draft model's range")
-        return self._best[:count], self._chances[:count]
+        return self._best[: step.num_best], self._chances[: step.num_best]
 
 
 def _place(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:

@@ -19,29 +19,51 @@ class NumpyDraft:
     def __init__(self, weights: DraftWeights) -> None:
         self._weights = weights
         self._vectors: dict[int, tuple[Floats, float]] = {}
+        self._stacked: tuple[Ints, Floats, Floats] | None = None
+        self._last = np.zeros(weights.size, np.float32)  # what the last row of the last call came to
         self._cos, self._sin = rotary_tables()
         self._wide = {id(a): a.astype(np.float32) for layer in weights.layers for a in vars(layer).values()}
         self._project, self._bias, self._head = (
             a.astype(np.float32) for a in (weights.project, weights.bias, weights.head)
         )
 
+    @property
+    def vocab_size(self) -> int:
+        """See the protocol."""
+        return len(self._weights.embedding)
+
     def new_cache(self) -> Floats:
         """See the protocol."""
         return new_cache(self._weights)
 
     def run(
-        self, cache: Floats, start: int, ids: Sequence[int], candidates: Ints
+        self, cache: Floats, start: int, ids: Sequence[int], candidates: Ints, allowed: Ints | None = None
     ) -> tuple[list[int], list[float]]:
         """See the protocol."""
-        x = np.stack([self._meet(token)[0] for token in ids])
-        for layer, kept in zip(self._weights.layers, cache, strict=True):
-            x = self._layer(layer, kept, start, x)
-        aim = self._head @ (_normed(x[-1], EPS) * self._weights.final_norm)
-        known = [self._meet(token) for token in candidates.tolist()]
-        scores = np.stack([vector for vector, _ in known]) @ aim + [bias for _, bias in known]
+        if ids:
+            x = np.stack([self._meet(token)[0] for token in ids])
+            for layer, kept in zip(self._weights.layers, cache, strict=True):
+                x = self._layer(layer, kept, start, x)
+            self._last = x[-1]
+        if allowed is not None:
+            bits = np.unpackbits(allowed.view(np.uint8), bitorder="little")
+            candidates = candidates[bits[candidates] == 1]
+        if not len(candidates):
+            return [], []
+        aim = self._head @ (_normed(self._last, EPS) * self._weights.final_norm)
+        vectors, biases = self._meet_all(candidates)
+        scores = vectors @ aim + biases
         chances = np.exp(scores - scores.max())
         best = np.argsort(-scores, kind="stable")[:BEST]
         return candidates[best].tolist(), (chances[best] / chances.sum()).tolist()
+
+    def _meet_all(self, tokens: Ints) -> tuple[Floats, Floats]:
+        """Vectors and biases; a request asks for the same again and again."""
+        if self._stacked is None or self._stacked[0] is not tokens:
+            known = [self._meet(token) for token in tokens.tolist()]
+            biases = np.array([bias for _, bias in known], np.float32)
+            self._stacked = (tokens, np.stack([vector for vector, _ in known]), biases)
+        return self._stacked[1:]
 
     def _meet(self, token: int) -> tuple[Floats, float]:
         known = self._vectors.get(token)
@@ -62,9 +84,8 @@ class NumpyDraft:
         qkv = (_normed(x, EPS) * layer.input_norm) @ wide["qkv"].T
         query, key, value = qkv.reshape(count, 3, size // HEAD_DIM, HEAD_DIM).transpose(1, 2, 0, 3)
         end = start + count
-        kept[0, start:end] = self._rotated(key, start).swapaxes(0, 1).reshape(count, size)
-        kept[1, start:end] = value.swapaxes(0, 1).reshape(count, size)
-        keys, values = kept[:, :end].reshape(2, end, -1, HEAD_DIM).swapaxes(1, 2)
+        kept[0, :, start:end], kept[1, :, start:end] = self._rotated(key, start), value
+        keys, values = kept[:, :, :end]
         scores = self._rotated(query, start) @ keys.swapaxes(1, 2) * HEAD_DIM**-0.5
         scores[:, np.arange(end) > np.arange(start, end)[:, None]] = -np.inf
         weights = np.exp(scores - scores.max(-1, keepdims=True))

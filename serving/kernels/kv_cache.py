@@ -15,7 +15,7 @@ from serving.kernels.arena import map_memory
 from serving.kernels.base import Activations, AttentionShape
 from serving.kernels.checks import check_tensor, require
 from serving.kernels.library import CpuLibrary
-from serving.kernels.pages import HUGE_PAGE
+from serving.kernels.memory import HUGE_PAGE
 from serving.kernels.structs import shape_struct
 
 _SLACK = 64  # values behind a cache: vectors may be read, never used, past its end

@@ -1,7 +1,7 @@
 """What a request's next token may be, by what was seen before.
 
-Owns: the sources of guesses and what is kept for each. Knows nothing of how far they are trusted, of grammars or
-of passes. Suffix matching as a drafter is from "Prompt Lookup Decoding" (Saxena 2023) and "SuffixDecoding"
+Owns: the sources of guesses and what is kept for each. Knows nothing of how far they are trusted, of grammars
+or of passes. Suffix matching as a drafter is from "Prompt Lookup Decoding" (Saxena 2023) and "SuffixDecoding"
 (Oliaro et al. 2024), a draft model from "Fast Inference from Transformers via Speculative Decoding"
 (Leviathan et al. 2023).
 
@@ -14,8 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from serving.draft_model import DraftText
 from serving.ngrams import START, Context, NgramTable, RecentNgrams
+from serving.paged.request import Grammar
 from serving.paged.trust import MODEL_STEPS, TABLE_STEPS
 from serving.suffix import SuffixText
 
@@ -23,6 +26,7 @@ _OWN_ORDERS = (1, 2, 3, 4, 6)
 _RECENT_ORDERS = (2, 3, 4, 6, 8, 12)
 _RECENT_CAPACITY = 60_000  # n-grams of a generation: about 150 answers, some 10 MB
 _MAX_ADAPTERS = 64
+_CLEAR = 230  # in 255ths: what a draft model is surer of needs no look at the grammar
 
 # A kind of guess, in how many steps its strength is told apart of 256, and tokens with their strengths.
 Suggestion = tuple[str, int, Iterable[tuple[int, int]]]
@@ -41,8 +45,8 @@ class Guesses(Protocol):
         """Back to the answer's first `length` tokens."""
         ...
 
-    def suggestions(self) -> Iterator[Suggestion]:
-        """What may follow, by source."""
+    def suggestions(self, grammar: Grammar | None) -> Iterator[Suggestion]:
+        """What may follow, by source; `grammar` may be asked what is allowed, and is left as it is."""
         ...
 
 
@@ -52,6 +56,7 @@ class ModelGuesses:
     def __init__(self, text: DraftText) -> None:
         self._text = text
         self._answer: list[int] = []
+        self._bitmask = np.zeros(-(-text.vocab_size // 32), np.int32)
 
     def __len__(self) -> int:
         return len(self._answer)
@@ -64,9 +69,14 @@ class ModelGuesses:
         """See `Guesses`."""
         del self._answer[length:]
 
-    def suggestions(self) -> Iterator[Suggestion]:
+    def suggestions(self, grammar: Grammar | None) -> Iterator[Suggestion]:
         """See `Guesses`."""
-        yield "model", MODEL_STEPS, self._text.guesses(self._answer)
+        found = self._text.guesses(self._answer)
+        if grammar is not None and found and found[0][1] < _CLEAR:
+            # The likeliest that is allowed is likelier than it says.
+            grammar.fill_bitmask(self._bitmask)
+            found = self._text.guesses_among(self._bitmask)
+        yield "model", MODEL_STEPS, found
 
 
 class NgramGuesses:
@@ -100,7 +110,7 @@ class NgramGuesses:
         self._own.cut(self._num_prompt + length)
         self._written.cut(1 + length)
 
-    def suggestions(self) -> Iterator[Suggestion]:
+    def suggestions(self, grammar: Grammar | None) -> Iterator[Suggestion]:
         """See `Guesses`."""
         if self._table is not None:
             yield "table", TABLE_STEPS, self._table.successors(self._written)

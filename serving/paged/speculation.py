@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from serving.draft_model import DraftModel
+from serving.errors import GrammarError
 from serving.ngrams import NgramTable
 from serving.paged.guesses import Guesses, ModelGuesses, NgramGuesses, RecentAnswers
 from serving.paged.request import Grammar, Request
@@ -77,23 +78,31 @@ class SpeculativeDrafter:
     def propose(self, request: Request, max_tokens: int) -> list[int]:
         """At most `max_tokens` tokens, each likely enough to be worth its row."""
         follower = self._follow(request)
-        guesses, known = follower.guesses, len(follower.guesses)
-        drafts: list[int] = []
+        known = len(follower.guesses)
         follower.proposed = []
+        try:
+            drafts = self._extend(request, follower, max_tokens)
+            if request.grammar is not None and drafts:
+                request.grammar.rollback(len(drafts))
+        except GrammarError:  # it gave up for good, and will tell the sampler so again
+            drafts = []
+        follower.guesses.cut(known)
+        return drafts
+
+    def _extend(self, request: Request, follower: _Follower, max_tokens: int) -> list[int]:
+        drafts: list[int] = []
         chance = 1.0
         while len(drafts) < max_tokens:
             # After what was forced there is a choice: no need to ask the grammar again.
             is_choice = bool(follower.proposed) and follower.proposed[-1] is _FORCED
-            tokens, source = self._next(request, guesses, max_tokens - len(drafts), chance, is_choice)
+            room = max_tokens - len(drafts)
+            tokens, source = self._next(request, follower.guesses, room, chance, is_choice)
             if not tokens:
                 break
             chance *= self._trust.of(source) ** len(tokens)
             drafts += tokens
             follower.proposed += [source] * len(tokens)
-            guesses.extend(tokens)
-        guesses.cut(known)
-        if request.grammar is not None and drafts:
-            request.grammar.rollback(len(drafts))
+            follower.guesses.extend(tokens)
         return drafts
 
     def observe(self, request: Request, *, num_drafts: int, num_accepted: int) -> None:
@@ -109,7 +118,7 @@ class SpeculativeDrafter:
     def finish(self, request: Request) -> None:
         """Forget the request; learn the n-grams of its answer if they are asked, and half of none."""
         follower = self._followers.pop(request.request_id, None)
-        asked = follower is None or isinstance(follower.guesses, NgramGuesses)
+        asked = follower is not None and isinstance(follower.guesses, NgramGuesses)
         if asked and request.finish_reason is FinishReason.STOP:
             self._recent.learn(request.adapter, request.output_token_ids)
 
@@ -141,17 +150,17 @@ class SpeculativeDrafter:
             forced = [] if is_choice else grammar.forced_tokens()[:room]
             if forced:
                 return forced[: grammar.accept(forced)], _FORCED
-        for trust, token, source in self._ranked(guesses):
+        for trust, token, source in self._ranked(guesses, grammar):
             if chance * trust < self._least_chance:
                 break
             if _may_follow(grammar, token):
                 return [token], source
         return [], _FORCED
 
-    def _ranked(self, guesses: Guesses) -> Iterator[tuple[float, int, Source]]:
+    def _ranked(self, guesses: Guesses, grammar: Grammar | None) -> Iterator[tuple[float, int, Source]]:
         """(trust, token, source), likeliest first; but what is sure comes before others are asked."""
         best: dict[int, tuple[float, Source]] = {}
-        for kind, steps, found in guesses.suggestions():
+        for kind, steps, found in guesses.suggestions(grammar):
             for token, strength in found:
                 source = (kind, strength * steps >> 8)
                 trust = self._trust.of(source)

@@ -12,6 +12,7 @@ from honeycomb.profile import PromptTemplate
 from honeycomb.prompt import QUESTION_MARKS, build_prompt
 from scripts.training.draft_model import DraftModel, batch_tensors
 from scripts.training.draft_trainer import evaluate, frequent_tokens, read_pairs, train
+from scripts.training.errors import AdapterError
 from serving.config import Settings
 from serving.draft_weights import DRAFT_MODEL
 from serving.paged.choices import make_drafter
@@ -50,6 +51,28 @@ def test_the_target_of_a_token_is_the_next_one_of_the_answer() -> None:
     assert targets[1, :3].tolist() == [7, -1, -1]
 
 
+def test_data_that_is_too_long_for_a_draft_model_is_named(tmp_path: Path) -> None:
+    row = {"nlq": "word " * 600, "cols": ["a"], "query": {}}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(AdapterError, match=r"train\.jsonl: no example"):
+        read_pairs(tmp_path / "train.jsonl", TOKENIZER, "columns-first")
+
+
+def test_it_goes_on_from_a_file_of_its_size_and_no_other(tmp_path: Path) -> None:
+    embedding = torch.randn(50, 32)
+    first, second = (DraftModel(embedding, size=32, num_layers=2) for _ in range(2))
+    first.save(tmp_path / DRAFT_MODEL, mark=[1], answer_tokens=[2])
+    second.restore(tmp_path / DRAFT_MODEL)
+    ids = torch.tensor([[3, 4, 5]])
+    torch.testing.assert_close(first.logits(ids, ids[0]), second.logits(ids, ids[0]), rtol=1e-2, atol=1e-2)
+    for other in (DraftModel(embedding, size=64, num_layers=2), DraftModel(embedding, size=32, num_layers=3)):
+        with pytest.raises(AdapterError, match=r"draft\.model"):
+            other.restore(tmp_path / DRAFT_MODEL)
+    (tmp_path / "other").write_bytes(b"nothing")
+    with pytest.raises(AdapterError, match="other"):
+        second.restore(tmp_path / "other")
+
+
 def test_a_trained_one_makes_the_drafter_follow_the_question(tmp_path: Path) -> None:
     torch.manual_seed(0)
     pairs = read_pairs(write_data(tmp_path), TOKENIZER, "columns-first")
@@ -60,14 +83,15 @@ def test_a_trained_one_makes_the_drafter_follow_the_question(tmp_path: Path) -> 
     steps = train(
         model,
         pairs,
-        minutes=0.1,
+        minutes=10.0,
+        most_steps=300,
         rate=1e-2,
         batch=20,
         seed=0,
         report=lambda step, *_: reports.append(step),
     )
     loss, right = evaluate(model, pairs, 20)
-    assert reports == list(range(1, steps + 1))
+    assert reports == list(range(1, steps + 1)) and steps == 300
     assert loss < before / 5
     assert right > 0.95
 

@@ -20,6 +20,8 @@ MARK = (7, 8)
 class RecordingKernel:
     """Keeps what it is given in its cache, and guesses the first candidates."""
 
+    vocab_size = 500
+
     def __init__(self) -> None:
         self.candidates: list[int] = []
         self.num_read = 0
@@ -27,7 +29,10 @@ class RecordingKernel:
     def new_cache(self):
         return np.full(MAX_TOKENS, -1.0, np.float32)
 
-    def run(self, cache, start: int, ids: Sequence[int], candidates):
+    def run(self, cache, start: int, ids: Sequence[int], candidates, allowed=None):
+        if allowed is not None:
+            assert not ids
+            return [token for token in self.candidates if allowed[token // 32] >> token % 32 & 1], [1.0]
         assert ids
         cache[start : start + len(ids)] = ids
         self.num_read += len(ids)
@@ -59,6 +64,16 @@ def test_candidates_are_what_answers_have_and_what_the_prompt_has_with_and_witho
     assert text is not None
     text.guesses([])
     assert kernel.candidates == [1, 2, 7, 8, 50, 52, 152]
+
+
+def test_guesses_can_be_asked_for_again_among_some_tokens():
+    model, kernel = make_model()
+    text = model.begin([*MARK, 3, 4])
+    assert text is not None
+    text.guesses([5])
+    num_read = kernel.num_read
+    assert text.guesses_among(np.array([1 << 4, 0], np.int32)) == [(4, 255)]
+    assert kernel.num_read == num_read
 
 
 @pytest.mark.parametrize(
@@ -110,3 +125,33 @@ def test_a_loaded_one_guesses(tmp_path: Path):
     shares = [share for _, share in text.guesses([40])]
     assert shares == sorted(shares, reverse=True)
     assert 0 < sum(shares) <= 255
+
+
+def test_texts_guess_what_they_guess_alone_whoever_is_asked_between(tmp_path: Path):
+    _, embedding = write_draft_model(tmp_path, mark=MARK)
+    load = lambda: DraftModel.load(tmp_path / DRAFT_MODEL, embedding.numpy(), lambda token: token)  # noqa: E731
+    shared, questions = list(range(20, 60)), ([70], [71, 72], [73])
+    expected = []
+    for question in questions:
+        text = load().begin([*MARK, *shared, *question])
+        assert text is not None
+        expected.append([text.guesses([]), text.guesses([40]), text.guesses([40, 41])])
+    model, texts = load(), []
+    for question in questions:
+        text = model.begin([*MARK, *shared, *question])
+        assert text is not None
+        texts.append((text, [text.guesses([])]))
+    for answer in ([40], [40, 41]):
+        for text, found in texts:
+            found.append(text.guesses(answer))
+    assert [found for _, found in texts] == expected
+
+
+def test_a_token_that_only_the_tokenizer_has_is_no_candidate():
+    kernel = RecordingKernel()
+    model = DraftModel(kernel, mark=MARK, answer_tokens=(1, 2), plain=lambda token: token + 498)
+    text = model.begin([*MARK, 1, 2])
+    assert text is not None
+    text.guesses([])
+    assert kernel.candidates == [1, 2, 7, 8, 499]
+    assert read_by(text) == [499, 2]

@@ -21,17 +21,35 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert weights.embedding.shape == (VOCAB, WIDTH)
 
 
+def ids(*tokens: int) -> torch.Tensor:
+    return torch.tensor(tokens, dtype=torch.int32)
+
+
+def narrower_second_layer(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["layers.1.gate_up"] = tensors["layers.1.gate_up"][:64].contiguous()
+    tensors["layers.1.down"] = tensors["layers.1.down"][:, :32].contiguous()
+
+
 CHANGES = {
     "missing": lambda tensors: tensors.pop("head"),
     "without layers": lambda tensors: [tensors.pop(name) for name in list(tensors) if "layers" in name],
-    "of another shape": lambda tensors: tensors.update(head=tensors["head"][:-1].contiguous()),
-    "of another type": lambda tensors: tensors.update(head=tensors["head"].float()),
-    "of another checkpoint": lambda tensors: tensors.update(project=tensors["project"][:, :-1].contiguous()),
-    "a token too high": lambda tensors: tensors.update(
-        answer_tokens=torch.tensor([VOCAB], dtype=torch.int32)
+    "a layer with a gap before it": lambda tensors: tensors.update(
+        {"layers.5.qkv": tensors.pop("layers.1.qkv")}
     ),
-    "a token below 0": lambda tensors: tensors.update(mark=torch.tensor([-1], dtype=torch.int32)),
-    "no mark": lambda tensors: tensors.update(mark=torch.tensor([], dtype=torch.int32)),
+    "layers of different widths": narrower_second_layer,
+    "of another shape": lambda tensors: tensors.update(head=tensors["head"][:-1].contiguous()),
+    "of another checkpoint": lambda tensors: tensors.update(project=tensors["project"][:, :-1].contiguous()),
+    "of no width": lambda tensors: tensors.update(final_norm=tensors["final_norm"][:0]),
+    "no number": lambda tensors: tensors["head"].fill_(float("nan")),
+    "a token too high": lambda tensors: tensors.update(answer_tokens=ids(VOCAB)),
+    "a token below 0": lambda tensors: tensors.update({"mark": ids(-1)}),
+    "tokens that are no integers": lambda tensors: tensors.update({"mark": torch.tensor([7.0])}),
+    "an empty mark": lambda tensors: tensors.update({"mark": ids()}),
+    "no mark": lambda tensors: tensors.pop("mark"),
+    **{
+        f"{name} of another type": lambda tensors, name=name: tensors.update({name: tensors[name].float()})
+        for name in ("project", "bias", "head", "final_norm", "layers.0.qkv", "layers.1.down")
+    },
 }
 
 

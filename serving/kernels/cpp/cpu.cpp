@@ -119,9 +119,8 @@ int32_t hk_decode(void* pool, const Decoder* decoder, const Pass* pass) {
 }
 
 // On the caller's thread alone: waking another takes longer than a draft.
-int32_t hk_draft(DraftModel* model, const DraftStep* step) {
-  const bool fits = step->count > 0 && step->start >= 0 && step->start + step->count <= model->capacity;
-  if (!fits || step->num_best > step->num_candidates) return 0;
+int32_t hk_draft(DraftModel* model, DraftStep* step) {
+  if (step->count < 0 || step->start < 0 || step->start + step->count > model->capacity) return 0;
   if (!all_below(step->ids, step->count, model->vocab)) return 0;
   if (!all_below(step->candidates, step->num_candidates, model->vocab)) return 0;
   draft(*model, *step);

@@ -38,30 +38,31 @@ struct DraftModel {
   float* vectors;  // [vocab, size], as many as are known, in the order in which they were met
   float* biases;   // the same
   int32_t* places;  // [vocab]: 1 + where a token's vector is; 0: not known
+  float* last;      // [size]: what the last row of the last step came to
   int64_t known;
 };
 
 // Tokens from place `start` on; what stood there is forgotten. Then the candidates that most likely follow.
+// Without tokens: the same place again, among other candidates.
 struct DraftStep {
   const int32_t* ids;
   int64_t count, start;
   float* kv;  // [num_layers, 2, size / kDraftHead, capacity, kDraftHead]
   const int32_t* candidates;
   int64_t num_candidates;
-  int32_t* best;  // likeliest first
+  const uint32_t* allowed;  // a bit for each of the vocabulary, or null: others are no candidates
+  int32_t* best;            // likeliest first
   float* chances;
-  int64_t num_best;
+  int64_t num_best;  // on return: as many as there were
 };
 
-// Rows of x against the same weights, as many as there are registers for.
+// Rows of x against the same weights, as many at a time as there are registers for.
 template <int MM>
-inline void product_tile(const Half* const* w, const float* x, int64_t rows, int64_t in, float* y, int64_t out) {
-  if (rows >= MM) {
-    dot_tile<MM>(w, x, in, y, out);
-    if (rows > MM) product_tile<MM>(w, x + MM * in, rows - MM, in, y + MM * out, out);
-  } else if constexpr (MM > 1) {
-    product_tile<MM - 1>(w, x, rows, in, y, out);
-  }
+inline void product_tiles(const Half* const* w, const float* x, int64_t rows, int64_t in, float* y, int64_t out) {
+  int64_t m = 0;
+  for (; m + MM <= rows; m += MM) dot_tile<MM>(w, x + m * in, in, y + m * out, out);
+  if constexpr (MM > 1)
+    if (m < rows) product_tiles<MM - 1>(w, x + m * in, rows - m, in, y + m * out, out);
 }
 
 // Between two passes of the large model all caches have lost this one, and the processor's own prefetching stops at
@@ -78,7 +79,7 @@ inline void draft_product(const Half* weight, int64_t out, int64_t in, const flo
     const Half* w[kTogether];
     for (int64_t i = 0; i < kTogether; i++) w[i] = weight + (n + i) * in;
     ask_for(reinterpret_cast<const char*>(w[0]) + kAhead, kTogether * in * sizeof(Half));
-    product_tile<kMost>(w, x, rows, in, y + n, out);
+    product_tiles<kMost>(w, x, rows, in, y + n, out);
   }
 }
 
@@ -188,43 +189,52 @@ inline void draft_layer(const DraftModel& m, const DraftLayer& layer, const Draf
 constexpr int64_t kSoon = 16;  // candidates
 
 // The likeliest candidates after the last row, with their share among all candidates.
-inline void choose(const DraftModel& m, const DraftStep& s, const float* row) {
-  std::vector<float> normed(m.size), aim(m.size), scores(s.num_candidates + kTogether);
-  norm_row(row, m.final_norm, kDraftEps, m.size, normed.data());
+inline void choose(const DraftModel& m, DraftStep& s) {
+  std::vector<int32_t> among;
+  among.reserve(s.num_candidates);
+  for (int64_t i = 0; i < s.num_candidates; i++) {
+    const int32_t token = s.candidates[i];
+    if (!s.allowed || s.allowed[token / 32] >> token % 32 & 1) among.push_back(token);
+  }
+  const int64_t count = among.size();
+  s.num_best = std::min(s.num_best, count);
+  std::vector<float> normed(m.size), aim(m.size), scores(count + kTogether);
+  norm_row(m.last, m.final_norm, kDraftEps, m.size, normed.data());
   draft_product(m.head, m.size, m.size, normed.data(), 1, aim.data());
-  for (int64_t n = 0; n < s.num_candidates; n += kTogether) {
+  for (int64_t n = 0; n < count; n += kTogether) {
     const float* w[kTogether];
     for (int64_t i = 0; i < kTogether; i++) {
-      w[i] = vector_of(m, s.candidates[std::min(n + i, s.num_candidates - 1)]);
-      ask_for(vector_of(m, s.candidates[std::min(n + i + kSoon, s.num_candidates - 1)]), m.size * sizeof(float));
+      w[i] = vector_of(m, among[std::min(n + i, count - 1)]);
+      ask_for(vector_of(m, among[std::min(n + i + kSoon, count - 1)]), m.size * sizeof(float));
     }
     dot_tile<1>(w, aim.data(), m.size, &scores[n], kTogether);
   }
   float most = -3e38f, total = 0.0f;
-  for (int64_t i = 0; i < s.num_candidates; i++) most = std::max(most, scores[i] += m.biases[m.places[s.candidates[i]] - 1]);
-  for (int64_t i = 0; i < s.num_candidates; i += W) {
-    const int64_t lanes = std::min<int64_t>(W, s.num_candidates - i);
+  for (int64_t i = 0; i < count; i++) most = std::max(most, scores[i] += m.biases[m.places[among[i]] - 1]);
+  for (int64_t i = 0; i < count; i += W) {
+    const int64_t lanes = std::min<int64_t>(W, count - i);
     const vf weights = exp(loadf_n(&scores[i], lanes) - most);
     for (int64_t lane = 0; lane < lanes; lane++) total += weights[lane];
   }
   for (int64_t k = 0; k < s.num_best; k++) {
-    const int64_t i = std::max_element(scores.begin(), scores.begin() + s.num_candidates) - scores.begin();
-    s.best[k] = s.candidates[i];
+    const int64_t i = std::max_element(scores.begin(), scores.begin() + count) - scores.begin();
+    s.best[k] = among[i];
     s.chances[k] = exp(splat(scores[i] - most))[0] / total;
     scores[i] = -3e38f;
   }
 }
 
-inline void draft(DraftModel& m, const DraftStep& s) {
-  ask_for(m.layers[0].qkv, kAhead);
-  std::vector<float> x(s.count * m.size), scratch;
+inline void draft(DraftModel& m, DraftStep& s) {
+  if (s.count) ask_for(m.layers[0].qkv, kAhead);
   meet(m, s.candidates, s.num_candidates);
   meet(m, s.ids, s.count);
+  std::vector<float> x(s.count * m.size), scratch;
   for (int64_t t = 0; t < s.count; t++)
     std::memcpy(&x[t * m.size], vector_of(m, s.ids[t]), m.size * sizeof(float));
-  for (int64_t i = 0; i < m.num_layers; i++)
+  for (int64_t i = 0; s.count && i < m.num_layers; i++)
     draft_layer(m, m.layers[i], s, s.kv + i * 2 * m.capacity * m.size, x.data(), scratch);
-  choose(m, s, &x[(s.count - 1) * m.size]);
+  if (s.count) std::memcpy(m.last, &x[(s.count - 1) * m.size], m.size * sizeof(float));
+  choose(m, s);
 }
 
 }  // namespace hk

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from serving.kernels.arena import Arena, map_memory
-from serving.kernels.pages import HUGE_PAGE
+from serving.kernels.memory import HUGE_PAGE
 from tests.serving.kernels.mappings import THP, flags_of
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from serving.draft_weights import MAX_TOKENS, DraftWeights
-from serving.kernels.build import build_library
+from serving.kernels.build import build_library, find_compiler
 from serving.kernels.draft import create_draft_kernel
 from serving.kernels.draft_base import BEST, DraftKernel
 from serving.kernels.draft_cpp import CppDraft
@@ -18,8 +19,11 @@ from tests.draft_models import VOCAB, load_weights, write_draft_model
 
 CANDIDATES = np.arange(10, 90, dtype=np.int32)
 TOKENS = np.random.default_rng(0).integers(0, VOCAB, 60).tolist()
-COMPILED = build_library()
-KINDS = ["numpy", pytest.param("c++", marks=pytest.mark.skipif(COMPILED is None, reason="no C++ compiler"))]
+NEEDS_COMPILER = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
+BUILDS = {"native": (), "wide": ("-DHK_WIDE", "-O1")}
+if platform.machine() == "x86_64":
+    BUILDS["narrow"] = ("-mno-avx512f", "-O1")
+KINDS = ["numpy", *(pytest.param(name, marks=NEEDS_COMPILER) for name in BUILDS)]
 
 
 def make_kernel(folder: Path, kind: str) -> DraftKernel:
@@ -29,8 +33,9 @@ def make_kernel(folder: Path, kind: str) -> DraftKernel:
 def kernel_of(weights: DraftWeights, kind: str) -> DraftKernel:
     if kind == "numpy":
         return NumpyDraft(weights)
-    assert COMPILED is not None
-    return CppDraft(weights, COMPILED)
+    library = build_library(BUILDS[kind])
+    assert library is not None, "the kernels do not compile"
+    return CppDraft(weights, library)
 
 
 def ask(kernel: DraftKernel, *pieces: tuple[int, list[int]], cache=None):
@@ -86,7 +91,31 @@ def test_few_candidates_are_all_returned_and_their_chances_are_shares(tmp_path: 
     assert chances[0] >= chances[1]
 
 
-@pytest.mark.skipif(COMPILED is None, reason="no C++ compiler")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_place_can_be_asked_again_among_the_tokens_that_are_allowed(
+    tmp_path: Path, kind: str
+) -> None:
+    kernel = make_kernel(tmp_path, kind)
+    cache, allowed = kernel.new_cache(), [12, 40, 77, 250]
+    bits = np.zeros((VOCAB + 31) // 32, np.uint32)
+    for token in allowed:
+        bits[token // 32] |= np.uint32(1 << token % 32)
+    kernel.run(cache, 0, TOKENS, CANDIDATES)
+    again = kernel.run(cache, 0, (), CANDIDATES, bits.view(np.int32))
+    among = kernel.run(cache, 0, TOKENS, np.array(allowed[:3], np.int32))
+    assert again[0] == among[0]
+    np.testing.assert_allclose(again[1], among[1], rtol=1e-5)
+    assert kernel.run(cache, 0, (), CANDIDATES, np.zeros_like(bits).view(np.int32)) == ([], [])
+
+
+@NEEDS_COMPILER
+def test_bits_for_too_few_tokens_are_refused(tmp_path: Path) -> None:
+    kernel = make_kernel(tmp_path, "native")
+    with pytest.raises(ValueError, match="bits"):
+        kernel.run(kernel.new_cache(), 0, TOKENS, CANDIDATES, np.zeros(VOCAB // 32, np.int32))
+
+
+@NEEDS_COMPILER
 @pytest.mark.parametrize(
     ("start", "ids", "candidates"),
     [
@@ -94,12 +123,13 @@ def test_few_candidates_are_all_returned_and_their_chances_are_shares(tmp_path: 
         (0, [-1], CANDIDATES),
         (-1, [1], CANDIDATES),
         (MAX_TOKENS, [1], CANDIDATES),
-        (0, [], CANDIDATES),
+        (0, [1] * (MAX_TOKENS + 1), CANDIDATES),
+        (0, [1], np.array([-1, 2, 3, 4], np.int32)),
         (0, [1], np.array([1, 2, 3, VOCAB], np.int32)),
     ],
 )
 def test_what_is_out_of_range_is_refused(tmp_path: Path, start: int, ids: list[int], candidates) -> None:
-    kernel = make_kernel(tmp_path, "c++")
+    kernel = make_kernel(tmp_path, "native")
     with pytest.raises(IndexError):
         kernel.run(kernel.new_cache(), start, ids, candidates)
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from serving.errors import GrammarError
 from serving.ngrams import NgramTable
 from serving.paged.grammar import GrammarCompiler
 from serving.paged.request import Request
@@ -88,6 +89,8 @@ class KnowingModel:
     def __init__(self, answer: str, share: int) -> None:
         self._answer, self._share = encode(answer), share
 
+    vocab_size = TOKENIZER.vocab_size
+
     def begin(self, prompt: list[int]) -> KnowingModel:
         return self
 
@@ -101,6 +104,25 @@ def test_a_draft_model_is_followed_as_far_as_it_is_sure(share: int, followed: bo
     drafter = SpeculativeDrafter(None, model, row_cost=0.06, plain=TOKENIZER.without_space)
     drafter.begin_step(num_requests=1, num_rows=1)
     assert (propose(drafter, make_request("the day")) == "time 86") is followed
+
+
+def test_an_unsure_draft_model_chooses_among_what_the_grammar_allows():
+    class Unsure(KnowingModel):
+        def guesses_among(self, allowed) -> list[tuple[int, int]]:
+            (first,) = encode("d")
+            assert allowed[first // 32] >> first % 32 & 1
+            assert not allowed[0] & 1
+            return [(first, 250)]
+
+    written = '{"column": "'
+    for share, expected in ((100, "d"), (250, "")):  # what it is sure of, the grammar refuses
+        drafter = SpeculativeDrafter(
+            None, Unsure(f"{written}zzz", share), row_cost=0.06, plain=TOKENIZER.without_space
+        )
+        drafter.begin_step(num_requests=1, num_rows=1)
+        request = make_request("q", written, GRAMMAR)
+        assert propose(drafter, request, 1) == expected
+        assert request.grammar.accept(encode("name")) == len(encode("name"))
 
 
 def test_a_draft_model_takes_the_place_of_the_table_but_not_for_adapters_or_prompts_it_does_not_read():
@@ -124,6 +146,7 @@ def test_a_finished_answer_is_remembered_for_its_adapter_only_and_half_an_answer
     for name, reason in (("whole", FinishReason.STOP), ("half", FinishReason.ABORT)):
         request = make_request("zzz", f"{name} answer {name}", name=name)
         request.finish_reason = reason
+        propose(drafter, request)
         drafter.finish(request)
     assert "answer whole" in propose(drafter, make_request("zzz", "whole", name="a"))
     assert "answer half" not in propose(drafter, make_request("zzz", "half", name="b"))
@@ -140,6 +163,26 @@ def test_guesses_obey_the_grammar_and_leave_it_where_it_was():
     assert json.loads(text) == {"column": "durable"}
     assert request.grammar.forced_tokens() == before
     assert request.grammar.accept(encode('{"column": "name"}')) == len(encode('{"column": "name"}'))
+
+
+@pytest.mark.parametrize("method", ["accept", "rollback", "fill_bitmask"])
+def test_a_grammar_that_gives_up_ends_the_drafts_and_nothing_else(method, monkeypatch):
+    def give_up(*_):
+        raise GrammarError("too many states")
+
+    class Unsure(KnowingModel):
+        def guesses_among(self, allowed) -> list[tuple[int, int]]:
+            return []
+
+    drafter = SpeculativeDrafter(None, Unsure("z q" * 20, 100), row_cost=0.0, plain=TOKENIZER.without_space)
+    request = make_request("q", "", GRAMMAR)
+    fine = make_request("q", '{"column": "n', GRAMMAR, name="fine")
+    with monkeypatch.context() as patch:
+        patch.setattr(request.grammar, method, give_up)
+        assert drafter.propose(request, 50) == []
+    assert propose(drafter, fine) == 'ame"}'
+    drafter.observe(request, num_drafts=0, num_accepted=0)
+    drafter.finish(request)
 
 
 def test_never_more_than_asked_for():
