@@ -54,7 +54,19 @@ def rotary_tables() -> tuple[Floats, Floats]:
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
-def new_cache(weights: DraftWeights) -> Floats:
-    """[layers, 2, heads, MAX_TOKENS, HEAD_DIM], not initialised."""
-    heads = weights.size // HEAD_DIM
-    return np.empty((len(weights.layers), 2, heads, MAX_TOKENS, HEAD_DIM), np.float32)
+class DraftKernelBase:
+    """What does not depend on how a kernel computes."""
+
+    def __init__(self, weights: DraftWeights) -> None:
+        self._weights = weights
+
+    @property
+    def vocab_size(self) -> int:
+        """See `DraftKernel`."""
+        return len(self._weights.embedding)
+
+    def new_cache(self) -> Floats:
+        """See `DraftKernel`."""
+        weights = self._weights
+        heads = weights.size // HEAD_DIM
+        return np.empty((len(weights.layers), 2, heads, MAX_TOKENS, HEAD_DIM), np.float32)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.draft_weights import MAX_TOKENS, DraftLayer, DraftWeights
-from serving.kernels.draft_base import BEST, Floats, Ints, new_cache, rotary_tables
+from serving.kernels.draft_base import BEST, DraftKernelBase, Floats, Ints, rotary_tables
 from serving.kernels.memory import HUGE_PAGE, map_pages
 
 _LAST = ("final_norm", "head", "project", "bias")  # in the order of their use, behind the layers
@@ -60,11 +60,11 @@ class _CStep(Structure):
     )
 
 
-class CppDraft:
+class CppDraft(DraftKernelBase):
     """See `DraftKernel`."""
 
     def __init__(self, weights: DraftWeights, library: Path) -> None:
-        self._weights = weights
+        super().__init__(weights)
         vocab, width = weights.embedding.shape
         last = [getattr(weights, name) for name in _LAST]
         self._placed = _place([*(a for layer in weights.layers for a in vars(layer).values()), *last])
@@ -90,15 +90,6 @@ class CppDraft:
         self._run = ctypes.PyDLL(str(library)).hk_draft
         self._run.argtypes = (POINTER(_CModel), POINTER(_CStep))
         self._run.restype = c_int32
-
-    @property
-    def vocab_size(self) -> int:
-        """See the protocol."""
-        return len(self._weights.embedding)
-
-    def new_cache(self) -> Floats:
-        """See the protocol."""
-        return new_cache(self._weights)
 
     def run(
         self, cache: Floats, start: int, ids: Sequence[int], candidates: Ints, allowed: Ints | None = None

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from serving.draft_weights import EPS, HEAD_DIM, VECTOR_EPS, DraftLayer, DraftWeights
-from serving.kernels.draft_base import BEST, Floats, Ints, new_cache, rotary_tables
+from serving.kernels.draft_base import BEST, DraftKernelBase, Floats, Ints, rotary_tables
 
 
-class NumpyDraft:
+class NumpyDraft(DraftKernelBase):
     """See `DraftKernel`."""
 
     def __init__(self, weights: DraftWeights) -> None:
-        self._weights = weights
+        super().__init__(weights)
         self._vectors: dict[int, tuple[Floats, float]] = {}
         self._stacked: tuple[Ints, Floats, Floats] | None = None
         self._last = np.zeros(weights.size, np.float32)  # what the last row of the last call came to
@@ -26,15 +26,6 @@ class NumpyDraft:
         self._project, self._bias, self._head = (
             a.astype(np.float32) for a in (weights.project, weights.bias, weights.head)
         )
-
-    @property
-    def vocab_size(self) -> int:
-        """See the protocol."""
-        return len(self._weights.embedding)
-
-    def new_cache(self) -> Floats:
-        """See the protocol."""
-        return new_cache(self._weights)
 
     def run(
         self, cache: Floats, start: int, ids: Sequence[int], candidates: Ints, allowed: Ints | None = None
