@@ -22,9 +22,9 @@ from serving.paged.draft import Drafter, NoDrafter
 from serving.paged.speculation import SpeculativeDrafter
 from serving.text import Tokenizer
 
-# One more row in a pass, as a share of a pass without rows. Measured 0.025 to 0.04 with bfloat16 on AMX,
+# One more row in a pass, as a share of a pass without rows. Measured 0.02 to 0.04 with bfloat16 on AMX,
 # 0.15 to 0.2 on CPUs without (docs/log.md): a value between.
-ROW_COST = 0.04
+ROW_COST = 0.03
 
 
 def activations(settings: Settings) -> Activations:

@@ -17,8 +17,8 @@ from serving.paged.request import Request
 class Drafter(Protocol):
     """Proposes tokens for requests. Used by the model's thread only."""
 
-    def begin_step(self, *, num_requests: int, num_rows: int) -> None:
-        """A pass is being put together: so many known tokens, so many requests that may have drafts."""
+    def begin_step(self, num_requests: int) -> None:
+        """A pass is being put together in which so many requests may have drafts."""
         ...
 
     def propose(self, request: Request, max_tokens: int) -> list[int]:
@@ -40,7 +40,7 @@ class Drafter(Protocol):
 class NoDrafter:
     """One token a pass."""
 
-    def begin_step(self, *, num_requests: int, num_rows: int) -> None:
+    def begin_step(self, num_requests: int) -> None:
         """Nothing to settle."""
 
     def propose(self, request: Request, max_tokens: int) -> list[int]:

@@ -203,7 +203,7 @@ class Scheduler:
         ready = [item for item in output.scheduled if item.samples]
         if not ready:
             return
-        self._drafter.begin_step(num_requests=len(ready), num_rows=output.num_scheduled_tokens)
+        self._drafter.begin_step(len(ready))
         share = (self._max_num_batched_tokens - output.num_scheduled_tokens) // len(ready)
         for item in ready:
             request = item.request

@@ -8,7 +8,8 @@ that is learned per source, and the rule for how many, are this package's.
 How many drafts: a row of a pass costs `row_cost` (in units of a pass's fixed cost), and a pass with
 R rows that is to yield N tokens therefore (1 + row_cost R) / N a token. A draft is worth its row if
 its chance to be accepted is above row_cost N / (1 + row_cost R). As the batch grows N grows with it,
-and drafts must be surer; as acceptance falls, so do the chances, and drafts end sooner.
+and drafts must be surer; as acceptance falls, so do the chances, and drafts end sooner. Rows of prompts
+do not count: they cost the same in whatever pass, so a token is worth no more in a pass that has many.
 
     drafter = SpeculativeDrafter(table, model, row_cost=0.06)
     drafter.propose(request, max_tokens=16)
@@ -69,9 +70,9 @@ class SpeculativeDrafter:
         self._drafts = 6.0  # drafts that a request has in a pass, lately
         self._least_chance = 0.0
 
-    def begin_step(self, *, num_requests: int, num_rows: int) -> None:
-        """Settle what a draft must promise in a pass of `num_rows` known tokens and `num_requests` drafts."""
-        rows = num_rows + num_requests * self._drafts
+    def begin_step(self, num_requests: int) -> None:
+        """Settle what a draft must promise in a pass with drafts of so many requests."""
+        rows = num_requests * (1 + self._drafts)
         tokens = num_requests * self._yield
         self._least_chance = self._row_cost * tokens / (1.0 + self._row_cost * rows)
 

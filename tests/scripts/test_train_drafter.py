@@ -99,7 +99,7 @@ def test_a_trained_one_makes_the_drafter_follow_the_question(tmp_path: Path) -> 
     model.save(tmp_path / DRAFT_MODEL, mark=mark, answer_tokens=frequent_tokens(pairs))
     drafter = make_drafter(Settings(weights_dir=tmp_path), TOKENIZER, embedding)
     for unit, seconds in UNITS.items():
-        drafter.begin_step(num_requests=1, num_rows=1)
+        drafter.begin_step(1)
         prompt = TOKENIZER.encode(build_prompt(f"errors, last {unit}", ("a", "b"), "columns-first"))
         drafts = drafter.propose(Request(GenerationRequest(unit, tuple(prompt)), seed=0), 40)
         assert TOKENIZER.decode(drafts).startswith(f'{{"time_range": {seconds}}}')

@@ -36,7 +36,7 @@ def make_request(prompt: str, written: str = "", grammar: str | None = None, nam
 def make_drafter(texts: list[str] | None = None, row_cost: float = 0.0) -> SpeculativeDrafter:
     table = None if texts is None else NgramTable.build([encode(text) for text in texts])
     drafter = SpeculativeDrafter(table, row_cost=row_cost, plain=TOKENIZER.without_space)
-    drafter.begin_step(num_requests=1, num_rows=1)
+    drafter.begin_step(1)
     return drafter
 
 
@@ -102,7 +102,7 @@ class KnowingModel:
 def test_a_draft_model_is_followed_as_far_as_it_is_sure(share: int, followed: bool):
     model = KnowingModel("time 86", share)
     drafter = SpeculativeDrafter(None, model, row_cost=0.06, plain=TOKENIZER.without_space)
-    drafter.begin_step(num_requests=1, num_rows=1)
+    drafter.begin_step(1)
     assert (propose(drafter, make_request("the day")) == "time 86") is followed
 
 
@@ -119,7 +119,7 @@ def test_an_unsure_draft_model_chooses_among_what_the_grammar_allows():
         drafter = SpeculativeDrafter(
             None, Unsure(f"{written}zzz", share), row_cost=0.06, plain=TOKENIZER.without_space
         )
-        drafter.begin_step(num_requests=1, num_rows=1)
+        drafter.begin_step(1)
         request = make_request("q", written, GRAMMAR)
         assert propose(drafter, request, 1) == expected
         assert request.grammar.accept(encode("name")) == len(encode("name"))
@@ -195,7 +195,7 @@ def test_a_dearer_row_and_a_larger_batch_want_surer_guesses():
     lengths = []
     for row_cost, num_requests in ((0.0, 1), (0.06, 1), (0.06, 32), (3.0, 32)):
         drafter = make_drafter(texts, row_cost)
-        drafter.begin_step(num_requests=num_requests, num_rows=num_requests)
+        drafter.begin_step(num_requests)
         lengths.append(len(drafter.propose(make_request("zzz", "a b"), 20)))
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[0] > lengths[-1]
@@ -206,7 +206,7 @@ def test_falling_acceptance_shortens_drafts():
     request = make_request("zzz", "a")
     first = len(drafter.propose(request, 20))
     for _ in range(200):
-        drafter.begin_step(num_requests=1, num_rows=1)
+        drafter.begin_step(1)
         drafts = drafter.propose(request, 20)
         if not drafts:
             break
