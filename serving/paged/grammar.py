@@ -51,13 +51,6 @@ class GrammarState:
             self._check()
         return count
 
-    def validate(self, token_ids: list[int]) -> int:
-        """Length of the prefix that `accept` would consume; nothing changes."""
-        count: int = self._matcher.validate_tokens(token_ids)
-        if count < len(token_ids):
-            self._check()
-        return count
-
     def rollback(self, num_tokens: int) -> None:
         """Forget the last `num_tokens` that were accepted."""
         if not self._matcher.rollback(num_tokens):

@@ -42,10 +42,6 @@ class Grammar(Protocol):
         """Consume the longest allowed prefix of `token_ids`; return its length."""
         ...
 
-    def validate(self, token_ids: list[int]) -> int:
-        """Length of the prefix that `accept` would consume; nothing changes."""
-        ...
-
     def rollback(self, num_tokens: int) -> None:
         """Forget the last `num_tokens` that were accepted."""
         ...

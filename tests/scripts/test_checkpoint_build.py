@@ -109,6 +109,21 @@ def test_weights_are_as_locked_and_replace_what_was_there(sources: Sources, tmp_
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".out")]
 
 
+def test_what_the_adapter_has_for_the_drafter_is_built_in_and_goes_with_it(
+    sources: Sources, tmp_path: Path
+) -> None:
+    assert sources.adapter is not None
+    (sources.adapter / "draft.model").write_bytes(b"trained for it")
+    build(sources, tmp_path / "out", lock=None)
+    assert (tmp_path / "out/draft.model").read_bytes() == b"trained for it"
+    lock = locked(tmp_path)
+    assert "draft.model" in lock.read_text()
+    (tmp_path / "out").rename(tmp_path / ".out.partial")  # as a build that was interrupted at its end
+    (sources.adapter / "draft.model").unlink()
+    build(sources, tmp_path / "out", lock=lock)
+    assert sorted(contents(tmp_path / "out")) == FILES
+
+
 def test_an_interrupted_build_goes_on_with_what_is_whole(sources: Sources, tmp_path: Path) -> None:
     build(sources, tmp_path / "out", lock=None)
     lock = locked(tmp_path)

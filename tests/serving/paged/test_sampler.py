@@ -34,11 +34,6 @@ class WordGrammar:
             self.consumed.append(token_id)
         return len(token_ids)
 
-    def validate(self, token_ids: list[int]) -> int:
-        count = self.accept(token_ids)
-        self.rollback(count)
-        return count
-
     def rollback(self, num_tokens: int) -> None:
         self.consumed = self.consumed[: len(self.consumed) - num_tokens]
 
