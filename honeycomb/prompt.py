@@ -36,10 +36,10 @@ _TEMPLATES: dict[PromptTemplate, str] = {
     ),
 }
 
-# What stands right before the question, once in a prompt: a draft model begins to read there.
-QUESTION_MARKS: dict[PromptTemplate, str] = {
-    "question-first": "### Instruction:\n\nNLQ:",
-    "columns-first": "### NLQ:\n",
+# What stands once in a prompt, right before what a draft model reads; of a long prompt it reads the end.
+DRAFT_MARKS: dict[PromptTemplate, tuple[str, ...]] = {
+    "question-first": ("### Instruction:\n\nNLQ:",),
+    "columns-first": ("### Columns:\n", "### NLQ:\n"),
 }
 
 _HEADER_MARK = re.compile("#(?=##)")  # every # that begins a ###, also inside a longer run

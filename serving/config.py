@@ -42,4 +42,4 @@ class Settings(BaseSettings):
     speculation: Literal["auto", "off", "ngram", "suffix"] = Field(
         "auto", description="how to guess tokens ahead; ngram and suffix are vLLM's, where auto is off"
     )
-    max_draft_tokens: int = Field(64, ge=1, le=256, description="guesses of a request in one step, at most")
+    max_draft_tokens: int = Field(128, ge=1, le=256, description="guesses of a request in one step, at most")

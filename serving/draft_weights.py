@@ -22,7 +22,7 @@ from serving.ngrams import refuse_others
 DRAFT_MODEL = "draft.model"
 
 HEAD_DIM = 32
-MAX_TOKENS = 512  # of a request that are read: prompt behind the mark, and answer
+MAX_TOKENS = 512  # of a request that are read: prompt behind a mark, and answer
 ROPE_THETA = 1000.0
 EPS = 1e-5
 _MAX_WIDTH = 4096  # more would be no small model any more
@@ -53,7 +53,9 @@ class DraftWeights:
     bias: Array  # [H] float16
     final_norm: Array  # [size] float32
     head: Array  # [size, size] float16
-    mark: tuple[int, ...]  # tokens of a prompt behind which it is read
+    marks: tuple[
+        tuple[int, ...], ...
+    ]  # tokens of a prompt behind which it is read: see `draft_text.read_parts`
     answer_tokens: tuple[int, ...]  # that may be drafted for any prompt
 
     @property
@@ -85,7 +87,9 @@ class DraftWeights:
                 raise ValueError(f"{num_layers} layers of {size}")
             hidden = tensors["layers.0.down"].shape[1]
             layers = tuple(_layer(tensors, f"layers.{i}.", size, hidden) for i in range(num_layers))
-            mark, answer_tokens = (_ids(tensors[name], len(embedding)) for name in ("mark", "answer_tokens"))
+            num_marks = max(1, sum(name.startswith("mark.") for name in tensors))
+            marks = tuple(_ids(tensors[f"mark.{i}"], len(embedding)) for i in range(num_marks))
+            answer_tokens = _ids(tensors["answer_tokens"], len(embedding))
             norm = _checked(tensors["final_norm"], size).astype(np.float32)
             bias, head = _checked(tensors["bias"], width), _checked(tensors["head"], size, size)
             return cls(
@@ -95,7 +99,7 @@ class DraftWeights:
                 bias=bias,
                 final_norm=norm,
                 head=head,
-                mark=mark,
+                marks=marks,
                 answer_tokens=answer_tokens,
             )
 

@@ -19,7 +19,7 @@ def write_draft_model(
     folder: Path,
     *,
     dtype: torch.dtype = torch.float16,
-    mark: Sequence[int] = (7, 8),
+    marks: Sequence[Sequence[int]] = ((7, 8),),
     answer_tokens: Sequence[int] = tuple(range(20, 60)),
 ) -> tuple[DraftModel, Tensor]:
     """A draft model of noise, written to the folder, and its embedding."""
@@ -30,8 +30,9 @@ def write_draft_model(
         for parameter in model.parameters():
             noise = torch.randn_like(parameter) * (0.3 if parameter.dim() > 1 else 0.1)
             parameter.copy_((noise + (0.0 if parameter.dim() > 1 else 1.0)).half())
+        model.head.weight.mul_(0.125)  # so that no token is sure
         model.bias.weight.copy_(((model.bias.weight / model._scale).half()).float() * model._scale)
-    model.save(folder / DRAFT_MODEL, mark=mark, answer_tokens=answer_tokens)
+    model.save(folder / DRAFT_MODEL, marks=marks, answer_tokens=answer_tokens)
     return model, embedding
 
 

@@ -21,7 +21,6 @@ from torch.nn import functional
 from scripts.training.errors import AdapterError
 from serving.draft_weights import EPS, HEAD_DIM, MAX_TOKENS, ROPE_THETA, VECTOR_EPS
 
-Pair = tuple[list[int], list[int]]  # what is read of a prompt, and the answer
 _HIDDEN_PER_SIZE = 3
 
 
@@ -40,15 +39,14 @@ class Layer(nn.Module):
         nn.init.zeros_(self.output.weight)
         nn.init.zeros_(self.down.weight)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Causal over T."""
+    def forward(self, x: Tensor, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """hidden: [B, 1, T, T], −1e4 where a token (third dimension) does not see another (fourth)."""
         batch, length, size = x.shape
         normed = functional.rms_norm(x, (size,), self.input_norm, EPS)
         heads = self.qkv(normed).view(batch, length, 3, size // HEAD_DIM, HEAD_DIM).permute(2, 0, 3, 1, 4)
         query, key, value = _rotate(heads[0], cos, sin), _rotate(heads[1], cos, sin), heads[2]
         scores = (query * HEAD_DIM**-0.5) @ key.transpose(-1, -2)
-        future = torch.ones(length, length, dtype=torch.bool).triu(1)
-        weights = scores.masked_fill(future, -1e4).float().softmax(-1).to(value.dtype)
+        weights = (scores.float() + hidden).softmax(-1).to(value.dtype)
         x = x + self.output((weights @ value).transpose(1, 2).reshape(batch, length, size))
         gate, up = self.gate_up(functional.rms_norm(x, (size,), self.post_attention_norm, EPS)).chunk(2, -1)
         return x + self.down(functional.silu(gate) * up)
@@ -80,24 +78,24 @@ class DraftModel(nn.Module):
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 
-    def loss(self, ids: Tensor, targets: Tensor) -> tuple[Tensor, float]:
-        """Cross-entropy, and how often the likeliest token is right. ids, targets: [B, T]; −1 is not scored.
+    def loss(self, ids: Tensor, targets: Tensor, seen: Tensor) -> tuple[Tensor, float]:
+        """Cross-entropy, and how often the likeliest token is right. See `batch_tensors` for the arguments.
 
         What competes are the tokens of this batch, not the vocabulary: a drafter chooses among few, too.
         """
         scored = targets >= 0
         tokens, places = torch.unique(torch.cat((ids.flatten(), targets[scored])), return_inverse=True)
         vectors, biases = self._vectors(tokens)
-        x = self._hidden(vectors[places[: ids.numel()].view(ids.shape)])[scored]
+        x = self._hidden(vectors[places[: ids.numel()].view(ids.shape)], seen)[scored]
         logits = x @ vectors.T + biases
         right = places[ids.numel() :]
         hits = (logits.argmax(-1) == right).float().mean().item()
         return functional.cross_entropy(logits.float(), right), hits
 
-    def logits(self, ids: Tensor, candidates: Tensor) -> Tensor:
-        """[B, T, C]: what follows each of `ids` [B, T], among `candidates` [C]."""
+    def logits(self, ids: Tensor, candidates: Tensor, seen: Tensor) -> Tensor:
+        """[B, T, C]: what follows each of `ids` [B, T], among `candidates` [C]; for seen: `batch_tensors`."""
         vectors, biases = self._vectors(candidates)
-        return self._hidden(self._vectors(ids)[0]) @ vectors.T + biases
+        return self._hidden(self._vectors(ids)[0], seen) @ vectors.T + biases
 
     def _vectors(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """[..., size] and [...]: a token's vector, and how likely it is anyway."""
@@ -106,24 +104,25 @@ class DraftModel(nn.Module):
         vectors = functional.rms_norm(projected, projected.shape[-1:], eps=VECTOR_EPS)
         return vectors, self.bias(rows)[..., 0]
 
-    def _hidden(self, vectors: Tensor) -> Tensor:
+    def _hidden(self, vectors: Tensor, seen: Tensor) -> Tensor:
         x = vectors.float()  # sums stay float32 under autocast
+        hidden = (torch.arange(x.shape[1]) >= seen[..., None])[:, None] * -1e4
         for layer in self.layers:
-            x = layer(x, self.cos[: x.shape[1]], self.sin[: x.shape[1]])
+            x = layer(x, hidden, self.cos[: x.shape[1]], self.sin[: x.shape[1]])
         return self.head(functional.rms_norm(x, self.final_norm.shape, self.final_norm, EPS))
 
-    def save(self, path: Path, *, mark: Sequence[int], answer_tokens: Sequence[int]) -> None:
+    def save(self, path: Path, *, marks: Sequence[Sequence[int]], answer_tokens: Sequence[int]) -> None:
         """Write what `serving.draft_weights.DraftWeights.load` reads; a reader never sees half of it.
 
         Args:
             path: of the file.
-            mark: tokens of a prompt behind which it is read.
+            marks: tokens of a prompt behind which it is read.
             answer_tokens: that may be drafted for any prompt.
         """
         tensors = {name.removesuffix(".weight"): t.detach() for name, t in self.state_dict().items()}
         tensors["bias"] = tensors["bias"][0] / self._scale
         halves = {name: t.to(torch.float16).contiguous() for name, t in tensors.items()}
-        whole = {"mark": mark, "answer_tokens": answer_tokens}
+        whole = {f"mark.{i}": mark for i, mark in enumerate(marks)} | {"answer_tokens": answer_tokens}
         numbers = {name: torch.tensor(list(ids), dtype=torch.int32) for name, ids in whole.items()}
         partial = path.with_name(path.name + ".partial")
         save_file(halves | numbers, partial)
@@ -143,18 +142,6 @@ class DraftModel(nn.Module):
             self.load_state_dict({name: found[name.removesuffix(".weight")].float() for name in names})
         except (SafetensorError, KeyError, RuntimeError) as error:
             raise AdapterError(f"{path} is no draft model of this size: {error}") from error
-
-
-def batch_tensors(pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
-    """(ids, targets) [B, T] of pairs, padded at the end; T is a multiple of 16."""
-    length = -(-max(len(read) + len(answer) for read, answer in pairs) // 16) * 16
-    ids = torch.zeros(len(pairs), length, dtype=torch.long)
-    targets = torch.full_like(ids, -1)
-    for row, (read, answer) in enumerate(pairs):
-        start, end = len(read), len(read) + len(answer)
-        ids[row, :end] = torch.tensor(read + answer)
-        targets[row, start - 1 : end - 1] = torch.tensor(answer)
-    return ids, targets
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

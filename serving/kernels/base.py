@@ -173,6 +173,11 @@ class Kernels(Protocol):
         """For logs and results."""
         ...
 
+    @property
+    def row_cost(self) -> float:
+        """What one more row costs, as a share of a pass without rows: so dear is a wrong draft."""
+        ...
+
     def embedding(self, ids: Tensor, table: Tensor, out: Tensor) -> None:
         """out[t] = table[ids[t]].  ids: [T] int32; table: [V, H]; out: [T, H] float32."""
         ...

@@ -54,6 +54,13 @@ class CpuKernels:
             f"c++ {32 * library.vector_width} bits{tiles}, {self._activations}, {library.num_threads} threads"
         )
 
+    @property
+    def row_cost(self) -> float:
+        # Fitted lines in docs/log.md: 0.02 to 0.03, 0.10 and 0.15 to 0.2.
+        if self._activations is Activations.BFLOAT16:
+            return 0.03
+        return 0.1 if self._library.has_tiles and self._activations is Activations.INT16 else 0.15
+
     def embedding(self, ids: Tensor, table: Tensor, out: Tensor) -> None:
         check_tensor("ids", ids, (None,), torch.int32)
         check_tensor("table", table, (None, None), DENSE_DTYPES)

@@ -36,11 +36,19 @@ class DraftKernel(Protocol):
         ...
 
     def run(
-        self, cache: Floats, start: int, ids: Sequence[int], candidates: Ints, allowed: Ints | None = None
+        self,
+        cache: Floats,
+        start: int,
+        ids: Sequence[int],
+        candidates: Ints,
+        allowed: Ints | None = None,
+        *,
+        together: bool = False,
     ) -> tuple[list[int], list[float]]:
         """The BEST candidates to follow `ids`, likeliest first, and their share among all candidates.
 
         `ids` stand at `start` and behind, at most MAX_TOKENS in all; what was there before is forgotten.
+        Each sees what stands before it, and those behind it too if they are read `together`.
         No ids: the place of the call before again. allowed: [ceil(V / 32)] a bit for each token, the lowest
         first; others are no candidates. Of fewer candidates, all are returned.
         """

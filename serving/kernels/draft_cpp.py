@@ -19,7 +19,9 @@ from serving.kernels.draft_base import BEST, DraftKernelBase, Floats, Ints, rota
 from serving.kernels.memory import HUGE_PAGE, map_pages
 
 _LAST = ("final_norm", "head", "project", "bias")  # in the order of their use, behind the layers
+_SIZES = ("vocab", "width", "padded", "size", "hidden", "num_layers", "capacity")
 _LINE = 64  # bytes of a cache line
+_MULTIPLE = 32  # of it are all rows of weights
 _DTYPES = {"float32": 0, "float16": 1, "uint16": 2}  # DType; bfloat16 comes as its bits
 
 
@@ -35,7 +37,7 @@ class _CModel(Structure):
     _fields_ = (
         ("embedding", c_void_p),
         ("dtype", c_int32),
-        *((name, c_int64) for name in ("vocab", "width", "size", "hidden", "num_layers", "capacity")),
+        *((name, c_int64) for name in _SIZES),
         ("layers", POINTER(_CLayer)),
         *((name, c_void_p) for name in ("final_norm", "head", "project", "bias", "cos", "sin")),
         *((name, c_void_p) for name in ("vectors", "biases", "places", "last")),
@@ -50,6 +52,7 @@ class _CStep(Structure):
         ("ids", c_void_p),
         ("count", c_int64),
         ("start", c_int64),
+        ("together", c_int64),
         ("kv", c_void_p),
         ("candidates", c_void_p),
         ("num_candidates", c_int64),
@@ -66,7 +69,9 @@ class CppDraft(DraftKernelBase):
     def __init__(self, weights: DraftWeights, library: Path) -> None:
         super().__init__(weights)
         vocab, width = weights.embedding.shape
-        last = [getattr(weights, name) for name in _LAST]
+        padded = -(-width // _MULTIPLE) * _MULTIPLE
+        project = np.pad(weights.project, ((0, 0), (0, padded - width)))
+        last = [weights.final_norm, weights.head, project, weights.bias]
         self._placed = _place([*(a for layer in weights.layers for a in vars(layer).values()), *last])
         placed = iter([array.ctypes.data for array in self._placed])
         self._layers = (_CLayer * len(weights.layers))(
@@ -81,18 +86,34 @@ class CppDraft(DraftKernelBase):
             "last": np.zeros(weights.size, np.float32),
         }
         pointers |= {name: table.ctypes.data for name, table in self._tables.items()}
-        sizes = (vocab, width, weights.size, weights.hidden, len(weights.layers), MAX_TOKENS)
+        sizes = (vocab, width, padded, weights.size, weights.hidden, len(weights.layers), MAX_TOKENS)
         dtype = _DTYPES[str(weights.embedding.dtype)]
         self._model = _CModel(weights.embedding.ctypes.data, dtype, *sizes, self._layers, **pointers)
         self._best, self._chances = (c_int32 * BEST)(), (c_float * BEST)()
-        self._step = _CStep(best=ctypes.addressof(self._best), chances=ctypes.addressof(self._chances))
-        # PyDLL keeps the GIL: a call is shorter than the wait for the GIL may be.
-        self._run = ctypes.PyDLL(str(library)).hk_draft
+        self._ids = (c_int32 * MAX_TOKENS)()
+        self._cache: Floats | None = None  # of the last call
+        self._candidates: Ints | None = None
+        held: dict[str, ctypes.Array[Any]] = {"ids": self._ids, "best": self._best, "chances": self._chances}
+        self._step = _CStep(**{name: ctypes.addressof(array) for name, array in held.items()})
+        loaded = ctypes.PyDLL(str(library))
+        loaded.hk_prepare_draft.argtypes = (c_void_p, c_int64)
+        for array in self._placed[:-1]:  # but the bias
+            if array.dtype == np.float16:
+                loaded.hk_prepare_draft(array.ctypes.data, array.size)
+        # PyDLL keeps the GIL: most calls are shorter than the wait for the GIL may be.
+        self._run = loaded.hk_draft
         self._run.argtypes = (POINTER(_CModel), POINTER(_CStep))
         self._run.restype = c_int32
 
     def run(
-        self, cache: Floats, start: int, ids: Sequence[int], candidates: Ints, allowed: Ints | None = None
+        self,
+        cache: Floats,
+        start: int,
+        ids: Sequence[int],
+        candidates: Ints,
+        allowed: Ints | None = None,
+        *,
+        together: bool = False,
     ) -> tuple[list[int], list[float]]:
         """See the protocol.
 
@@ -103,10 +124,13 @@ class CppDraft(DraftKernelBase):
         if allowed is not None and len(allowed) * 32 < self._model.vocab:
             raise ValueError(f"{len(allowed)} words of bits for {self._model.vocab} tokens")
         step = self._step
-        held = (c_int32 * len(ids))(*ids)
-        step.ids, step.count, step.start = ctypes.addressof(held), len(ids), start
-        step.kv = cache.ctypes.data
-        step.candidates, step.num_candidates = candidates.ctypes.data, len(candidates)
+        if cache is not self._cache:  # asking for an address costs as much as a small product
+            self._cache, step.kv = cache, cache.ctypes.data
+        if candidates is not self._candidates:
+            self._candidates, step.candidates = candidates, candidates.ctypes.data
+            step.num_candidates = len(candidates)
+        step.count, step.start, step.together = len(ids), start, together
+        self._ids[: min(len(ids), MAX_TOKENS)] = list(ids[:MAX_TOKENS])
         step.allowed = None if allowed is None else allowed.ctypes.data
         step.num_best = BEST
         if not self._run(byref(self._model), byref(step)):

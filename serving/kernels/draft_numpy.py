@@ -28,13 +28,20 @@ class NumpyDraft(DraftKernelBase):
         )
 
     def run(
-        self, cache: Floats, start: int, ids: Sequence[int], candidates: Ints, allowed: Ints | None = None
+        self,
+        cache: Floats,
+        start: int,
+        ids: Sequence[int],
+        candidates: Ints,
+        allowed: Ints | None = None,
+        *,
+        together: bool = False,
     ) -> tuple[list[int], list[float]]:
         """See the protocol."""
         if ids:
             x = np.stack([self._meet(token)[0] for token in ids])
             for layer, kept in zip(self._weights.layers, cache, strict=True):
-                x = self._layer(layer, kept, start, x)
+                x = self._layer(layer, kept, start, x, together)
             self._last = x[-1]
         if allowed is not None:
             bits = np.unpackbits(allowed.view(np.uint8), bitorder="little")
@@ -69,7 +76,7 @@ class NumpyDraft(DraftKernelBase):
             )
         return known
 
-    def _layer(self, layer: DraftLayer, kept: Floats, start: int, x: Floats) -> Floats:
+    def _layer(self, layer: DraftLayer, kept: Floats, start: int, x: Floats, together: bool) -> Floats:
         count, size = x.shape
         wide = {name: self._wide[id(array)] for name, array in vars(layer).items()}
         qkv = (_normed(x, EPS) * layer.input_norm) @ wide["qkv"].T
@@ -78,7 +85,8 @@ class NumpyDraft(DraftKernelBase):
         kept[0, :, start:end], kept[1, :, start:end] = self._rotated(key, start), value
         keys, values = kept[:, :, :end]
         scores = self._rotated(query, start) @ keys.swapaxes(1, 2) * HEAD_DIM**-0.5
-        scores[:, np.arange(end) > np.arange(start, end)[:, None]] = -np.inf
+        if not together:
+            scores[:, np.arange(end) > np.arange(start, end)[:, None]] = -np.inf
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         mixed = (weights / weights.sum(-1, keepdims=True)) @ values
         x = x + mixed.swapaxes(0, 1).reshape(count, size) @ wide["output"].T

@@ -71,6 +71,11 @@ class LlamaForCausalLM:
         self._plan: DecoderPlan | None = kernels.plan_decoder(weights.embedding, weights.decoder, self.rotary)
 
     @property
+    def row_cost(self) -> float:
+        """What one more row costs, as a share of a pass without rows."""
+        return self._kernels.row_cost
+
+    @property
     def kernels_name(self) -> str:
         """Which kernels compute, for logs and results."""
         return self._kernels.name

@@ -22,10 +22,6 @@ from serving.paged.draft import Drafter, NoDrafter
 from serving.paged.speculation import SpeculativeDrafter
 from serving.text import Tokenizer
 
-# One more row in a pass, as a share of a pass without rows. Measured 0.02 to 0.04 with bfloat16 on AMX,
-# 0.15 to 0.2 on CPUs without (docs/log.md): a value between.
-ROW_COST = 0.03
-
 
 def activations(settings: Settings) -> Activations:
     """What DTYPE means for this engine, which sums up in float32 always.
@@ -41,13 +37,14 @@ def activations(settings: Settings) -> Activations:
     return Activations.FLOAT32 if settings.dtype == "float32" else Activations.BFLOAT16
 
 
-def make_drafter(settings: Settings, tokenizer: Tokenizer, embedding: Tensor) -> Drafter:
+def make_drafter(settings: Settings, tokenizer: Tokenizer, embedding: Tensor, row_cost: float) -> Drafter:
     """What the settings ask for, with the table and the draft model that came with the weights if they did.
 
     Args:
         settings: whose they are.
         tokenizer: of the model.
         embedding: [V, H] of the model, which a draft model shares.
+        row_cost: of one more row in a pass, as a share of a pass without rows.
 
     Raises:
         EngineNotAvailableError: the kind of speculation is another engine's.
@@ -64,7 +61,7 @@ def make_drafter(settings: Settings, tokenizer: Tokenizer, embedding: Tensor) ->
     return SpeculativeDrafter(
         NgramTable.load(folder / DRAFT_TABLE) if has_table else None,
         DraftModel.load(folder / DRAFT_MODEL, as_numpy(embedding), plain) if has_model else None,
-        row_cost=ROW_COST,
+        row_cost=row_cost,
         plain=plain,
     )
 

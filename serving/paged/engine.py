@@ -162,7 +162,7 @@ def create(settings: Settings) -> Engine:
     )
     scheduler = Scheduler(
         block_manager=blocks,
-        drafter=choices.make_drafter(settings, tokenizer, model.weights.embedding),
+        drafter=choices.make_drafter(settings, tokenizer, model.weights.embedding, model.row_cost),
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_model_len=max_model_len,

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from serving.draft_model import DraftText
+from serving.draft_text import DraftText
 from serving.ngrams import START, Context, NgramTable, RecentNgrams
 from serving.paged.request import Grammar
 from serving.paged.trust import MODEL_STEPS, TABLE_STEPS

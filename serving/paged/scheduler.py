@@ -24,6 +24,8 @@ from serving.paged.draft import Drafter
 from serving.paged.request import Request, RequestStatus
 from serving.types import FinishReason
 
+_NEWEST = 0.05  # what the last drafts count in a mean
+
 
 @dataclass(slots=True)
 class ScheduledRequest:
@@ -78,7 +80,8 @@ class Scheduler:
         max_num_batched_tokens: tokens in a step, drafts included.
         max_model_len: prompt and output tokens of a request.
         max_draft_tokens: drafts of a request in a step, while `max_num_batched_tokens` has room for
-            them. Up to half of it is kept free of prompts where requests are decoding.
+            them. Where requests are decoding, prompts leave them the drafts that they had lately, up to
+            half of it.
         eos_token_ids: tokens that end a request.
     """
 
@@ -102,6 +105,7 @@ class Scheduler:
         self._eos_token_ids = eos_token_ids
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
+        self._mean_drafts = float(max_draft_tokens)  # of a request that may have some, lately
 
     @property
     def num_running(self) -> int:
@@ -143,7 +147,7 @@ class Scheduler:
         """Tokens that prompts must leave to the drafts of requests that are decoding."""
         ready = sum(r.num_tokens - r.num_computed_tokens == 1 for r in self._running)
         spare = max(0, self._max_num_batched_tokens - len(self._running))
-        return min(ready * self._max_draft_tokens, spare // 2)
+        return min(ready * max(1, round(self._mean_drafts)), spare // 2)
 
     def _schedule_running(self, output: SchedulerOutput, budget: int) -> None:
         index = 0
@@ -213,6 +217,9 @@ class Scheduler:
             if limit <= 0:
                 continue
             item.draft_token_ids = self._drafter.propose(request, limit)[:limit]
+            count = len(item.draft_token_ids)
+            wanted = self._max_draft_tokens if count == limit else count  # it may have been cut short
+            self._mean_drafts += _NEWEST * (wanted - self._mean_drafts)
             output.num_scheduled_tokens += len(item.draft_token_ids)
             allocated = self._blocks.allocate(request, item.end + len(item.draft_token_ids))
             assert allocated is not None, "drafts without room"

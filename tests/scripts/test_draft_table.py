@@ -35,7 +35,7 @@ def test_what_make_data_extracts_is_what_the_drafter_proposes(folder: Path) -> N
     (folder / "answers.jsonl").write_text("".join(f"{line}\n" for line in lines))
     write_draft_table(folder / "answers.jsonl", folder)
     assert len(NgramTable.load(folder / DRAFT_TABLE)) > 0
-    drafter = make_drafter(Settings(weights_dir=folder), TOKENIZER, torch.empty(0, 0))
+    drafter = make_drafter(Settings(weights_dir=folder), TOKENIZER, torch.empty(0, 0), 0.03)
     drafter.begin_step(1)
     drafts = drafter.propose(Request(GenerationRequest("r", (5, 6)), seed=0), 40)
     assert TOKENIZER.decode(drafts).startswith('{"time_range": 3600}')

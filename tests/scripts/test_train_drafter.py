@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 import torch
 
 from honeycomb.profile import PromptTemplate
-from honeycomb.prompt import QUESTION_MARKS, build_prompt
-from scripts.training.draft_model import DraftModel, batch_tensors
-from scripts.training.draft_trainer import evaluate, frequent_tokens, read_pairs, train
+from honeycomb.prompt import DRAFT_MARKS, build_prompt
+from scripts.training.draft_examples import Pair, Renamer, batch_tensors, frequent_tokens, read_pairs
+from scripts.training.draft_model import DraftModel
+from scripts.training.draft_trainer import evaluate, train
 from scripts.training.errors import AdapterError
 from serving.config import Settings
 from serving.draft_weights import DRAFT_MODEL
@@ -37,18 +39,77 @@ def write_data(folder: Path) -> Path:
 
 @pytest.mark.parametrize("template", ["columns-first", "question-first"])
 def test_what_is_read_is_the_prompts_end_behind_the_mark(tmp_path: Path, template: PromptTemplate) -> None:
-    read, answer = read_pairs(write_data(tmp_path), TOKENIZER, template)[0]
-    prompt = build_prompt("errors, last hour", ("a", "b"), template)
-    expected = prompt[prompt.rindex(QUESTION_MARKS[template]) + len(QUESTION_MARKS[template]) :]
+    parts, answer = read_pairs(write_data(tmp_path), TOKENIZER, template)[0]
+    prompt, marks = build_prompt("errors, last hour", ("a", "b"), template), DRAFT_MARKS[template]
+    places = [prompt.rindex(mark) + len(mark) for mark in marks]
+    expected = [prompt[start:end] for start, end in zip(places, [*places[1:], None], strict=True)]
     assert TOKENIZER.decode(answer) == '{"time_range": 3600}'
-    assert TOKENIZER.decode(read).replace(" ", "") == expected.replace(" ", "")
+    assert [TOKENIZER.decode(part).replace(" ", "") for part in parts] == [
+        text.replace(" ", "") for text in expected
+    ]
 
 
 def test_the_target_of_a_token_is_the_next_one_of_the_answer() -> None:
-    ids, targets = batch_tensors([([1, 2], [3, 4, 5]), ([6], [7])])
-    assert ids[0, :5].tolist() == [1, 2, 3, 4, 5]
-    assert targets[0, :6].tolist() == [-1, 3, 4, 5, -1, -1]
+    ids, targets, seen = batch_tensors([([[8, 1], [2]], [3, 4, 5]), ([[6]], [7])])
+    assert ids[0, :6].tolist() == [8, 1, 2, 3, 4, 5]
+    assert targets[0, :7].tolist() == [-1, -1, 3, 4, 5, -1, -1]
     assert targets[1, :3].tolist() == [7, -1, -1]
+    assert seen[0, :6].tolist() == [2, 2, 3, 4, 5, 6]
+
+
+def encode(text: str) -> list[int]:
+    return TOKENIZER.encode(text, add_bos=False)
+
+
+COLUMNS, QUESTION, ANSWER = map(encode, ("['error','the','x']", "error?", '{"column": "error"}'))
+PAIR = ([COLUMNS, QUESTION], ANSWER)
+
+
+OTHER = ([encode("['value']"), encode("value?")], encode('{"column": "value"}'))
+
+
+def rename(pair: Pair) -> list[Pair]:
+    """What becomes of one among others, in 300 goes."""
+    renamer = Renamer([pair, OTHER], TOKENIZER, random.Random(0))
+    return [renamer(pair) for _ in range(300)]
+
+
+def test_a_word_of_the_columns_gets_one_other_name_in_question_and_answer() -> None:
+    (name,) = encode("error")
+    others = set()
+    for parts, answer in rename(PAIR):
+        other = answer[ANSWER.index(name)]
+        assert answer == [other if token == name else token for token in ANSWER]
+        assert parts[-1][QUESTION.index(name)] == other
+        assert len(parts) == 1 or parts[0][COLUMNS.index(name)] == other
+        assert len({*parts[-1]}) == len({*QUESTION})  # no two words became one
+        others.add(other)
+    assert name in others and len(others) > 3
+    assert all(TOKENIZER.decode([other]).islower() for other in others)
+
+
+def test_some_prompts_are_without_columns_as_where_they_are_too_long() -> None:
+    assert 5 < sum(len(parts) == 1 for parts, _ in rename(PAIR)) < 80
+
+
+def test_a_word_with_a_meaning_of_its_own_keeps_its_name() -> None:
+    by = encode("by")[0]
+    pair = ([[*COLUMNS, by], [*QUESTION, by]], ANSWER)  # in a column too, and not meant by the question
+    assert all(parts[-1][-1] == by for parts, _ in rename(pair))
+
+
+def test_a_word_that_the_answer_has_with_a_space_before_it_keeps_its_name() -> None:
+    plain, spaced = encode("the")[0], encode(" the")[0]
+    assert TOKENIZER.without_space(spaced) == plain
+    place = COLUMNS.index(plain)
+    renamed = [parts[0][place] for parts, _ in rename(PAIR) if len(parts) > 1]
+    kept = [parts[0][place] for parts, _ in rename((PAIR[0], [*ANSWER, spaced])) if len(parts) > 1]
+    assert len({*renamed}) > 1 and {*kept} == {plain}
+
+
+def test_a_prompt_whose_columns_are_no_part_of_their_own_stays_as_it_is() -> None:
+    whole = ([COLUMNS + QUESTION], ANSWER)
+    assert all(pair == whole for pair in rename(whole))
 
 
 def test_data_that_is_too_long_for_a_draft_model_is_named(tmp_path: Path) -> None:
@@ -61,10 +122,11 @@ def test_data_that_is_too_long_for_a_draft_model_is_named(tmp_path: Path) -> Non
 def test_it_goes_on_from_a_file_of_its_size_and_no_other(tmp_path: Path) -> None:
     embedding = torch.randn(50, 32)
     first, second = (DraftModel(embedding, size=32, num_layers=2) for _ in range(2))
-    first.save(tmp_path / DRAFT_MODEL, mark=[1], answer_tokens=[2])
+    first.save(tmp_path / DRAFT_MODEL, marks=[[1]], answer_tokens=[2])
     second.restore(tmp_path / DRAFT_MODEL)
     ids = torch.tensor([[3, 4, 5]])
-    torch.testing.assert_close(first.logits(ids, ids[0]), second.logits(ids, ids[0]), rtol=1e-2, atol=1e-2)
+    logits = [model.logits(ids, ids[0], torch.tensor([[1, 2, 3]])) for model in (first, second)]
+    torch.testing.assert_close(*logits, rtol=1e-2, atol=1e-2)
     for other in (DraftModel(embedding, size=64, num_layers=2), DraftModel(embedding, size=32, num_layers=3)):
         with pytest.raises(AdapterError, match=r"draft\.model"):
             other.restore(tmp_path / DRAFT_MODEL)
@@ -87,7 +149,8 @@ def test_a_trained_one_makes_the_drafter_follow_the_question(tmp_path: Path) -> 
         most_steps=300,
         rate=1e-2,
         batch=20,
-        seed=0,
+        order=random.Random(0),
+        change=lambda pair: pair,
         report=lambda step, *_: reports.append(step),
     )
     loss, right = evaluate(model, pairs, 20)
@@ -95,9 +158,9 @@ def test_a_trained_one_makes_the_drafter_follow_the_question(tmp_path: Path) -> 
     assert loss < before / 5
     assert right > 0.95
 
-    mark = TOKENIZER.encode(QUESTION_MARKS["columns-first"], add_bos=False)
-    model.save(tmp_path / DRAFT_MODEL, mark=mark, answer_tokens=frequent_tokens(pairs))
-    drafter = make_drafter(Settings(weights_dir=tmp_path), TOKENIZER, embedding)
+    marks = [TOKENIZER.encode(mark, add_bos=False) for mark in DRAFT_MARKS["columns-first"]]
+    model.save(tmp_path / DRAFT_MODEL, marks=marks, answer_tokens=frequent_tokens(pairs))
+    drafter = make_drafter(Settings(weights_dir=tmp_path), TOKENIZER, embedding, 0.03)
     for unit, seconds in UNITS.items():
         drafter.begin_step(1)
         prompt = TOKENIZER.encode(build_prompt(f"errors, last {unit}", ("a", "b"), "columns-first"))

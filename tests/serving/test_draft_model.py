@@ -1,4 +1,4 @@
-"""What a draft model reads of a request: behind the mark, each token once, and again what was wrong."""
+"""What a draft model reads of a request: behind a mark, each token once, and again what was wrong."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.draft_model import DraftModel
+from serving.draft_text import read_parts
 from serving.draft_weights import DRAFT_MODEL, MAX_TOKENS
 from tests.draft_models import write_draft_model
 
-MARK = (7, 8)
+MARK, LATER = (7, 8), (9,)
 
 
 class RecordingKernel:
@@ -25,29 +26,31 @@ class RecordingKernel:
     def __init__(self) -> None:
         self.candidates: list[int] = []
         self.num_read = 0
+        self.calls: list[tuple[int, int, bool]] = []
 
     def new_cache(self):
-        return np.full(MAX_TOKENS, -1.0, np.float32)
+        return np.full((MAX_TOKENS, 1), -1.0, np.float32)
 
-    def run(self, cache, start: int, ids: Sequence[int], candidates, allowed=None):
+    def run(self, cache, start: int, ids: Sequence[int], candidates, allowed=None, *, together=False):
         if allowed is not None:
             assert not ids
             return [token for token in self.candidates if allowed[token // 32] >> token % 32 & 1], [1.0]
         assert ids
-        cache[start : start + len(ids)] = ids
+        cache[start : start + len(ids), 0] = ids
+        self.calls.append((start, len(ids), together))
         self.num_read += len(ids)
         self.candidates = candidates.tolist()
         return self.candidates[:2], [0.5, 0.25]
 
 
-def make_model() -> tuple[DraftModel, RecordingKernel]:
+def make_model(marks=(MARK,), **settings) -> tuple[DraftModel, RecordingKernel]:
     kernel = RecordingKernel()
     plain = lambda token: token - 100 if 100 <= token < 200 else token  # noqa: E731
-    return DraftModel(kernel, mark=MARK, answer_tokens=(1, 2), plain=plain), kernel
+    return DraftModel(kernel, marks=marks, answer_tokens=(1, 2), plain=plain, **settings), kernel
 
 
 def read_by(text) -> list[int]:
-    return [int(token) for token in text._cache if token >= 0]
+    return [int(token) for token in text._cache[:, 0] if token >= 0]
 
 
 def test_it_reads_behind_the_last_mark_without_leading_spaces_and_then_the_answer_as_it_is():
@@ -74,6 +77,53 @@ def test_guesses_can_be_asked_for_again_among_some_tokens():
     num_read = kernel.num_read
     assert text.guesses_among(np.array([1 << 4, 0], np.int32)) == [(4, 255)]
     assert kernel.num_read == num_read
+
+
+def test_a_prompt_is_read_from_the_first_mark_and_cut_at_the_later_one():
+    assert read_parts([1, *MARK, 2, 3, *LATER, 4], (MARK, LATER)) == [[2, 3, 9], [4]]
+    assert read_parts([1, *MARK, 2, 3, *LATER], (MARK, LATER)) == [[2, 3, 9], []]
+    assert read_parts([*LATER, 5, *MARK, 2], (MARK, LATER)) == [[2]]
+    assert read_parts([1, 2, *LATER, 4], (MARK, LATER)) == [[4]]
+
+
+def test_of_a_long_prompt_the_end_is_read():
+    columns = [3] * (MAX_TOKENS - 100)
+    assert read_parts([*MARK, *columns, *LATER, 4], (MARK, LATER)) == [[4]]
+    assert read_parts([*MARK, *columns[:200], *LATER, 4], (MARK, LATER)) == [[*columns[:200], 9], [4]]
+    assert read_parts([*MARK, *LATER, *[3] * MAX_TOKENS], (MARK, LATER)) is None
+    assert read_parts([*MARK, *columns], (MARK,)) == [columns]
+
+
+def test_parts_of_a_prompt_are_read_together_and_the_answer_is_not():
+    model, kernel = make_model((MARK, LATER))
+    text = model.begin([*MARK, 3, 4, *LATER, 5, 6])
+    assert text is not None
+    text.guesses([10, 11])
+    assert kernel.calls == [(0, 3, True), (3, 2, True), (5, 2, False)]
+
+
+def test_a_first_part_that_was_read_for_another_request_is_not_read_again():
+    model, kernel = make_model((MARK, LATER))
+    for question in ([5], [6, 5]):
+        text = model.begin([*MARK, 3, 4, *LATER, *question])
+        assert text is not None
+        text.guesses([10])
+        assert read_by(text) == [3, 4, 9, *question, 10]
+    assert kernel.num_read == 3 + 2 + 3
+
+
+@given(st.lists(st.integers(10, 16), max_size=60))
+def test_of_first_parts_those_used_last_are_kept_and_all_are_read_right(firsts: list[int]):
+    model, kernel = make_model((MARK, LATER), max_kept=100)
+    used: list[int] = []  # last ones behind
+    for first in firsts:
+        is_kept, known = first in used, kernel.num_read
+        text = model.begin([*MARK, *[first] * first, *LATER, 5])
+        assert text is not None
+        assert read_by(text) == [*[first] * first, 9]
+        assert (kernel.num_read == known) == is_kept
+        used = [other for other in used if other != first] + [first]
+        used = [other for i, other in enumerate(used) if sum(length + 1 for length in used[i:]) <= 100]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +167,7 @@ def test_whatever_was_asked_before_the_cache_holds_the_present_text(answers: lis
 
 
 def test_a_loaded_one_guesses(tmp_path: Path):
-    _, embedding = write_draft_model(tmp_path, mark=MARK)
+    _, embedding = write_draft_model(tmp_path, marks=(MARK,))
     text = DraftModel.load(tmp_path / DRAFT_MODEL, embedding.numpy(), lambda token: token).begin(
         [*MARK, 30, 31]
     )
@@ -128,17 +178,17 @@ def test_a_loaded_one_guesses(tmp_path: Path):
 
 
 def test_texts_guess_what_they_guess_alone_whoever_is_asked_between(tmp_path: Path):
-    _, embedding = write_draft_model(tmp_path, mark=MARK)
+    _, embedding = write_draft_model(tmp_path, marks=(MARK, LATER))
     load = lambda: DraftModel.load(tmp_path / DRAFT_MODEL, embedding.numpy(), lambda token: token)  # noqa: E731
     shared, questions = list(range(20, 60)), ([70], [71, 72], [73])
     expected = []
     for question in questions:
-        text = load().begin([*MARK, *shared, *question])
+        text = load().begin([*MARK, *shared, *LATER, *question])
         assert text is not None
         expected.append([text.guesses([]), text.guesses([40]), text.guesses([40, 41])])
     model, texts = load(), []
     for question in questions:
-        text = model.begin([*MARK, *shared, *question])
+        text = model.begin([*MARK, *shared, *LATER, *question])
         assert text is not None
         texts.append((text, [text.guesses([])]))
     for answer in ([40], [40, 41]):
@@ -149,7 +199,7 @@ def test_texts_guess_what_they_guess_alone_whoever_is_asked_between(tmp_path: Pa
 
 def test_a_token_that_only_the_tokenizer_has_is_no_candidate():
     kernel = RecordingKernel()
-    model = DraftModel(kernel, mark=MARK, answer_tokens=(1, 2), plain=lambda token: token + 498)
+    model = DraftModel(kernel, marks=(MARK,), answer_tokens=(1, 2), plain=lambda token: token + 498)
     text = model.begin([*MARK, 1, 2])
     assert text is not None
     text.guesses([])

@@ -14,9 +14,9 @@ from tests.draft_models import SIZE, VOCAB, WIDTH, load_weights, write_draft_mod
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    _, embedding = write_draft_model(tmp_path, mark=(7, 8), answer_tokens=(1, 2, 3))
+    _, embedding = write_draft_model(tmp_path, marks=((7, 8), (9,)), answer_tokens=(1, 2, 3))
     weights = load_weights(tmp_path, embedding)
-    assert (weights.mark, weights.answer_tokens) == ((7, 8), (1, 2, 3))
+    assert (weights.marks, weights.answer_tokens) == (((7, 8), (9,)), (1, 2, 3))
     assert (weights.size, len(weights.layers)) == (SIZE, 2)
     assert weights.embedding.shape == (VOCAB, WIDTH)
 
@@ -42,10 +42,11 @@ CHANGES = {
     "of no width": lambda tensors: tensors.update(final_norm=tensors["final_norm"][:0]),
     "no number": lambda tensors: tensors["head"].fill_(float("nan")),
     "a token too high": lambda tensors: tensors.update(answer_tokens=ids(VOCAB)),
-    "a token below 0": lambda tensors: tensors.update({"mark": ids(-1)}),
-    "tokens that are no integers": lambda tensors: tensors.update({"mark": torch.tensor([7.0])}),
-    "an empty mark": lambda tensors: tensors.update({"mark": ids()}),
-    "no mark": lambda tensors: tensors.pop("mark"),
+    "a token below 0": lambda tensors: tensors.update({"mark.0": ids(-1)}),
+    "tokens that are no integers": lambda tensors: tensors.update({"mark.0": torch.tensor([7.0])}),
+    "an empty mark": lambda tensors: tensors.update({"mark.0": ids()}),
+    "no mark": lambda tensors: tensors.pop("mark.0"),
+    "a mark with a gap before it": lambda tensors: tensors.update({"mark.2": ids(7)}),
     **{
         f"{name} of another type": lambda tensors, name=name: tensors.update({name: tensors[name].float()})
         for name in ("project", "bias", "head", "final_norm", "layers.0.qkv", "layers.1.down")

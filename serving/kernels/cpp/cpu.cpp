@@ -118,6 +118,9 @@ int32_t hk_decode(void* pool, const Decoder* decoder, const Pass* pass) {
   return 1;
 }
 
+// To be called once for the weights of a model, which lie one behind the other.
+void hk_prepare_draft(Half* weights, int64_t count) { prepare_weights(weights, count); }
+
 // On the caller's thread alone: waking another takes longer than a draft.
 int32_t hk_draft(DraftModel* model, DraftStep* step) {
   if (step->count < 0 || step->start < 0 || step->start + step->count > model->capacity) return 0;

@@ -4,10 +4,7 @@
 // large model's embedding, made when the token is first met; the same vectors are what the result is compared with.
 #pragma once
 
-#include <algorithm>
-#include <vector>
-
-#include "dense.h"
+#include "draft_product.h"
 
 namespace hk {
 
@@ -27,11 +24,11 @@ struct DraftLayer {
 struct DraftModel {
   const void* embedding;  // [vocab, width]
   int32_t dtype;
-  int64_t vocab, width, size, hidden, num_layers, capacity;
+  int64_t vocab, width, padded, size, hidden, num_layers, capacity;
   const DraftLayer* layers;
   const float* final_norm;
   const Half* head;     // [size, size]
-  const Half* project;  // [size, width]
+  const Half* project;  // [size, padded], 0 behind width
   const Half* bias;     // [width]
   const float* cos;     // [capacity, kDraftHead / 2]
   const float* sin;
@@ -47,6 +44,7 @@ struct DraftModel {
 struct DraftStep {
   const int32_t* ids;
   int64_t count, start;
+  int64_t together;  // 1: these tokens see each other; 0: each sees those before it
   float* kv;  // [num_layers, 2, size / kDraftHead, capacity, kDraftHead]
   const int32_t* candidates;
   int64_t num_candidates;
@@ -55,33 +53,6 @@ struct DraftStep {
   float* chances;
   int64_t num_best;  // on return: as many as there were
 };
-
-// Rows of x against the same weights, as many at a time as there are registers for.
-template <int MM>
-inline void product_tiles(const Half* const* w, const float* x, int64_t rows, int64_t in, float* y, int64_t out) {
-  int64_t m = 0;
-  for (; m + MM <= rows; m += MM) dot_tile<MM>(w, x + m * in, in, y + m * out, out);
-  if constexpr (MM > 1)
-    if (m < rows) product_tiles<MM - 1>(w, x + m * in, rows - m, in, y + m * out, out);
-}
-
-// Between two passes of the large model all caches have lost this one, and the processor's own prefetching stops at
-// each page. All weights lie in the order of their use: asking for what comes so far behind finds the next ones too.
-constexpr int64_t kAhead = 16 << 10;
-
-inline void ask_for(const void* data, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(data) + at, 0, 2);
-}
-
-inline void draft_product(const Half* weight, int64_t out, int64_t in, const float* x, int64_t rows, float* y) {
-  constexpr int kMost = W == 16 ? 4 : 3;  // dot_tile unrolls so many
-  for (int64_t n = 0; n < out; n += kTogether) {
-    const Half* w[kTogether];
-    for (int64_t i = 0; i < kTogether; i++) w[i] = weight + (n + i) * in;
-    ask_for(reinterpret_cast<const char*>(w[0]) + kAhead, kTogether * in * sizeof(Half));
-    product_tiles<kMost>(w, x, rows, in, y + n, out);
-  }
-}
 
 inline void add_to(float* sum, const float* x, int64_t count) {
   for (int64_t i = 0; i < count; i += W) storef(sum + i, loadf(sum + i) + loadf(x + i));
@@ -101,9 +72,9 @@ inline void meet(DraftModel& m, const int32_t* tokens, int64_t count) {
   if (!rows) return;
   float *vectors = m.vectors + m.known * m.size, *biases = m.biases + m.known;
   m.known += rows;
-  std::vector<float> x(rows * m.width), ones(m.size, 1.0f);
+  std::vector<float> x(rows * m.padded), ones(m.size, 1.0f);
   for (int64_t t = 0; t < rows; t++) {
-    float* row = &x[t * m.width];
+    float* row = &x[t * m.padded];
     vf bias = {};
     with_type(m.embedding, m.dtype, [&](auto table) {
       const auto* entry = table + strangers[t] * m.width;
@@ -116,7 +87,7 @@ inline void meet(DraftModel& m, const int32_t* tokens, int64_t count) {
     });
     biases[t] = sum(bias);
   }
-  draft_product(m.project, m.size, m.width, x.data(), rows, vectors);
+  draft_product(m.project, m.size, m.padded, x.data(), rows, vectors);
   for (int64_t t = 0; t < rows; t++)
     norm_row(vectors + t * m.size, ones.data(), kVectorEps, m.size, vectors + t * m.size);
 }
@@ -124,9 +95,9 @@ inline void meet(DraftModel& m, const int32_t* tokens, int64_t count) {
 // One head's query against its keys and values. Scores have room for a vector too many.
 inline void attend(const float* query, const float* keys, const float* values, int64_t count, float* scores,
                    float* out) {
-  constexpr int64_t kVectors = kDraftHead / W;
+  constexpr int64_t kVectors = kDraftHead / W, kApart = 4;  // sums that need not wait for each other
   const float scale = 1.0f / std::sqrt(float(kDraftHead));
-  vf q[kVectors], most = splat(-3e38f), total = {}, sums[kVectors] = {};
+  vf q[kVectors], most = splat(-3e38f), total = {}, sums[kApart][kVectors] = {};
   for (int64_t i = 0; i < kVectors; i++) q[i] = loadf(query + i * W) * scale;
   for (int64_t k = 0; k < count; k += 4) {
     vf products[4] = {};
@@ -145,10 +116,17 @@ inline void attend(const float* query, const float* keys, const float* values, i
     total += weights;
     storef(scores + k, weights);
   }
-  for (int64_t k = 0; k < count; k++)
+  int64_t k = 0;
+  const auto add = [&](int64_t j) {
     for (int64_t i = 0; i < kVectors; i++)
-      sums[i] = fma(splat(scores[k]), loadf(values + k * kDraftHead + i * W), sums[i]);
-  for (int64_t i = 0; i < kVectors; i++) storef(out + i * W, sums[i] / sum(total));
+      sums[j][i] = fma(splat(scores[k + j]), loadf(values + (k + j) * kDraftHead + i * W), sums[j][i]);
+  };
+  for (; k + kApart <= count; k += kApart)
+    for (int64_t j = 0; j < kApart; j++) add(j);
+  for (int64_t j = 0; k + j < count; j++) add(j);
+  const vf share = splat(1.0f / sum(total));
+  for (int64_t i = 0; i < kVectors; i++)
+    storef(out + i * W, ((sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i])) * share);
 }
 
 inline void draft_layer(const DraftModel& m, const DraftLayer& layer, const DraftStep& s, float* keys, float* x,
@@ -157,21 +135,24 @@ inline void draft_layer(const DraftModel& m, const DraftLayer& layer, const Draf
   scratch.resize(n * (2 * size + std::max(3 * size, 3 * hidden)) + m.capacity + W);
   float *normed = scratch.data(), *mixed = normed + n * size, *wide = mixed + n * size;
   float *active = wide + 2 * n * hidden, *scores = scratch.data() + scratch.size() - m.capacity - W;
-  float* values = keys + m.capacity * size;
   for (int64_t t = 0; t < n; t++) norm_row(x + t * size, layer.input_norm, kDraftEps, size, normed + t * size);
   draft_product(layer.qkv, 3 * size, size, normed, n, wide);
   for (int64_t t = 0; t < n; t++) {
     const int64_t place = s.start + t, angle = place * kDraftHead / 2;
     for (int64_t at = 0; at < size; at += kDraftHead) {
-      float* query = wide + t * 3 * size + at;
-      float *head_keys = keys + at * m.capacity, *head_values = values + at * m.capacity;
+      float *query = wide + t * 3 * size + at, *head = keys + at * m.capacity + place * kDraftHead;
       const float *cos = m.cos + angle, *sin = m.sin + angle;
-      rotate(query + size, cos, sin, kDraftHead / 2, head_keys + place * kDraftHead);
-      std::memcpy(head_values + place * kDraftHead, query + 2 * size, kDraftHead * sizeof(float));
+      rotate(query + size, cos, sin, kDraftHead / 2, head);
+      std::memcpy(head + m.capacity * size, query + 2 * size, kDraftHead * sizeof(float));
       rotate(query, cos, sin, kDraftHead / 2, query);
-      attend(query, head_keys, head_values, place + 1, scores, mixed + t * size + at);
     }
   }
+  for (int64_t at = 0; at < size; at += kDraftHead)
+    for (int64_t t = 0; t < n; t++) {
+      const float *head_keys = keys + at * m.capacity, *head_values = head_keys + m.capacity * size;
+      const int64_t seen = s.start + (s.together ? n : t + 1);
+      attend(wide + t * 3 * size + at, head_keys, head_values, seen, scores, mixed + t * size + at);
+    }
   draft_product(layer.output, size, size, mixed, n, normed);
   add_to(x, normed, n * size);
   for (int64_t t = 0; t < n; t++)
@@ -198,6 +179,7 @@ inline void choose(const DraftModel& m, DraftStep& s) {
   }
   const int64_t count = among.size();
   s.num_best = std::min(s.num_best, count);
+  if (!count) return;
   std::vector<float> normed(m.size), aim(m.size), scores(count + kTogether);
   norm_row(m.last, m.final_norm, kDraftEps, m.size, normed.data());
   draft_product(m.head, m.size, m.size, normed.data(), 1, aim.data());

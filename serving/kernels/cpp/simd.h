@@ -144,7 +144,7 @@ inline v4 fold(vf v) {
 }
 
 // Sums the lanes of four vectors; each is summed in the same order: folded to 4 lanes, to 2, to 1.
-inline v4 sum4(vf a, vf b, vf c, vf d) {
+[[gnu::always_inline]] inline v4 sum4(vf a, vf b, vf c, vf d) {
   const v4 fa = fold(a), fb = fold(b), fc = fold(c), fd = fold(d);
   const v4 ab = __builtin_shufflevector(fa, fb, 0, 4, 1, 5) + __builtin_shufflevector(fa, fb, 2, 6, 3, 7);
   const v4 cd = __builtin_shufflevector(fc, fd, 0, 4, 1, 5) + __builtin_shufflevector(fc, fd, 2, 6, 3, 7);
