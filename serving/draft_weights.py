@@ -53,9 +53,7 @@ class DraftWeights:
     bias: Array  # [H] float16
     final_norm: Array  # [size] float32
     head: Array  # [size, size] float16
-    marks: tuple[
-        tuple[int, ...], ...
-    ]  # tokens of a prompt behind which it is read: see `draft_text.read_parts`
+    marks: tuple[tuple[int, ...], ...]  # behind which a prompt is read: see `draft_text.read_parts`
     answer_tokens: tuple[int, ...]  # that may be drafted for any prompt
 
     @property

@@ -147,7 +147,8 @@ class Scheduler:
         """Tokens that prompts must leave to the drafts of requests that are decoding."""
         ready = sum(r.num_tokens - r.num_computed_tokens == 1 for r in self._running)
         spare = max(0, self._max_num_batched_tokens - len(self._running))
-        return min(ready * max(1, round(self._mean_drafts)), spare // 2)
+        each = min(max(1, round(self._mean_drafts)), self._max_draft_tokens)  # never 0 for good
+        return min(ready * each, spare // 2)
 
     def _schedule_running(self, output: SchedulerOutput, budget: int) -> None:
         index = 0
@@ -218,7 +219,7 @@ class Scheduler:
                 continue
             item.draft_token_ids = self._drafter.propose(request, limit)[:limit]
             count = len(item.draft_token_ids)
-            wanted = self._max_draft_tokens if count == limit else count  # it may have been cut short
+            wanted = self._max_draft_tokens if count == share else count  # cut short, perhaps
             self._mean_drafts += _NEWEST * (wanted - self._mean_drafts)
             output.num_scheduled_tokens += len(item.draft_token_ids)
             allocated = self._blocks.allocate(request, item.end + len(item.draft_token_ids))

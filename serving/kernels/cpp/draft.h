@@ -4,6 +4,8 @@
 // large model's embedding, made when the token is first met; the same vectors are what the result is compared with.
 #pragma once
 
+#include <vector>
+
 #include "draft_product.h"
 
 namespace hk {
@@ -14,11 +16,11 @@ constexpr float kVectorEps = 1e-12f;  // small beside any embedding's: it only k
 
 struct DraftLayer {
   const float* input_norm;
-  const Half* qkv;  // [3 size, size]
-  const Half* output;
+  const DraftWeight* qkv;  // [3 size, size]
+  const DraftWeight* output;
   const float* post_attention_norm;
-  const Half* gate_up;  // [2 hidden, size]
-  const Half* down;     // [size, hidden]
+  const DraftWeight* gate_up;  // [2 hidden, size]
+  const DraftWeight* down;     // [size, hidden]
 };
 
 struct DraftModel {
@@ -27,8 +29,8 @@ struct DraftModel {
   int64_t vocab, width, padded, size, hidden, num_layers, capacity;
   const DraftLayer* layers;
   const float* final_norm;
-  const Half* head;     // [size, size]
-  const Half* project;  // [size, padded], 0 behind width
+  const DraftWeight* head;     // [size, size]
+  const DraftWeight* project;  // [size, padded], 0 behind width
   const Half* bias;     // [width]
   const float* cos;     // [capacity, kDraftHead / 2]
   const float* sin;

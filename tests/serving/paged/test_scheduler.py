@@ -56,6 +56,35 @@ def test_drafts_do_not_change_the_tokens(drafter, max_draft_tokens, max_num_seqs
     assert run_all(harness) == EXPECTED
 
 
+class FewDrafts(OracleDrafter):
+    """Two, however many there may be."""
+
+    def propose(self, request, max_tokens):
+        return super().propose(request, min(2, max_tokens))
+
+
+@pytest.mark.parametrize(
+    ("drafter", "max_draft_tokens", "left"),
+    [(None, 0, 0), (OracleDrafter(), 20, 20), (FewDrafts(), 20, 2)],
+    ids=["without drafts", "as many as may be", "two of twenty"],
+)
+def test_prompts_leave_decoding_requests_the_drafts_that_they_had_lately(drafter, max_draft_tokens, left):
+    harness = Harness(
+        drafter=drafter, max_draft_tokens=max_draft_tokens, max_num_batched_tokens=64, num_blocks=256
+    )
+    # Long enough that each decodes until the mean has settled, one after the other.
+    prompts = [p for p in (make_prompt(5, salt) for salt in range(60)) if len(continue_(p, 60)) == 60]
+    for i, prompt in enumerate(prompts[:8]):
+        harness.add(f"before-{i}", prompt, 60)
+        harness.run()
+    decoding = harness.add("decoding", prompts[8], 60)
+    harness.step()
+    assert decoding.num_tokens - decoding.num_computed_tokens == 1
+    harness.add("long", make_prompt(300, 7), 5)
+    chunk = next(item.num_tokens for item in harness.step().scheduled if item.request is not decoding)
+    assert 0 <= chunk - (64 - 1 - left) <= 1  # answers end with fewer
+
+
 def test_good_drafts_save_passes_and_are_counted():
     plain, drafted = Harness(), Harness(drafter=OracleDrafter(), max_draft_tokens=7)
     prompt = next(p for p in PROMPTS if len(continue_(p, 24)) == 24)
