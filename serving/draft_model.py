@@ -34,7 +34,7 @@ class DraftModel:
         kernel: computes it.
         marks: tokens of a prompt behind which it is read: see `read_parts`.
         answer_tokens: that may be guessed for any prompt; others only if they are in it.
-        plain: the id of the same token without its leading space.
+        words: how it reads a text: see `draft_words`.
         max_kept: tokens of first parts whose keys and values are kept.
     """
 
@@ -44,18 +44,18 @@ class DraftModel:
         *,
         marks: Sequence[Sequence[int]],
         answer_tokens: Sequence[int],
-        plain: Callable[[int], int],
-        max_kept: int = 8_192,  # 16 MiB with two layers of 128
+        words: Callable[[Sequence[int]], list[int]],
+        max_kept: int = 8_192,  # 24 MiB with three layers of 128
     ) -> None:
         self._kernel = kernel
         self._marks = marks
         self._answer_tokens = frozenset(answer_tokens)
-        self._plain = plain
+        self._words = words
         self._kept: OrderedDict[Key, Floats] = OrderedDict()  # keys and values, those used last behind
         self._num_kept, self._max_kept = 0, max_kept
 
     @classmethod
-    def load(cls, path: Path, embedding: Array, plain: Callable[[int], int]) -> DraftModel:
+    def load(cls, path: Path, embedding: Array, words: Callable[[Sequence[int]], list[int]]) -> DraftModel:
         """Read a draft model, and the embedding of the checkpoint that it was made for: see `DraftWeights`.
 
         Raises:
@@ -65,18 +65,17 @@ class DraftModel:
         kernel = create_draft_kernel(weights)
         tokens = np.array(weights.answer_tokens, np.int32)
         kernel.run(kernel.new_cache(), 0, weights.answer_tokens[:1], tokens)  # knows their vectors now
-        return cls(kernel, marks=weights.marks, answer_tokens=weights.answer_tokens, plain=plain)
+        return cls(kernel, marks=weights.marks, answer_tokens=weights.answer_tokens, words=words)
 
     def begin(self, prompt: Sequence[int]) -> DraftText | None:
         """A request's text; None where the prompt has no mark, or too much behind it."""
-        parts = read_parts(prompt, self._marks)
+        size = self._kernel.vocab_size
+        # A tokenizer may have more tokens than the model.
+        parts = read_parts(prompt, self._marks, lambda text: [t for t in self._words(text) if t < size])
         if parts is None:
             return None
-        # A tokenizer may have more tokens than the model: those without a leading space too.
-        size, tail = self._kernel.vocab_size, prompt[-_GUESSED:]
-        plain = {token: p if (p := self._plain(token)) < size else token for token in {*prompt}}
-        candidates = sorted(self._answer_tokens.union(tail, map(plain.__getitem__, tail)))
-        *first, last = [[plain[token] for token in part] for part in parts]
+        candidates = sorted(self._answer_tokens.union(prompt[-_GUESSED:], *parts))
+        *first, last = parts
         cache = self._kernel.new_cache()
         known = self._read_first(cache, first)
         return DraftText(self._kernel, cache, known, last, np.array(candidates, np.int32))

@@ -55,6 +55,7 @@ class DraftWeights:
     head: Array  # [size, size] float16
     marks: tuple[tuple[int, ...], ...]  # behind which a prompt is read: see `draft_text.read_parts`
     answer_tokens: tuple[int, ...]  # that may be drafted for any prompt
+    always: dict[tuple[int, int], int]  # what follows two tokens of an answer, where that never differs
 
     @property
     def size(self) -> int:
@@ -99,6 +100,7 @@ class DraftWeights:
                 head=head,
                 marks=marks,
                 answer_tokens=answer_tokens,
+                always=_trigrams(tensors["always"], len(embedding)),
             )
 
 
@@ -137,3 +139,10 @@ def _ids(array: Array, vocab_size: int) -> tuple[int, ...]:
     if array.min() < 0 or array.max() >= vocab_size:
         raise ValueError("tokens that the checkpoint does not have")
     return tuple(array.tolist())
+
+
+def _trigrams(array: Array, vocab_size: int) -> dict[tuple[int, int], int]:
+    if array.ndim != 2 or array.shape[1] != 3:
+        raise ValueError(f"{array.shape} where three tokens a row are expected")
+    ids = _ids(array.ravel(), vocab_size) if array.size else ()
+    return {(a, b): c for a, b, c in zip(ids[::3], ids[1::3], ids[2::3], strict=True)}

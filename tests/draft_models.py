@@ -12,7 +12,7 @@ from scripts.training.draft_model import DraftModel
 from serving.draft_weights import DRAFT_MODEL, DraftWeights
 from serving.paged.choices import as_numpy
 
-VOCAB, WIDTH, SIZE = 300, 45, 64
+VOCAB, WIDTH, SIZE = 300, 45, 96
 
 
 def write_draft_model(
@@ -21,6 +21,7 @@ def write_draft_model(
     dtype: torch.dtype = torch.float16,
     marks: Sequence[Sequence[int]] = ((7, 8),),
     answer_tokens: Sequence[int] = tuple(range(20, 60)),
+    always: Sequence[tuple[int, int, int]] = (),
 ) -> tuple[DraftModel, Tensor]:
     """A draft model of noise, written to the folder, and its embedding."""
     torch.manual_seed(0)
@@ -28,11 +29,11 @@ def write_draft_model(
     model = DraftModel(embedding, size=SIZE, num_layers=2)
     with torch.no_grad():
         for parameter in model.parameters():
-            noise = torch.randn_like(parameter) * (0.3 if parameter.dim() > 1 else 0.1)
+            noise = torch.randn_like(parameter) * (0.12 if parameter.dim() > 1 else 0.1)
             parameter.copy_((noise + (0.0 if parameter.dim() > 1 else 1.0)).half())
         model.head.weight.mul_(0.125)  # so that no token is sure
         model.bias.weight.copy_(((model.bias.weight / model._scale).half()).float() * model._scale)
-    model.save(folder / DRAFT_MODEL, marks=marks, answer_tokens=answer_tokens)
+    model.save(folder / DRAFT_MODEL, marks=marks, answer_tokens=answer_tokens, always=always)
     return model, embedding
 
 

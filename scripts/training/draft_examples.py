@@ -25,9 +25,11 @@ from scripts.training.errors import AdapterError
 from scripts.training.packing import read_examples
 from serving.draft_text import find_last, read_parts
 from serving.draft_weights import MAX_TOKENS
+from serving.draft_words import Words
 from serving.text import Tokenizer
 
 _FREQUENT = 0.01  # of the answers have a token that may be drafted for any prompt
+_OFTEN, _CERTAIN = 0.01, 0.999  # times in an answer that two tokens stand there, and that the same follows
 _STRUCTURE = 0.2  # of the answers that have a token of structure, or of a value, have it from no column
 _EVERYWHERE = 0.9  # of the prompts have a token of the template
 _WITHOUT_COLUMNS = 0.1  # of the prompts, as where they are too long to be read whole
@@ -44,15 +46,16 @@ def read_pairs(path: Path, tokenizer: Tokenizer, template: PromptTemplate) -> li
         AdapterError: a prompt does not have the marks behind which it is to be read, or all are too long.
     """
     marks = [tokenizer.encode(mark, add_bos=False) for mark in DRAFT_MARKS[template]]
+    words = Words(tokenizer)
     pairs: list[Pair] = []
     for example in read_examples(path):
         prompt = tokenizer.encode(build_prompt(example.nlq, example.cols, template))
         if any(find_last(prompt, mark) is None for mark in marks):
             raise AdapterError(f"{path}: a prompt's tokens have not all of {DRAFT_MARKS[template]}")
-        parts = read_parts(prompt, marks)
+        parts = read_parts(prompt, marks, words)
         answer = tokenizer.encode(example.query, add_bos=False)
         if parts is not None and sum(map(len, parts)) + len(answer) <= MAX_TOKENS:
-            pairs.append(([[tokenizer.without_space(token) for token in part] for part in parts], answer))
+            pairs.append((parts, answer))
     if not pairs:
         raise AdapterError(
             f"{path}: no example has at most {MAX_TOKENS} tokens behind {DRAFT_MARKS[template][-1]!r}"
@@ -64,6 +67,27 @@ def frequent_tokens(pairs: Sequence[Pair]) -> list[int]:
     """Tokens that stand in one of a hundred answers, ascending."""
     counts = Counter(token for _, answer in pairs for token in set(answer))
     return sorted(token for token, count in counts.items() if count >= _FREQUENT * len(pairs))
+
+
+def certain_trigrams(pairs: Sequence[Pair]) -> list[tuple[int, int, int]]:
+    """What follows two tokens of answers, where that is as good as always the same; ascending.
+
+    Not what mostly stands in the prompt too: with other columns it would differ.
+    """
+    followers: dict[tuple[int, int], Counter[int]] = {}
+    copied: Counter[tuple[int, int, int]] = Counter()
+    for parts, answer in pairs:
+        read = {token for part in parts for token in part}
+        for trigram in zip(answer, answer[1:], answer[2:], strict=False):
+            followers.setdefault(trigram[:2], Counter())[trigram[2]] += 1
+            copied[trigram] += trigram[2] in read
+    found = []
+    for (first, second), counts in followers.items():
+        (third, count), total = counts.most_common(1)[0], counts.total()
+        is_frequent, is_certain = total >= _OFTEN * len(pairs), count >= _CERTAIN * total
+        if is_frequent and is_certain and copied[first, second, third] < count / 2:
+            found.append((first, second, third))
+    return sorted(found)
 
 
 class Renamer:
@@ -98,7 +122,8 @@ class Renamer:
         # A word that the answer has with a space before it too would have two names.
         spaced = {self._plain[token] for token in answer if self._plain[token] != token}
         share = self._order.choice(_SHARES)
-        words = [w for w in sorted(set(parts[0]) - self._kept - spaced) if self._order.random() < share]
+        found = [word for word in sorted(set(parts[0]) - self._kept - spaced) if self._plain[word] == word]
+        words = [word for word in found if self._order.random() < share]
         taken = {token for part in parts for token in part} | set(answer)
         others = [word for word in self._words if word not in taken]
         names = dict(zip(words, self._order.sample(others, min(len(words), len(others))), strict=False))

@@ -1,4 +1,4 @@
-"""The draft model as it is trained: a transformer of two small layers over question and answer.
+"""The draft model as it is trained: a transformer of a few small layers over a prompt and its answer.
 
 Owns: the module, its loss and its file. Knows nothing of clocks or of the command line. What it computes
 is what `serving.kernels.draft` computes, tensor by tensor: rotary attention, RMS norms and SiLU as in Llama
@@ -111,35 +111,50 @@ class DraftModel(nn.Module):
             x = layer(x, hidden, self.cos[: x.shape[1]], self.sin[: x.shape[1]])
         return self.head(functional.rms_norm(x, self.final_norm.shape, self.final_norm, EPS))
 
-    def save(self, path: Path, *, marks: Sequence[Sequence[int]], answer_tokens: Sequence[int]) -> None:
+    def save(
+        self,
+        path: Path,
+        *,
+        marks: Sequence[Sequence[int]],
+        answer_tokens: Sequence[int],
+        always: Sequence[tuple[int, int, int]],
+    ) -> None:
         """Write what `serving.draft_weights.DraftWeights.load` reads; a reader never sees half of it.
 
         Args:
             path: of the file.
             marks: tokens of a prompt behind which it is read.
             answer_tokens: that may be drafted for any prompt.
+            always: the third of these always follows the other two in answers.
         """
         tensors = {name.removesuffix(".weight"): t.detach() for name, t in self.state_dict().items()}
         tensors["bias"] = tensors["bias"][0] / self._scale
         halves = {name: t.to(torch.float16).contiguous() for name, t in tensors.items()}
         whole = {f"mark.{i}": mark for i, mark in enumerate(marks)} | {"answer_tokens": answer_tokens}
         numbers = {name: torch.tensor(list(ids), dtype=torch.int32) for name, ids in whole.items()}
+        numbers["always"] = torch.tensor(list(always), dtype=torch.int32).reshape(-1, 3)
         partial = path.with_name(path.name + ".partial")
         save_file(halves | numbers, partial)
         partial.chmod(0o644)  # safetensors leaves it to its owner alone
         partial.replace(path)
 
     def restore(self, path: Path) -> None:
-        """Go on from a file of the same shapes.
+        """Go on from a file of the same width. Layers that it lacks stay as they are: new ones do nothing.
 
         Raises:
-            AdapterError: it has others.
+            AdapterError: it has another width, or more layers.
         """
         try:
             found = load_file(path)
             found["bias"] = found["bias"][None] * self._scale
-            names = self.state_dict()
-            self.load_state_dict({name: found[name.removesuffix(".weight")].float() for name in names})
+            num_layers = sum(name.endswith(".qkv") for name in found)
+            if num_layers > len(self.layers):
+                raise KeyError(f"layers.{len(self.layers)}")
+            state, lacking = self.state_dict(), range(num_layers, len(self.layers))
+            for name in state:
+                if not name.startswith(tuple(f"layers.{i}." for i in lacking)):
+                    state[name] = found[name.removesuffix(".weight")].float()
+            self.load_state_dict(state)
         except (SafetensorError, KeyError, RuntimeError) as error:
             raise AdapterError(f"{path} is no draft model of this size: {error}") from error
 

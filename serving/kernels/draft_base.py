@@ -3,6 +3,7 @@
 Owns: the `DraftKernel` protocol and what all of its kind share. Imports no torch: what plans a pass calls it.
 
     tokens, chances = kernel.run(kernel.new_cache(), start=0, ids=ids, candidates=candidates)
+    written, shares, last = kernel.write(cache, start=0, ids=ids, candidates=candidates, most=8, sure=0.9)
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from numpy.typing import NDArray
 from serving.draft_weights import HEAD_DIM, MAX_TOKENS, ROPE_THETA, DraftWeights
 
 BEST = 4  # guesses at each place
+MOST_WRITTEN = 16  # tokens in one call: some are refused afterwards, and all behind them were written in vain
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+Best = tuple[list[int], list[float]]  # tokens, likeliest first, and the share of each among all candidates
 
 
 class DraftKernel(Protocol):
@@ -44,13 +47,32 @@ class DraftKernel(Protocol):
         allowed: Ints | None = None,
         *,
         together: bool = False,
-    ) -> tuple[list[int], list[float]]:
+    ) -> Best:
         """The BEST candidates to follow `ids`, likeliest first, and their share among all candidates.
 
         `ids` stand at `start` and behind, at most MAX_TOKENS in all; what was there before is forgotten.
         Each sees what stands before it, and those behind it too if they are read `together`.
         No ids: the place of the call before again. allowed: [ceil(V / 32)] a bit for each token, the lowest
         first; others are no candidates. Of fewer candidates, all are returned.
+        """
+        ...
+
+    def write(
+        self,
+        cache: Floats,
+        start: int,
+        ids: Sequence[int],
+        candidates: Ints,
+        *,
+        most: int,
+        sure: float,
+        together: bool = False,
+    ) -> tuple[list[int], list[float], Best]:
+        """As `run`, and on with the likeliest for as long as its share is at least `sure`.
+
+        Behind a token that is written, what always follows it and the one before is written as it is, with
+        a share of 1. Returns tokens, at most `most` and MOST_WRITTEN, the share of each, and what may follow.
+        There must be `ids`.
         """
         ...
 

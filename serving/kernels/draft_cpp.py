@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_float, c_int32, c_int64, c_void_p
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.draft_weights import MAX_TOKENS, DraftLayer, DraftWeights
-from serving.kernels.draft_base import BEST, DraftKernelBase, Floats, Ints, rotary_tables
+from serving.kernels.draft_base import BEST, MOST_WRITTEN, Best, DraftKernelBase, Floats, Ints, rotary_tables
 from serving.kernels.memory import HUGE_PAGE, map_pages
 
 _LAST = ("final_norm", "head", "project", "bias")  # in the order of their use, behind the layers
@@ -40,7 +41,8 @@ class _CModel(Structure):
         *((name, c_int64) for name in _SIZES),
         ("layers", POINTER(_CLayer)),
         *((name, c_void_p) for name in ("final_norm", "head", "project", "bias", "cos", "sin")),
-        *((name, c_void_p) for name in ("vectors", "biases", "places", "last")),
+        *((name, c_void_p) for name in ("vectors", "biases", "places", "last", "always")),
+        ("num_always", c_int64),
         ("known", c_int64),
     )
 
@@ -60,6 +62,11 @@ class _CStep(Structure):
         ("best", c_void_p),
         ("chances", c_void_p),
         ("num_best", c_int64),
+        ("sure", c_float),
+        ("most", c_int64),
+        ("written", c_void_p),
+        ("shares", c_void_p),
+        ("num_written", c_int64),
     )
 
 
@@ -72,8 +79,11 @@ class CppDraft(DraftKernelBase):
         padded = -(-width // _MULTIPLE) * _MULTIPLE
         project = np.pad(weights.project, ((0, 0), (0, padded - width)))
         last = [weights.final_norm, weights.head, project, weights.bias]
-        self._placed = _place([*(a for layer in weights.layers for a in vars(layer).values()), *last])
-        placed = iter([array.ctypes.data for array in self._placed])
+        loaded = ctypes.PyDLL(str(library))
+        self._memory, addresses = _place(
+            [*(array for layer in weights.layers for array in vars(layer).values()), *last], loaded
+        )
+        placed = iter(addresses)
         self._layers = (_CLayer * len(weights.layers))(
             *(_CLayer(*(next(placed) for _ in vars(layer))) for layer in weights.layers)
         )
@@ -84,22 +94,21 @@ class CppDraft(DraftKernelBase):
             "biases": np.zeros(vocab, np.float32),
             "places": np.zeros(vocab, np.int32),
             "last": np.zeros(weights.size, np.float32),
+            "always": np.array(sorted((*pair, third) for pair, third in weights.always.items()), np.int32),
         }
         pointers |= {name: table.ctypes.data for name, table in self._tables.items()}
         sizes = (vocab, width, padded, weights.size, weights.hidden, len(weights.layers), MAX_TOKENS)
         dtype = _DTYPES[str(weights.embedding.dtype)]
+        pointers["num_always"] = len(weights.always)
         self._model = _CModel(weights.embedding.ctypes.data, dtype, *sizes, self._layers, **pointers)
         self._best, self._chances = (c_int32 * BEST)(), (c_float * BEST)()
         self._ids = (c_int32 * MAX_TOKENS)()
         self._cache: Floats | None = None  # of the last call
         self._candidates: Ints | None = None
+        self._written, self._shares = (c_int32 * MOST_WRITTEN)(), (c_float * MOST_WRITTEN)()
         held: dict[str, ctypes.Array[Any]] = {"ids": self._ids, "best": self._best, "chances": self._chances}
+        held |= {"written": self._written, "shares": self._shares}
         self._step = _CStep(**{name: ctypes.addressof(array) for name, array in held.items()})
-        loaded = ctypes.PyDLL(str(library))
-        loaded.hk_prepare_draft.argtypes = (c_void_p, c_int64)
-        for array in self._placed[:-1]:  # but the bias
-            if array.dtype == np.float16:
-                loaded.hk_prepare_draft(array.ctypes.data, array.size)
         # PyDLL keeps the GIL: most calls are shorter than the wait for the GIL may be.
         self._run = loaded.hk_draft
         self._run.argtypes = (POINTER(_CModel), POINTER(_CStep))
@@ -114,7 +123,7 @@ class CppDraft(DraftKernelBase):
         allowed: Ints | None = None,
         *,
         together: bool = False,
-    ) -> tuple[list[int], list[float]]:
+    ) -> Best:
         """See the protocol.
 
         Raises:
@@ -123,6 +132,32 @@ class CppDraft(DraftKernelBase):
         """
         if allowed is not None and len(allowed) * 32 < self._model.vocab:
             raise ValueError(f"{len(allowed)} words of bits for {self._model.vocab} tokens")
+        self._step.most = 0
+        self._step.allowed = None if allowed is None else allowed.ctypes.data
+        return self._draft(cache, start, ids, candidates, together)
+
+    def write(
+        self,
+        cache: Floats,
+        start: int,
+        ids: Sequence[int],
+        candidates: Ints,
+        *,
+        most: int,
+        sure: float,
+        together: bool = False,
+    ) -> tuple[list[int], list[float], Best]:
+        """See the protocol.
+
+        Raises:
+            IndexError: a token or a place is out of range.
+        """
+        step = self._step
+        step.most, step.sure, step.allowed = min(most, MOST_WRITTEN), sure, None
+        best = self._draft(cache, start, ids, candidates, together)
+        return self._written[: step.num_written], self._shares[: step.num_written], best
+
+    def _draft(self, cache: Floats, start: int, ids: Sequence[int], candidates: Ints, together: bool) -> Best:
         step = self._step
         if cache is not self._cache:  # asking for an address costs as much as a small product
             self._cache, step.kv = cache, cache.ctypes.data
@@ -131,23 +166,30 @@ class CppDraft(DraftKernelBase):
             step.num_candidates = len(candidates)
         step.count, step.start, step.together = len(ids), start, together
         self._ids[: min(len(ids), MAX_TOKENS)] = list(ids[:MAX_TOKENS])
-        step.allowed = None if allowed is None else allowed.ctypes.data
         step.num_best = BEST
         if not self._run(byref(self._model), byref(step)):
             raise IndexError(f"{len(ids)} tokens at {start}, or one of them, is out of a draft model's range")
         return self._best[: step.num_best], self._chances[: step.num_best]
 
 
-def _place(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Copies, one behind the other: C++ asks for the next ones ahead."""
-    starts = np.cumsum([0] + [-(-array.nbytes // _LINE) * _LINE for array in arrays]).tolist()
-    memory = np.frombuffer(
-        map_pages(starts[-1] + 2 * HUGE_PAGE), np.uint8
-    )  # at least one huge page, if there are any
-    memory = memory[-memory.ctypes.data % HUGE_PAGE :]
-    placed = []
-    for start, array in zip(starts, arrays, strict=False):
-        copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-        copy[...] = array
-        placed.append(copy)
-    return placed
+def _place(arrays: list[NDArray[Any]], library: ctypes.PyDLL) -> tuple[mmap, list[int]]:
+    """Memory with copies, one behind the other as C++ asks for the next ones ahead, and their addresses.
+
+    Matrices are as C++ multiplies them.
+    """
+    prepare = library.hk_prepare_draft
+    prepare.argtypes, prepare.restype = (c_void_p, c_int64, c_int64, c_void_p), c_int64
+    room = sum(a.nbytes + (68 * len(a) if a.ndim == 2 else 0) + _LINE for a in arrays)
+    memory = map_pages(room + 2 * HUGE_PAGE)  # at least one huge page, if there are any
+    place = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    place += -place % HUGE_PAGE
+    addresses = []
+    for array in map(np.ascontiguousarray, arrays):
+        addresses.append(place)
+        if array.ndim == 2:
+            used = prepare(array.ctypes.data, *array.shape, place)
+        else:
+            used = array.nbytes
+            ctypes.memmove(place, array.ctypes.data, used)
+        place += -(-used // _LINE) * _LINE
+    return memory, addresses

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from serving.draft_weights import EPS, HEAD_DIM, VECTOR_EPS, DraftLayer, DraftWeights
-from serving.kernels.draft_base import BEST, DraftKernelBase, Floats, Ints, rotary_tables
+from serving.draft_weights import EPS, HEAD_DIM, MAX_TOKENS, VECTOR_EPS, DraftLayer, DraftWeights
+from serving.kernels.draft_base import BEST, MOST_WRITTEN, Best, DraftKernelBase, Floats, Ints, rotary_tables
 
 
 class NumpyDraft(DraftKernelBase):
@@ -36,7 +36,7 @@ class NumpyDraft(DraftKernelBase):
         allowed: Ints | None = None,
         *,
         together: bool = False,
-    ) -> tuple[list[int], list[float]]:
+    ) -> Best:
         """See the protocol."""
         if ids:
             x = np.stack([self._meet(token)[0] for token in ids])
@@ -54,6 +54,35 @@ class NumpyDraft(DraftKernelBase):
         chances = np.exp(scores - scores.max())
         best = np.argsort(-scores, kind="stable")[:BEST]
         return candidates[best].tolist(), (chances[best] / chances.sum()).tolist()
+
+    def write(
+        self,
+        cache: Floats,
+        start: int,
+        ids: Sequence[int],
+        candidates: Ints,
+        *,
+        most: int,
+        sure: float,
+        together: bool = False,
+    ) -> tuple[list[int], list[float], Best]:
+        """See the protocol."""
+        tokens, chances = self.run(cache, start, ids, candidates, together=together)
+        written: list[int] = []
+        shares: list[float] = []
+        room = min(most, MOST_WRITTEN, MAX_TOKENS - start - len(ids))
+        while len(written) < room and chances and chances[0] >= sure:
+            first, before = len(written), [*ids, *written][-1]
+            token, share = tokens[0], chances[0]
+            while True:
+                written.append(token)
+                shares.append(share)
+                known = self._weights.always.get((before, token))
+                if known is None or len(written) == room:
+                    break
+                before, token, share = token, known, 1.0
+            tokens, chances = self.run(cache, start + len(ids) + first, written[first:], candidates)
+        return written, shares, (tokens, chances)
 
     def _meet_all(self, tokens: Ints) -> tuple[Floats, Floats]:
         """Vectors and biases; a request asks for the same again and again."""

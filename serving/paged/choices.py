@@ -14,6 +14,7 @@ from torch import Tensor
 from serving.config import Settings
 from serving.draft_model import DraftModel
 from serving.draft_weights import DRAFT_MODEL, Array
+from serving.draft_words import Words
 from serving.errors import ContextLengthError, EngineNotAvailableError
 from serving.kernels.base import Activations
 from serving.models.config import ModelConfig
@@ -60,7 +61,7 @@ def make_drafter(settings: Settings, tokenizer: Tokenizer, embedding: Tensor, ro
     has_table, has_model = ((folder / name).is_file() for name in (DRAFT_TABLE, DRAFT_MODEL))
     return SpeculativeDrafter(
         NgramTable.load(folder / DRAFT_TABLE) if has_table else None,
-        DraftModel.load(folder / DRAFT_MODEL, as_numpy(embedding), plain) if has_model else None,
+        DraftModel.load(folder / DRAFT_MODEL, as_numpy(embedding), Words(tokenizer)) if has_model else None,
         row_cost=row_cost,
         plain=plain,
     )

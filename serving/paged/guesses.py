@@ -19,14 +19,14 @@ import numpy as np
 from serving.draft_text import DraftText
 from serving.ngrams import START, Context, NgramTable, RecentNgrams
 from serving.paged.request import Grammar
-from serving.paged.trust import MODEL_STEPS, TABLE_STEPS
+from serving.paged.trust import MODEL_STEPS, TABLE_STEPS, Source
 from serving.suffix import SuffixText
 
 _OWN_ORDERS = (1, 2, 3, 4, 6)
 _RECENT_ORDERS = (2, 3, 4, 6, 8, 12)
 _RECENT_CAPACITY = 60_000  # n-grams of a generation: about 150 answers, some 10 MB
 _MAX_ADAPTERS = 64
-_CLEAR = 230  # in 255ths: what a draft model is surer of needs no look at the grammar
+_CLEAR = 230  # in 255ths: what a draft model is so sure of is written on, and checked by the grammar later
 
 # A kind of guess, in how many steps its strength is told apart of 256, and tokens with their strengths.
 Suggestion = tuple[str, int, Iterable[tuple[int, int]]]
@@ -43,6 +43,10 @@ class Guesses(Protocol):
 
     def cut(self, length: int) -> None:
         """Back to the answer's first `length` tokens."""
+        ...
+
+    def sure_tokens(self, most: int) -> list[tuple[int, Source]]:
+        """At most `most` tokens, one behind the other, that need no look at anything else; often none."""
         ...
 
     def suggestions(self, grammar: Grammar | None) -> Iterator[Suggestion]:
@@ -68,12 +72,20 @@ class ModelGuesses:
     def cut(self, length: int) -> None:
         """See `Guesses`."""
         del self._answer[length:]
+        self._text.pause()
+
+    def sure_tokens(self, most: int) -> list[tuple[int, Source]]:
+        """See `Guesses`."""
+        return [
+            (token, ("model", share * MODEL_STEPS >> 8))
+            for token, share in self._text.write(self._answer, most, _CLEAR)
+        ]
 
     def suggestions(self, grammar: Grammar | None) -> Iterator[Suggestion]:
         """See `Guesses`."""
         found = self._text.guesses(self._answer)
-        if grammar is not None and found and found[0][1] < _CLEAR:
-            # The likeliest that is allowed is likelier than it says.
+        if grammar is not None and found:
+            # Not sure, or refused: the likeliest that is allowed is likelier than it says.
             grammar.fill_bitmask(self._bitmask)
             found = self._text.guesses_among(self._bitmask)
         yield "model", MODEL_STEPS, found
@@ -109,6 +121,10 @@ class NgramGuesses:
         """See `Guesses`."""
         self._own.cut(self._num_prompt + length)
         self._written.cut(1 + length)
+
+    def sure_tokens(self, most: int) -> list[tuple[int, Source]]:
+        """See `Guesses`."""
+        return []
 
     def suggestions(self, grammar: Grammar | None) -> Iterator[Suggestion]:
         """See `Guesses`."""

@@ -1,9 +1,10 @@
 """The drafter: what will the model most likely write, and is it worth a row of the next pass?
 
 Owns: which guess is taken, how far its kind is trusted, and how many are worth their rows. Knows nothing of
-the model or of the task. What the grammar forces comes first; then what the draft model suggests, where one
-came with the weights, and otherwise whichever n-gram has proved right most often (`guesses.py`). The trust
-that is learned per source, and the rule for how many, are this package's.
+the model or of the task. Where a draft model came with the weights, what it is sure of comes first, several
+tokens at a time, which the grammar checks in one call. Otherwise what the grammar forces; then what the draft
+model suggests among what is allowed, or whichever n-gram has proved right most often (`guesses.py`). The
+trust that is learned per source, and the rule for how many, are this package's.
 
 How many drafts: a row of a pass costs `row_cost` (in units of a pass's fixed cost), and a pass with
 R rows that is to yield N tokens therefore (1 + row_cost R) / N a token. A draft is worth its row if
@@ -97,12 +98,15 @@ class SpeculativeDrafter:
             # After what was forced there is a choice: no need to ask the grammar again.
             is_choice = bool(follower.proposed) and follower.proposed[-1] is _FORCED
             room = max_tokens - len(drafts)
-            tokens, source = self._next(request, follower.guesses, room, chance, is_choice)
-            if not tokens:
+            found = self._next(request, follower.guesses, room, chance, is_choice)
+            if not found:
                 break
-            chance *= self._trust.of(source) ** len(tokens)
+            tokens = [token for token, _ in found]
+            sources = [source for _, source in found]
+            for source in sources:
+                chance *= self._trust.of(source)
             drafts += tokens
-            follower.proposed += [source] * len(tokens)
+            follower.proposed += sources
             follower.guesses.extend(tokens)
         return drafts
 
@@ -142,21 +146,34 @@ class SpeculativeDrafter:
 
     def _next(
         self, request: Request, guesses: Guesses, room: int, chance: float, is_choice: bool
-    ) -> tuple[list[int], Source]:
+    ) -> list[tuple[int, Source]]:
         """The next drafts and where they come from; none if nothing is likely enough."""
         grammar = request.grammar
-        if grammar is not None:
-            if grammar.is_complete:
-                return [], _FORCED
-            forced = [] if is_choice else grammar.forced_tokens()[:room]
+        if grammar is not None and grammar.is_complete:
+            return []
+        run = self._likely(guesses.sure_tokens(room), chance)
+        if run and grammar is not None:
+            run = run[: grammar.accept([token for token, _ in run])]
+        if run:
+            return run
+        if grammar is not None and not is_choice:
+            forced = grammar.forced_tokens()[:room]
             if forced:
-                return forced[: grammar.accept(forced)], _FORCED
+                return [(token, _FORCED) for token in forced[: grammar.accept(forced)]]
         for trust, token, source in self._ranked(guesses, grammar):
             if chance * trust < self._least_chance:
                 break
             if _may_follow(grammar, token):
-                return [token], source
-        return [], _FORCED
+                return [(token, source)]
+        return []
+
+    def _likely(self, run: list[tuple[int, Source]], chance: float) -> list[tuple[int, Source]]:
+        """As much of a run as is worth its rows."""
+        for place, (_, source) in enumerate(run):
+            chance *= self._trust.of(source)
+            if chance < self._least_chance:
+                return run[:place]
+        return run
 
     def _ranked(self, guesses: Guesses, grammar: Grammar | None) -> Iterator[tuple[float, int, Source]]:
         """(trust, token, source), likeliest first; but what is sure comes before others are asked."""

@@ -38,14 +38,14 @@ async def test_closing_a_finished_stream_does_nothing(engine: Engine, kind: Kind
 @pytest.mark.parametrize("delay", [0.0, 0.001, 0.05])
 async def test_cancelling_the_task_that_reads_frees(engine: Engine, kind: Kind, delay: float) -> None:
     """At once, while it is admitted, or in the middle of its answer."""
-    before = engine.stats()
     task = asyncio.create_task(answer(engine, ask_long(kind.tokenizer)))
     await asyncio.sleep(delay)
+    before = engine.stats()  # a fast machine has taken any number of steps by now
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     await until_idle(engine)
-    assert engine.stats().num_steps - before.num_steps < 100
+    assert engine.stats().num_steps - before.num_steps < 50
 
 
 async def test_cancelling_what_waits_leaves_what_runs(engine: Engine, kind: Kind) -> None:

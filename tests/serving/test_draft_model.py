@@ -26,6 +26,7 @@ class RecordingKernel:
     def __init__(self) -> None:
         self.candidates: list[int] = []
         self.num_read = 0
+        self.sure_of = 0  # tokens, the first candidate again and again
         self.calls: list[tuple[int, int, bool]] = []
 
     def new_cache(self):
@@ -42,11 +43,21 @@ class RecordingKernel:
         self.candidates = candidates.tolist()
         return self.candidates[:2], [0.5, 0.25]
 
+    def write(self, cache, start: int, ids: Sequence[int], candidates, *, most, sure, together=False):
+        best = self.run(cache, start, ids, candidates, together=together)
+        written = self.candidates[:1] * (min(most, self.sure_of) if sure <= 0.5 else 0)
+        for i, token in enumerate(written):
+            self.run(cache, start + len(ids) + i, [token], candidates)
+        return written, [0.5] * len(written), best
+
 
 def make_model(marks=(MARK,), **settings) -> tuple[DraftModel, RecordingKernel]:
     kernel = RecordingKernel()
-    plain = lambda token: token - 100 if 100 <= token < 200 else token  # noqa: E731
-    return DraftModel(kernel, marks=marks, answer_tokens=(1, 2), plain=plain, **settings), kernel
+    return DraftModel(kernel, marks=marks, answer_tokens=(1, 2), words=without_space, **settings), kernel
+
+
+def without_space(tokens: Sequence[int]) -> list[int]:
+    return [token - 100 if 100 <= token < 200 else token for token in tokens]
 
 
 def read_by(text) -> list[int]:
@@ -80,18 +91,27 @@ def test_guesses_can_be_asked_for_again_among_some_tokens():
 
 
 def test_a_prompt_is_read_from_the_first_mark_and_cut_at_the_later_one():
-    assert read_parts([1, *MARK, 2, 3, *LATER, 4], (MARK, LATER)) == [[2, 3, 9], [4]]
-    assert read_parts([1, *MARK, 2, 3, *LATER], (MARK, LATER)) == [[2, 3, 9], []]
-    assert read_parts([*LATER, 5, *MARK, 2], (MARK, LATER)) == [[2]]
-    assert read_parts([1, 2, *LATER, 4], (MARK, LATER)) == [[4]]
+    assert read_parts([1, *MARK, 2, 3, *LATER, 4], (MARK, LATER), list) == [[2, 3, 9], [4]]
+    assert read_parts([1, *MARK, 2, 3, *LATER], (MARK, LATER), list) == [[2, 3, 9], []]
+    assert read_parts([*LATER, 5, *MARK, 2], (MARK, LATER), list) == [[2]]
+    assert read_parts([1, 2, *LATER, 4], (MARK, LATER), list) == [[4]]
 
 
 def test_of_a_long_prompt_the_end_is_read():
     columns = [3] * (MAX_TOKENS - 100)
-    assert read_parts([*MARK, *columns, *LATER, 4], (MARK, LATER)) == [[4]]
-    assert read_parts([*MARK, *columns[:200], *LATER, 4], (MARK, LATER)) == [[*columns[:200], 9], [4]]
-    assert read_parts([*MARK, *LATER, *[3] * MAX_TOKENS], (MARK, LATER)) is None
-    assert read_parts([*MARK, *columns], (MARK,)) == [columns]
+    assert read_parts([*MARK, *columns, *LATER, 4], (MARK, LATER), list) == [[4]]
+    assert read_parts([*MARK, *columns[:200], *LATER, 4], (MARK, LATER), list) == [[*columns[:200], 9], [4]]
+    assert read_parts([*MARK, *LATER, *[3] * MAX_TOKENS], (MARK, LATER), list) is None
+    assert read_parts([*MARK, *columns], (MARK,), list) == [columns]
+
+
+def test_what_counts_is_how_many_tokens_the_words_have():
+    columns = [3] * (MAX_TOKENS - 100)
+    assert read_parts([*MARK, *columns, *LATER, 4], (MARK, LATER), lambda part: part[::2]) == [
+        [*columns, 9][::2],
+        [4],
+    ]
+    assert read_parts([*MARK, *columns], (MARK,), lambda part: part * 2) is None
 
 
 def test_parts_of_a_prompt_are_read_together_and_the_answer_is_not():
@@ -126,9 +146,7 @@ def test_of_first_parts_those_used_last_are_kept_and_all_are_read_right(firsts: 
         used = [other for i, other in enumerate(used) if sum(length + 1 for length in used[i:]) <= 100]
 
 
-@pytest.mark.parametrize(
-    "prompt", [[], [7], [8, 7], [1, 2, 3], [7, 1, 8], [*MARK, *range(10, 10 + MAX_TOKENS)]]
-)
+@pytest.mark.parametrize("prompt", [[], [7], [8, 7], [1, 2, 3], [7, 1, 8], [*MARK, *[10] * MAX_TOKENS]])
 def test_a_prompt_without_the_mark_or_with_too_much_behind_it_is_not_read(prompt: list[int]):
     assert make_model()[0].begin(prompt) is None
 
@@ -136,8 +154,11 @@ def test_a_prompt_without_the_mark_or_with_too_much_behind_it_is_not_read(prompt
 def test_an_answer_that_grows_too_long_gets_no_more_guesses_and_one_cut_back_does():
     text = make_model()[0].begin([*MARK, 3, 4])
     assert text is not None
-    assert text.guesses(range(MAX_TOKENS - 2))
-    assert text.guesses(range(MAX_TOKENS - 1)) == []
+    longest = list(range(MAX_TOKENS - 2))
+    assert text.guesses(longest)
+    for write in (False, True):
+        assert (text.write([*longest, 5], 8, 0) if write else text.guesses([*longest, 5])) == []
+        assert text.guesses(longest)
     assert text.guesses([5])
 
 
@@ -157,20 +178,23 @@ def test_a_token_is_read_once_while_the_answer_grows():
     assert kernel.num_read == 2 + 39
 
 
-@given(st.lists(st.lists(st.integers(200, 202), max_size=8), max_size=12))
-def test_whatever_was_asked_before_the_cache_holds_the_present_text(answers: list[list[int]]):
-    text = make_model()[0].begin([*MARK, 3, 4])
+@given(st.lists(st.tuples(st.lists(st.sampled_from([1, 200]), max_size=8), st.integers(0, 3)), max_size=12))
+def test_whatever_was_asked_before_the_cache_holds_the_present_text(answers: list[tuple[list[int], int]]):
+    model, kernel = make_model()
+    text = model.begin([*MARK, 3, 4])
     assert text is not None
-    for answer in answers:
-        assert text.guesses(answer)
-        assert read_by(text)[: 2 + len(answer)] == [3, 4, *answer]
+    for answer, kernel.sure_of in answers:
+        text.pause()
+        written = [token for token, _ in text.write(answer, 8, 120)] if kernel.sure_of else []
+        assert len(written) == kernel.sure_of
+        assert text.guesses(answer + written)
+        whole = [3, 4, *answer, *written]
+        assert read_by(text)[: len(whole)] == whole
 
 
 def test_a_loaded_one_guesses(tmp_path: Path):
     _, embedding = write_draft_model(tmp_path, marks=(MARK,))
-    text = DraftModel.load(tmp_path / DRAFT_MODEL, embedding.numpy(), lambda token: token).begin(
-        [*MARK, 30, 31]
-    )
+    text = DraftModel.load(tmp_path / DRAFT_MODEL, embedding.numpy(), list).begin([*MARK, 30, 31])
     assert text is not None
     shares = [share for _, share in text.guesses([40])]
     assert shares == sorted(shares, reverse=True)
@@ -179,7 +203,7 @@ def test_a_loaded_one_guesses(tmp_path: Path):
 
 def test_texts_guess_what_they_guess_alone_whoever_is_asked_between(tmp_path: Path):
     _, embedding = write_draft_model(tmp_path, marks=(MARK, LATER))
-    load = lambda: DraftModel.load(tmp_path / DRAFT_MODEL, embedding.numpy(), lambda token: token)  # noqa: E731
+    load = lambda: DraftModel.load(tmp_path / DRAFT_MODEL, embedding.numpy(), list)  # noqa: E731
     shared, questions = list(range(20, 60)), ([70], [71, 72], [73])
     expected = []
     for question in questions:
@@ -199,9 +223,54 @@ def test_texts_guess_what_they_guess_alone_whoever_is_asked_between(tmp_path: Pa
 
 def test_a_token_that_only_the_tokenizer_has_is_no_candidate():
     kernel = RecordingKernel()
-    model = DraftModel(kernel, marks=(MARK,), answer_tokens=(1, 2), plain=lambda token: token + 498)
+    words = lambda part: [token + 498 for token in part]  # noqa: E731
+    model = DraftModel(kernel, marks=(MARK,), answer_tokens=(1, 2), words=words)
     text = model.begin([*MARK, 1, 2])
     assert text is not None
     text.guesses([])
     assert kernel.candidates == [1, 2, 7, 8, 499]
-    assert read_by(text) == [499, 2]
+    assert read_by(text) == [499]
+
+
+def test_what_it_is_sure_of_is_written_and_read_once():
+    model, kernel = make_model()
+    kernel.sure_of = 3
+    text = model.begin([*MARK, 3, 4])
+    assert text is not None
+    assert text.write([10], 8, 120) == [(1, 127)] * 3
+    assert read_by(text) == [3, 4, 10, 1, 1, 1]
+    assert text.guesses([10, 1, 1, 1]) == [(1, 127), (2, 63)]
+    assert kernel.num_read == 6
+    text.pause()
+    assert text.write([10], 8, 200) == []
+    text.pause()
+    assert text.write([10], 2, 120) == [(1, 127)] * 2
+
+
+def test_behind_the_start_of_what_was_written_nothing_is_written_again():
+    model, kernel = make_model()
+    kernel.sure_of = 3
+    text = model.begin([*MARK, 3, 4])
+    assert text is not None
+    text.write([10], 8, 120)
+    num_read = kernel.num_read
+    assert text.write([10, 1], 8, 120) == []  # the rest was refused, or not wanted
+    assert kernel.num_read == num_read
+    assert text.write([10, 1, 30], 8, 120) == [(1, 127)] * 3
+    kernel.sure_of = 0
+    assert text.guesses([10, 1, 30, 31]) == [(1, 127), (2, 63)]
+    num_read = kernel.num_read
+    assert text.write([10, 1, 30, 31], 8, 200) == []  # not sure, and known
+    assert kernel.num_read == num_read
+
+
+def test_what_follows_is_asked_again_when_another_text_was_asked_meanwhile():
+    model, kernel = make_model()
+    text, other = model.begin([*MARK, 3, 4]), model.begin([*MARK, 3, 5])
+    assert text is not None and other is not None
+    text.guesses([10])
+    text.pause()
+    other.guesses([10])
+    num_read = kernel.num_read
+    text.guesses([10])
+    assert kernel.num_read == num_read + 1

@@ -14,9 +14,11 @@ from tests.draft_models import SIZE, VOCAB, WIDTH, load_weights, write_draft_mod
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    _, embedding = write_draft_model(tmp_path, marks=((7, 8), (9,)), answer_tokens=(1, 2, 3))
+    always = [(1, 2, 3), (1, 4, 3)]
+    _, embedding = write_draft_model(tmp_path, marks=((7, 8), (9,)), answer_tokens=(1, 2, 3), always=always)
     weights = load_weights(tmp_path, embedding)
     assert (weights.marks, weights.answer_tokens) == (((7, 8), (9,)), (1, 2, 3))
+    assert weights.always == {(1, 2): 3, (1, 4): 3}
     assert (weights.size, len(weights.layers)) == (SIZE, 2)
     assert weights.embedding.shape == (VOCAB, WIDTH)
 
@@ -45,6 +47,9 @@ CHANGES = {
     "a token below 0": lambda tensors: tensors.update({"mark.0": ids(-1)}),
     "tokens that are no integers": lambda tensors: tensors.update({"mark.0": torch.tensor([7.0])}),
     "an empty mark": lambda tensors: tensors.update({"mark.0": ids()}),
+    "without trigrams": lambda tensors: tensors.pop("always"),
+    "trigrams of two": lambda tensors: tensors.update(always=ids(1, 2, 3, 4).reshape(2, 2)),
+    "a trigram with a token too high": lambda tensors: tensors.update(always=ids(1, 2, VOCAB).reshape(1, 3)),
     "no mark": lambda tensors: tensors.pop("mark.0"),
     "a mark with a gap before it": lambda tensors: tensors.update({"mark.2": ids(7)}),
     **{

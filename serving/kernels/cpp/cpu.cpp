@@ -118,8 +118,10 @@ int32_t hk_decode(void* pool, const Decoder* decoder, const Pass* pass) {
   return 1;
 }
 
-// To be called once for the weights of a model, which lie one behind the other.
-void hk_prepare_draft(Half* weights, int64_t count) { prepare_weights(weights, count); }
+// For each weight [out, in] of a draft model.
+int64_t hk_prepare_draft(const Half* weight, int64_t out, int64_t in, void* to) {
+  return prepare_weights(weight, out, in, to);
+}
 
 // On the caller's thread alone: waking another takes longer than a draft.
 int32_t hk_draft(DraftModel* model, DraftStep* step) {

@@ -4,6 +4,7 @@
 // large model's embedding, made when the token is first met; the same vectors are what the result is compared with.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "draft_product.h"
@@ -14,13 +15,19 @@ constexpr int64_t kDraftHead = 32;  // width of a head
 constexpr float kDraftEps = 1e-5f;
 constexpr float kVectorEps = 1e-12f;  // small beside any embedding's: it only keeps 0 from becoming NaN
 
+// Weights are as `prepare_weights` makes them.
 struct DraftLayer {
   const float* input_norm;
-  const DraftWeight* qkv;  // [3 size, size]
-  const DraftWeight* output;
+  const void* qkv;  // [3 size, size]
+  const void* output;
   const float* post_attention_norm;
-  const DraftWeight* gate_up;  // [2 hidden, size]
-  const DraftWeight* down;     // [size, hidden]
+  const void* gate_up;  // [2 hidden, size]
+  const void* down;     // [size, hidden]
+};
+
+// Behind `first` and `second` always came `third`.
+struct Trigram {
+  int32_t first, second, third;
 };
 
 struct DraftModel {
@@ -29,8 +36,8 @@ struct DraftModel {
   int64_t vocab, width, padded, size, hidden, num_layers, capacity;
   const DraftLayer* layers;
   const float* final_norm;
-  const DraftWeight* head;     // [size, size]
-  const DraftWeight* project;  // [size, padded], 0 behind width
+  const void* head;     // [size, size]
+  const void* project;  // [size, padded], 0 behind width
   const Half* bias;     // [width]
   const float* cos;     // [capacity, kDraftHead / 2]
   const float* sin;
@@ -38,11 +45,14 @@ struct DraftModel {
   float* biases;   // the same
   int32_t* places;  // [vocab]: 1 + where a token's vector is; 0: not known
   float* last;      // [size]: what the last row of the last step came to
+  const Trigram* always;  // ascending
+  int64_t num_always;
   int64_t known;
 };
 
 // Tokens from place `start` on; what stood there is forgotten. Then the candidates that most likely follow.
-// Without tokens: the same place again, among other candidates.
+// Without tokens: the same place again, among other candidates. As long as the likeliest has the share `sure`
+// it is written behind them, and what always comes there, up to `most` tokens; the candidates are what follows.
 struct DraftStep {
   const int32_t* ids;
   int64_t count, start;
@@ -54,6 +64,11 @@ struct DraftStep {
   int32_t* best;            // likeliest first
   float* chances;
   int64_t num_best;  // on return: as many as there were
+  float sure;
+  int64_t most;
+  int32_t* written;  // [most], on return
+  float* shares;     // [most], on return: of the written
+  int64_t num_written;  // on return
 };
 
 inline void add_to(float* sum, const float* x, int64_t count) {
@@ -89,7 +104,7 @@ inline void meet(DraftModel& m, const int32_t* tokens, int64_t count) {
     });
     biases[t] = sum(bias);
   }
-  draft_product(m.project, m.size, m.padded, x.data(), rows, vectors);
+  draft_product(true, m.project, m.size, m.padded, x.data(), rows, vectors);
   for (int64_t t = 0; t < rows; t++)
     norm_row(vectors + t * m.size, ones.data(), kVectorEps, m.size, vectors + t * m.size);
 }
@@ -131,14 +146,14 @@ inline void attend(const float* query, const float* keys, const float* values, i
     storef(out + i * W, ((sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i])) * share);
 }
 
-inline void draft_layer(const DraftModel& m, const DraftLayer& layer, const DraftStep& s, float* keys, float* x,
-                        std::vector<float>& scratch) {
+inline void draft_layer(const DraftModel& m, const DraftLayer& layer, const DraftStep& s, bool cold, float* keys,
+                        float* x, std::vector<float>& scratch) {
   const int64_t n = s.count, size = m.size, hidden = m.hidden;
   scratch.resize(n * (2 * size + std::max(3 * size, 3 * hidden)) + m.capacity + W);
   float *normed = scratch.data(), *mixed = normed + n * size, *wide = mixed + n * size;
   float *active = wide + 2 * n * hidden, *scores = scratch.data() + scratch.size() - m.capacity - W;
   for (int64_t t = 0; t < n; t++) norm_row(x + t * size, layer.input_norm, kDraftEps, size, normed + t * size);
-  draft_product(layer.qkv, 3 * size, size, normed, n, wide);
+  draft_product(cold, layer.qkv, 3 * size, size, normed, n, wide);
   for (int64_t t = 0; t < n; t++) {
     const int64_t place = s.start + t, angle = place * kDraftHead / 2;
     for (int64_t at = 0; at < size; at += kDraftHead) {
@@ -155,24 +170,24 @@ inline void draft_layer(const DraftModel& m, const DraftLayer& layer, const Draf
       const int64_t seen = s.start + (s.together ? n : t + 1);
       attend(wide + t * 3 * size + at, head_keys, head_values, seen, scores, mixed + t * size + at);
     }
-  draft_product(layer.output, size, size, mixed, n, normed);
+  draft_product(cold, layer.output, size, size, mixed, n, normed);
   add_to(x, normed, n * size);
   for (int64_t t = 0; t < n; t++)
     norm_row(x + t * size, layer.post_attention_norm, kDraftEps, size, normed + t * size);
-  draft_product(layer.gate_up, 2 * hidden, size, normed, n, wide);
+  draft_product(cold, layer.gate_up, 2 * hidden, size, normed, n, wide);
   for (int64_t t = 0; t < n; t++)
     for (int64_t i = 0; i < hidden; i += W) {
       const float* gate = wide + t * 2 * hidden + i;
       storef(active + t * hidden + i, silu(loadf(gate)) * loadf(gate + hidden));
     }
-  draft_product(layer.down, size, hidden, active, n, normed);
+  draft_product(cold, layer.down, size, hidden, active, n, normed);
   add_to(x, normed, n * size);
 }
 
 constexpr int64_t kSoon = 16;  // candidates
 
 // The likeliest candidates after the last row, with their share among all candidates.
-inline void choose(const DraftModel& m, DraftStep& s) {
+inline void choose(const DraftModel& m, DraftStep& s, bool cold) {
   std::vector<int32_t> among;
   among.reserve(s.num_candidates);
   for (int64_t i = 0; i < s.num_candidates; i++) {
@@ -184,12 +199,12 @@ inline void choose(const DraftModel& m, DraftStep& s) {
   if (!count) return;
   std::vector<float> normed(m.size), aim(m.size), scores(count + kTogether);
   norm_row(m.last, m.final_norm, kDraftEps, m.size, normed.data());
-  draft_product(m.head, m.size, m.size, normed.data(), 1, aim.data());
+  draft_product(cold, m.head, m.size, m.size, normed.data(), 1, aim.data());
   for (int64_t n = 0; n < count; n += kTogether) {
     const float* w[kTogether];
     for (int64_t i = 0; i < kTogether; i++) {
       w[i] = vector_of(m, among[std::min(n + i, count - 1)]);
-      ask_for(vector_of(m, among[std::min(n + i + kSoon, count - 1)]), m.size * sizeof(float));
+      if (cold) ask_for(vector_of(m, among[std::min(n + i + kSoon, count - 1)]), m.size * sizeof(float));
     }
     dot_tile<1>(w, aim.data(), m.size, &scores[n], kTogether);
   }
@@ -208,17 +223,56 @@ inline void choose(const DraftModel& m, DraftStep& s) {
   }
 }
 
-inline void draft(DraftModel& m, DraftStep& s) {
-  if (s.count) ask_for(m.layers[0].qkv, kAhead);
-  meet(m, s.candidates, s.num_candidates);
+// The tokens of a step through the layers. Cold: no cache has the weights.
+inline void read_tokens(DraftModel& m, const DraftStep& s, bool cold) {
+  if (cold) ask_for(m.layers[0].qkv, kAhead);
   meet(m, s.ids, s.count);
   std::vector<float> x(s.count * m.size), scratch;
   for (int64_t t = 0; t < s.count; t++)
     std::memcpy(&x[t * m.size], vector_of(m, s.ids[t]), m.size * sizeof(float));
-  for (int64_t i = 0; s.count && i < m.num_layers; i++)
-    draft_layer(m, m.layers[i], s, s.kv + i * 2 * m.capacity * m.size, x.data(), scratch);
-  if (s.count) std::memcpy(m.last, &x[(s.count - 1) * m.size], m.size * sizeof(float));
-  choose(m, s);
+  for (int64_t i = 0; i < m.num_layers; i++)
+    draft_layer(m, m.layers[i], s, cold, s.kv + i * 2 * m.capacity * m.size, x.data(), scratch);
+  std::memcpy(m.last, &x[(s.count - 1) * m.size], m.size * sizeof(float));
+}
+
+// What always follows two tokens; null where that differs.
+inline const Trigram* find_always(const DraftModel& m, int32_t first, int32_t second) {
+  const auto before = [](const Trigram& t, std::pair<int32_t, int32_t> key) {
+    return std::make_pair(t.first, t.second) < key;
+  };
+  const Trigram* end = m.always + m.num_always;
+  const Trigram* found = std::lower_bound(m.always, end, std::make_pair(first, second), before);
+  return found != end && found->first == first && found->second == second ? found : nullptr;
+}
+
+inline void draft(DraftModel& m, DraftStep& s) {
+  const int64_t num_best = s.num_best;
+  const bool cold = s.count > 0;  // the same place again: they were just used
+  meet(m, s.candidates, s.num_candidates);
+  if (s.count) read_tokens(m, s, cold);
+  choose(m, s, cold);
+  s.num_written = 0;
+  if (!s.count) return;
+  const int64_t behind = s.start + s.count, most = std::min(s.most, m.capacity - behind);
+  int32_t before = s.ids[s.count - 1];
+  DraftStep next = s;
+  next.together = 0;
+  while (s.num_written < most && s.num_best && s.chances[0] >= s.sure) {
+    const int64_t first = s.num_written;
+    int32_t token = s.best[0];
+    float share = s.chances[0];
+    while (true) {
+      s.written[s.num_written] = token, s.shares[s.num_written++] = share;
+      const Trigram* known = find_always(m, before, token);
+      before = token;
+      if (!known || s.num_written == most) break;
+      token = known->third, share = 1.0f;
+    }
+    next.ids = s.written + first, next.count = s.num_written - first, next.start = behind + first;
+    read_tokens(m, next, false);
+    s.num_best = num_best;
+    choose(m, s, false);
+  }
 }
 
 }  // namespace hk

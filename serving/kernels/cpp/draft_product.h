@@ -1,97 +1,141 @@
 // Rows of x against the weights of a draft model, on one thread.
 //
-// Where the CPU has AMX the weights are bfloat16, and so is x where there are many rows: tiles multiply those. Otherwise
-// weights are float16. Few rows are float32, weights widened on the way. Only guesses depend on it.
-// Source: Intel Architecture Instruction Set Extensions Programming Reference (TDPBF16PS).
+// Where the CPU has AMX both are rounded to 8 bits, each row with a scale of its own, and the weights lie in the order
+// of its tiles: all layers fit the second-level cache. Otherwise weights are float16 row by row, widened on the way,
+// and x is float32. Only guesses depend on it.
+// Source: Intel Architecture Instruction Set Extensions Programming Reference (TDPBSSD).
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
-#include "awq_bf16.h"
+#include "awq_amx.h"
 #include "dense.h"
 
 namespace hk {
 
-#if defined(HK_AMX_BF16)
-using DraftWeight = BFloat16;
-#else
-using DraftWeight = Half;
-#endif
-
-// Weights as they come to weights as they are multiplied, in place.
-inline void prepare_weights(Half* weights, int64_t count) {
-#if defined(HK_AMX_BF16)
-  for (int64_t i = 0; i < count; i += W) {
-    const vh rounded = (vh)_mm512_cvtneps_pbh((__m512)widen_n(weights + i, count - i));
-    std::memcpy(weights + i, &rounded, std::min<int64_t>(W, count - i) * sizeof(Half));
-  }
-#else
-  (void)weights, (void)count;
-#endif
-}
-
 // Between two passes of the large model all caches have lost this one, and the processor's own prefetching stops at
 // each page. All weights lie in the order of their use: asking for what comes so far behind finds the next ones too.
+// Asking for what a cache has costs a fifth of a guess, so it is done once a call.
 constexpr int64_t kAhead = 16 << 10;
 
 inline void ask_for(const void* data, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(data) + at, 0, 2);
 }
 
-inline void ask_ahead(const DraftWeight* weight, int64_t count) {
-  ask_for(reinterpret_cast<const char*>(weight) + kAhead, count * sizeof(DraftWeight));
+inline void ask_ahead(bool cold, const void* weight, int64_t bytes) {
+  if (cold) ask_for(static_cast<const char*>(weight) + kAhead, bytes);
 }
 
 // Rows of x against the same weights, as many at a time as there are registers for.
 template <int MM>
-inline void product_tiles(const DraftWeight* const* w, const float* x, int64_t rows, int64_t in, float* y,
-                          int64_t out) {
+inline void product_tiles(const Half* const* w, const float* x, int64_t rows, int64_t in, float* y, int64_t out) {
   int64_t m = 0;
   for (; m + MM <= rows; m += MM) dot_tile<MM>(w, x + m * in, in, y + m * out, out);
   if constexpr (MM > 1)
     if (m < rows) product_tiles<MM - 1>(w, x + m * in, rows - m, in, y + m * out, out);
 }
 
-inline void product_of_few(const DraftWeight* weight, int64_t out, int64_t in, const float* x, int64_t rows,
-                           float* y) {
+inline void product_by_rows(bool cold, const Half* weight, int64_t out, int64_t in, const float* x, int64_t rows,
+                            float* y) {
   constexpr int kMost = W == 16 ? 4 : 3;  // dot_tile unrolls so many
   for (int64_t n = 0; n < out; n += kTogether) {
-    const DraftWeight* w[kTogether];
+    const Half* w[kTogether];
     for (int64_t i = 0; i < kTogether; i++) w[i] = weight + (n + i) * in;
-    ask_ahead(w[0], kTogether * in);
+    ask_ahead(cold, w[0], kTogether * in * sizeof(Half));
     product_tiles<kMost>(w, x, rows, in, y + n, out);
   }
 }
 
-#if defined(HK_AMX_BF16)
+#if defined(HK_AMX)
 
-constexpr int64_t kFewestInTiles = 8;  // rows
+inline int64_t in_steps(int64_t in) { return (in + kStep - 1) / kStep * kStep; }
 
-// 16 rows by two strips of columns at a time. Tiles 0 and 1 are sums, 4 inputs, 6 and 7 weights.
-inline void product_in_tiles(const DraftWeight* weight, int64_t out, int64_t in, const float* x, int64_t rows, float* y) {
-  const int64_t blocks = (rows + 15) / 16;
-  const Halves halves{reinterpret_cast<uint8_t*>(scratch(blocks * in * 16 / 2)), in};
-  for (int64_t row = 0; row < rows; row += 16) round_block(x + row * in, rows - row, in, halves.tile(row, 0));
-  alignas(64) float sums[2][16 * W];
-  configure_tiles(16);
-  for (int64_t n = 0; n < out; n += 2 * W) {
-    const DraftWeight *first = weight + n * in, *second = first + W * in;
-    ask_ahead(first, 2 * W * in);
-    for (int64_t row = 0; row < rows; row += 16) {
-      _tile_zero(0);
-      _tile_zero(1);
-      for (int64_t k = 0; k < in; k += kPairs) {
-        _tile_loadd(4, halves.tile(row, k), 64);
-        _tile_loadd(6, first + k, in * sizeof(DraftWeight));
-        _tile_loadd(7, second + k, in * sizeof(DraftWeight));
-        _tile_dpbf16ps(0, 6, 4);
-        _tile_dpbf16ps(1, 7, 4);
+// 8-bit numbers, 0 behind `count`, and the scale that gives x back.
+inline float round_to_bytes(const float* x, int64_t count, int8_t* bytes) {
+  vf most = splat(1e-30f);
+  for (int64_t i = 0; i < count; i += W) most = max(most, max(loadf(x + i), -loadf(x + i)));
+  const float scale = largest(most) / 127.0f, inverse = 1.0f / scale;
+  for (int64_t i = 0; i < count; i += W)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(bytes + i),
+                     _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32((__m512)(loadf(x + i) * inverse))));
+  for (int64_t i = count; i < in_steps(count); i += W) std::memset(bytes + i, 0, W);
+  return scale;
+}
+
+// Weights [out, in] to tiles: those of 16 outputs behind those of the 16 before, 64 inputs a tile, four of each output
+// side by side; then a scale for each output. Returns the bytes that they take.
+inline int64_t arrange_in_tiles(const Half* weight, int64_t out, int64_t in, int8_t* tiles) {
+  const int64_t padded = in_steps(in);
+  float* scales = reinterpret_cast<float*>(tiles + out * padded);
+  std::vector<float> row(in);
+  std::vector<int8_t> bytes(padded);
+  for (int64_t n = 0; n < out; n++) {
+    for (int64_t k = 0; k < in; k += W) storef(&row[k], widen(weight + n * in + k));
+    scales[n] = round_to_bytes(row.data(), in, bytes.data());
+    int8_t* to = tiles + n / 16 * 16 * padded + n % 16 * 4;
+    for (int64_t k = 0; k < padded; k++) to[k / kStep * kTileBytes + k % kStep / 4 * 64 + k % 4] = bytes[k];
+  }
+  return out * padded + out * sizeof(float);
+}
+
+// At most 16 rows, as many as tiles are configured for, by S strips of 16 outputs, to sums [rows, 64]. Tiles 0 … 3
+// are sums, 4 has x, 6 and 7 weights.
+template <int S>
+inline void sum_strips(const int8_t* tiles, int64_t padded, const int8_t* x, int32_t* sums) {
+  _tile_zero(0);
+  _tile_zero(1);
+  if constexpr (S == 4) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t k = 0; k < padded; k += kStep) {
+    const int8_t* tile = tiles + k * 16;
+    _tile_loadd(4, x + k, padded);
+    _tile_loadd(6, tile, 64);
+    _tile_dpbssd(0, 4, 6);
+    _tile_loadd(7, tile + 16 * padded, 64);
+    _tile_dpbssd(1, 4, 7);
+    if constexpr (S == 4) {
+      _tile_loadd(6, tile + 32 * padded, 64);
+      _tile_dpbssd(2, 4, 6);
+      _tile_loadd(7, tile + 48 * padded, 64);
+      _tile_dpbssd(3, 4, 7);
+    }
+  }
+  _tile_stored(0, sums, 256);
+  _tile_stored(1, sums + 16, 256);
+  if constexpr (S == 4) {
+    _tile_stored(2, sums + 32, 256);
+    _tile_stored(3, sums + 48, 256);
+  }
+  memory_barrier();
+}
+
+inline void product_in_tiles(bool cold, const int8_t* tiles, int64_t out, int64_t in, const float* x, int64_t rows,
+                             float* y) {
+  const int64_t padded = in_steps(in);
+  const float* scales = reinterpret_cast<const float*>(tiles + out * padded);
+  float* x_scales = scratch(rows + rows * padded / 4);
+  int8_t* bytes = reinterpret_cast<int8_t*>(x_scales + rows);
+  for (int64_t m = 0; m < rows; m++) x_scales[m] = round_to_bytes(x + m * in, in, bytes + m * padded);
+  alignas(64) int32_t sums[16 * 64];
+  memory_barrier();
+  for (int64_t row = 0, height; row < rows; row += height) {
+    height = rows - row < 16 ? rows - row : (rows - row) / 16 * 16;
+    const int64_t block = std::min<int64_t>(height, 16);
+    configure_tiles(block);
+    for (int64_t n = 0, strips; n < out; n += strips * 16) {
+      strips = n + 64 <= out ? 4 : 2;
+      ask_ahead(cold && row == 0, tiles + n * padded, strips * 16 * padded);
+      for (int64_t m = row; m < row + height; m += 16) {
+        (strips == 4 ? sum_strips<4> : sum_strips<2>)(tiles + n * padded, padded, bytes + m * padded, sums);
+        for (int64_t i = 0; i < block; i++)
+          for (int64_t j = 0; j < strips * 16; j += W) {
+            const vf wide = (vf)_mm512_cvtepi32_ps(_mm512_load_si512(sums + i * 64 + j));
+            storef(y + (m + i) * out + n + j, wide * (loadf(scales + n + j) * x_scales[m + i]));
+          }
       }
-      _tile_stored(0, sums[0], 64);
-      _tile_stored(1, sums[1], 64);
-      memory_barrier();
-      store_sums<false>(sums[0], rows - row, W, y + row * out + n, out);
-      store_sums<false>(sums[1], rows - row, W, y + row * out + n + W, out);
     }
   }
   _tile_release();
@@ -99,12 +143,22 @@ inline void product_in_tiles(const DraftWeight* weight, int64_t out, int64_t in,
 
 #endif
 
-// y [rows, out]; out and in are multiples of 32.
-inline void draft_product(const DraftWeight* weight, int64_t out, int64_t in, const float* x, int64_t rows, float* y) {
-#if defined(HK_AMX_BF16)
-  if (rows >= kFewestInTiles && amx_allowed()) return product_in_tiles(weight, out, in, x, rows, y);
+// Weights [out, in] to what is multiplied, which takes at most (2 in + 68) out bytes; returns how many.
+inline int64_t prepare_weights(const Half* weight, int64_t out, int64_t in, void* to) {
+#if defined(HK_AMX)
+  if (amx_allowed()) return arrange_in_tiles(weight, out, in, static_cast<int8_t*>(to));
 #endif
-  product_of_few(weight, out, in, x, rows, y);
+  std::memcpy(to, weight, out * in * sizeof(Half));
+  return out * in * sizeof(Half);
+}
+
+// y [rows, out]; out and in are multiples of 32. Cold: no cache has the weights.
+inline void draft_product(bool cold, const void* weight, int64_t out, int64_t in, const float* x, int64_t rows,
+                          float* y) {
+#if defined(HK_AMX)
+  if (amx_allowed()) return product_in_tiles(cold, static_cast<const int8_t*>(weight), out, in, x, rows, y);
+#endif
+  product_by_rows(cold, static_cast<const Half*>(weight), out, in, x, rows, y);
 }
 
 }  // namespace hk

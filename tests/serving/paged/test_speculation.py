@@ -95,7 +95,14 @@ class KnowingModel:
         return self
 
     def guesses(self, answer: list[int]) -> list[tuple[int, int]]:
-        return [(token, self._share) for token in self._answer[len(answer) : len(answer) + 1]]
+        return self.write(answer, 1, 0)
+
+    def write(self, answer: list[int], most: int, sure: int) -> list[tuple[int, int]]:
+        tokens = self._answer[len(answer) : len(answer) + most]
+        return [(token, self._share) for token in tokens if self._share >= sure]
+
+    def pause(self) -> None:
+        """It is not asked by turns."""
 
 
 @pytest.mark.parametrize(("share", "followed"), [(250, True), (20, False)])
@@ -104,6 +111,41 @@ def test_a_draft_model_is_followed_as_far_as_it_is_sure(share: int, followed: bo
     drafter = SpeculativeDrafter(None, model, row_cost=0.06, plain=TOKENIZER.without_space)
     drafter.begin_step(1)
     assert (propose(drafter, make_request("the day")) == "time 86") is followed
+
+
+def test_of_what_a_draft_model_is_sure_of_the_grammar_takes_the_first_tokens_and_drafts_go_on():
+    class Sure(KnowingModel):
+        def guesses_among(self, allowed) -> list[tuple[int, int]]:
+            return []
+
+    written = '{"column": "n'
+    model = Sure(written, 250)
+    model._answer += [*encode("a"), *encode("zz")]
+    drafter = SpeculativeDrafter(None, model, row_cost=0.06, plain=TOKENIZER.without_space)
+    drafter.begin_step(1)
+    request = make_request("q", written, GRAMMAR)
+    drafts = drafter.propose(request, 30)
+    assert TOKENIZER.decode(drafts) == 'ame"}'
+    assert drafts[:1] == encode("a")
+    sources = drafter._followers[request.request_id].proposed
+    assert [kind for kind, _ in sources] == ["model", *["forced"] * (len(drafts) - 1)]
+    assert request.grammar.accept(encode('ame"}')) == len(encode('ame"}'))
+    drafter.observe(request, num_drafts=len(drafts), num_accepted=len(drafts))
+    assert drafter._trust._counts[sources[0]] == (1.0, 1.0)
+
+
+def test_a_run_that_a_draft_model_is_sure_of_ends_where_it_is_not_worth_its_rows():
+    model = KnowingModel("a b c d e f g h i j k l m n o p", 235)
+    drafter = SpeculativeDrafter(None, model, row_cost=0.3, plain=TOKENIZER.without_space)
+    drafter.begin_step(1)
+    request = make_request("q")
+    drafts = drafter.propose(request, 30)
+    assert 0 < len(drafts) < len(encode("a b c d e f g h i j k l m n o p"))
+    for _ in range(100):  # it proves right
+        drafter.observe(request, num_drafts=len(drafts), num_accepted=len(drafts))
+        drafter.begin_step(1)
+        more = drafter.propose(request, 30)
+    assert len(more) > len(drafts)
 
 
 def test_an_unsure_draft_model_chooses_among_what_the_grammar_allows():
@@ -115,13 +157,13 @@ def test_an_unsure_draft_model_chooses_among_what_the_grammar_allows():
             return [(first, 250)]
 
     written = '{"column": "'
-    for share, expected in ((100, "d"), (250, "")):  # what it is sure of, the grammar refuses
+    for share in (100, 250):  # what it is sure of, the grammar refuses
         drafter = SpeculativeDrafter(
             None, Unsure(f"{written}zzz", share), row_cost=0.06, plain=TOKENIZER.without_space
         )
         drafter.begin_step(1)
         request = make_request("q", written, GRAMMAR)
-        assert propose(drafter, request, 1) == expected
+        assert propose(drafter, request, 1) == "d"
         assert request.grammar.accept(encode("name")) == len(encode("name"))
 
 
