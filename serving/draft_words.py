@@ -34,7 +34,7 @@ class Words:
         self._encode_short = lru_cache(_REMEMBERED)(self._encode)
 
     def __call__(self, token_ids: Sequence[int]) -> list[int]:
-        """The tokens of the words of a text, each as behind a quote; white space and quotes are left out."""
+        """The tokens of the words of a text, each as behind a quote; what separates words is left out."""
         found = [quoted or word for quoted, word in _WORDS.findall(self._tokenizer.decode(token_ids))]
         encoded = [self._encode_short(word) if len(word) <= _LONG else self._encode(word) for word in found]
         return [token for tokens in encoded for token in tokens]

@@ -116,8 +116,9 @@ inline void product_in_tiles(bool cold, const int8_t* tiles, int64_t out, int64_
                              float* y) {
   const int64_t padded = in_steps(in);
   const float* scales = reinterpret_cast<const float*>(tiles + out * padded);
-  float* x_scales = scratch(rows + rows * padded / 4);
-  int8_t* bytes = reinterpret_cast<int8_t*>(x_scales + rows);
+  const int64_t behind = (rows + 15) / 16 * 16;  // lines of x that are read as a tile begin with a cache line
+  float* x_scales = scratch(behind + rows * padded / 4);
+  int8_t* bytes = reinterpret_cast<int8_t*>(x_scales + behind);
   for (int64_t m = 0; m < rows; m++) x_scales[m] = round_to_bytes(x + m * in, in, bytes + m * padded);
   alignas(64) int32_t sums[16 * 64];
   memory_barrier();
