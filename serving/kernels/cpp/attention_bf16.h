@@ -23,7 +23,8 @@ inline void configure_attention_tiles() {
   _tile_loadconfig(&config);
 }
 
-// What a unit needs. `u` has the scores of one tile of queries, of positions u.start on; u.start = u.first.
+// What a unit needs. Its queries lie head by head: query i is row i % unit.count of head i / unit.count of those
+// that share the keys. `u.scores` are of one tile of queries, of positions u.start on; u.start = u.first.
 struct Tiled {
   Queries u;
   const Unit& unit;
@@ -31,6 +32,7 @@ struct Tiled {
   int64_t seen_to;             // positions from here on exist for no query of the unit
   uint8_t *queries, *weights;  // [count / 16, dim / 32] tiles; [16, width] bfloat16
   uint8_t* end;                // values of the last 16 positions, where some do not exist yet
+  float* sums;                 // [dim / 16, 16 queries, 16]: weighted values
   int64_t width() const { return u.last - u.start; }
   int64_t block(int64_t p) const { return unit.blocks[p / cache.block_size]; }
   const uint8_t* keys(int64_t p) const { return cache.key_tiles(block(p), unit.head, p % cache.block_size); }
@@ -38,6 +40,8 @@ struct Tiled {
     return cache.value_tiles(block(p), unit.head, p % cache.block_size);
   }
   const uint8_t* values(int64_t p) const { return p + W > seen_to ? end : stored_values(p); }
+  int64_t row(int64_t query) const { return query % unit.count; }
+  int64_t head(int64_t query) const { return unit.head * (u.count / unit.count) + query / unit.count; }
 };
 
 // Values of positions that do not exist yet may be anything in memory, and are 0 here.
@@ -54,7 +58,7 @@ inline void copy_end(const Tiled& t) {
 inline Tiled make_tiled(const Unit& unit, const KvCache& cache, AttentionShape shape) {
   const int64_t group = shape.heads / shape.kv_heads, dim = shape.head_dim;
   const int64_t seen_from = shape.window ? std::max<int64_t>(0, unit.position + 1 - shape.window) : 0;
-  Tiled t{{}, unit, cache, unit.position + unit.count, nullptr, nullptr, nullptr};
+  Tiled t{{}, unit, cache, unit.position + unit.count, nullptr, nullptr, nullptr, nullptr};
   Queries& u = t.u;
   u.count = unit.count * group;
   u.first = u.start = seen_from / W * W;
@@ -62,35 +66,37 @@ inline Tiled make_tiled(const Unit& unit, const KvCache& cache, AttentionShape s
   u.stride = std::max(t.width(), dim) + W;  // an odd number of lines: rows in different sets
   if (u.stride / W % 2 == 0) u.stride += W;
   const int64_t tall = (u.count + W - 1) / W * W;
-  u.scores = scratch(W * u.stride + (tall * dim + W * u.stride + dim * W) / 2);
-  t.queries = reinterpret_cast<uint8_t*>(u.scores + W * u.stride);
+  u.scores = scratch(W * u.stride + dim * W + (tall * dim + W * u.stride + dim * W) / 2);
+  t.sums = u.scores + W * u.stride;
+  t.queries = reinterpret_cast<uint8_t*>(t.sums + dim * W);
   t.weights = t.queries + tall * dim * 2;
   t.end = t.weights + W * u.stride * 2;
   if (t.seen_to % W) copy_end(t);
   return t;
 }
 
-inline __m512i round_line(const float* x, float scale) {
-  return (__m512i)_mm512_cvtne2ps_pbh((__m512)(loadf(x + W) * scale), (__m512)(loadf(x) * scale));
+// 16 floats at x and 16 that lie `next` on, scaled and rounded.
+inline __m512i round_line(const float* x, int64_t next, float scale) {
+  return (__m512i)_mm512_cvtne2ps_pbh((__m512)(loadf(x + next) * scale), (__m512)(loadf(x) * scale));
 }
 
 inline void load_queries(const Tiled& t, const float* qkv, AttentionShape shape) {
-  const int64_t dim = shape.head_dim, group = shape.heads / shape.kv_heads;
+  const int64_t dim = shape.head_dim;
   const int64_t ld = (shape.heads + 2 * shape.kv_heads) * dim;
   const float scale = 1.0f / std::sqrt(float(dim));
   for (int64_t i = 0; i < (t.u.count + W - 1) / W * W; i++) {
     const int64_t at = std::min(i, t.u.count - 1);  // past the last query: it again
-    const float* from = qkv + (t.unit.row + at / group) * ld + (t.unit.head * group + at % group) * dim;
+    const float* from = qkv + (t.unit.row + t.row(at)) * ld + t.head(at) * dim;
     uint8_t* to = t.queries + i / W * W * dim * 2 + i % W * 64;
-    for (int64_t d = 0; d < dim; d += kPairs, to += kTileBytes) _mm512_store_si512(to, round_line(from + d, scale));
+    for (int64_t d = 0; d < dim; d += kPairs, to += kTileBytes) _mm512_store_si512(to, round_line(from + d, W, scale));
   }
 }
 
-// Scores of 16 queries, four groups of positions at a time.
-inline void score_tiles(const Tiled& t, const uint8_t* queries) {
+// Scores of 16 queries for positions up to `last`, four groups at a time.
+inline void score_tiles(const Tiled& t, const uint8_t* queries, int64_t last) {
   const int64_t dim = t.cache.head_dim, stride = t.u.stride * sizeof(float);
-  for (int64_t p = t.u.start; p < t.u.last; p += 4 * W) {
-    const int64_t count = std::min<int64_t>(4, (t.u.last - p) / W);
+  for (int64_t p = t.u.start; p < last; p += 4 * W) {
+    const int64_t count = std::min<int64_t>(4, (last - p) / W);
     const uint8_t* keys[4];
     for (int i = 0; i < 4; i++) keys[i] = t.keys(p + std::min<int64_t>(i, count - 1) * W);
     _tile_zero(0);
@@ -117,54 +123,92 @@ inline void score_tiles(const Tiled& t, const uint8_t* queries) {
   memory_barrier();
 }
 
-// sums [dim / 16, 16 queries, 16]: weighted values.
-inline void weigh_tiles(const Tiled& t, float* sums) {
+// 2^x for x ≤ 0, and 0 for what is far below: a polynomial for the rest beyond a whole number (relative error 7.5e-8).
+inline __m512 exp2(__m512 x) {
+  const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = _mm512_sub_ps(x, n);
+  __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(1.3276470686e-3f), r, _mm512_set1_ps(9.6755413240e-3f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5507132775e-2f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4022119724e-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9314696706e-1f));
+  return _mm512_scalef_ps(_mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f)), n);
+}
+
+// Scores of query m of a tile become rounded weights, 0 where it sees nothing; returns 1 / their sum. It sees
+// positions low … high - 1, and those of u.start … last - 1 get weights.
+inline float weigh_scores(const Tiled& t, int64_t m, int64_t low, int64_t high, int64_t last) {
+  constexpr float kLog2E = 1.44269504088896341f;
+  const float* scores = t.u.scores + m * t.u.stride - t.u.start;
+  uint8_t* weights = t.weights + (m * t.u.stride - t.u.start) * 2;
+  const auto seen = [&](int64_t p) {
+    const uint32_t from = low > p ? 0xFFFFu << std::min<int64_t>(W, low - p) : 0xFFFFu;
+    return __mmask16(high < p + W ? from & ~(0xFFFFu << std::max<int64_t>(0, high - p)) : from);
+  };
+  const int64_t begin = low / W * W, end = std::min(last, (high + W - 1) / W * W);
+  __m512 top = _mm512_set1_ps(-INFINITY);
+  for (int64_t p = begin; p < end; p += W) top = _mm512_mask_max_ps(top, seen(p), top, _mm512_loadu_ps(scores + p));
+  const __m512 shift = _mm512_set1_ps(-_mm512_reduce_max_ps(top) * kLog2E), scale = _mm512_set1_ps(kLog2E);
+  __m512 total = _mm512_setzero_ps();
+  for (int64_t p = t.u.start; p < last; p += W) {
+    const __m512 power = exp2(_mm512_fmadd_ps(_mm512_loadu_ps(scores + p), scale, shift));
+    const __m512 weight = _mm512_maskz_mov_ps(seen(p), power);
+    total = _mm512_add_ps(total, weight);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(weights + p * 2), (__m256i)_mm512_cvtneps_pbh(weight));
+  }
+  return 1.0f / sum((vf)total);
+}
+
+// t.sums for positions up to `last`; half tiles of values are 16 dims wide.
+inline void weigh_tiles(const Tiled& t, int64_t last) {
   constexpr int64_t kHalf = kTileBytes / 2;
   memory_barrier();
-  for (int64_t c = 0; c < t.cache.head_dim / W; c += 2) {
+  for (int64_t c = 0; c < t.cache.head_dim / W; c += 4) {
+    const bool four = c + 4 <= t.cache.head_dim / W;
+    float* sums = t.sums + c * W * W;
     _tile_zero(0);
     _tile_zero(1);
-    for (int64_t p = t.u.start; p < t.u.last; p += W) {
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t p = t.u.start; p < last; p += W) {
       const uint8_t* values = t.values(p) + c * kHalf;
       _tile_loadd(7, t.weights + (p - t.u.start) * 2, t.u.stride * 2);
       _tile_loadd(6, values, 64);
       _tile_dpbf16ps(0, 7, 6);
       _tile_loadd(6, values + kHalf, 64);
       _tile_dpbf16ps(1, 7, 6);
+      if (!four) continue;
+      _tile_loadd(6, values + 2 * kHalf, 64);
+      _tile_dpbf16ps(2, 7, 6);
+      _tile_loadd(6, values + 3 * kHalf, 64);
+      _tile_dpbf16ps(3, 7, 6);
     }
-    _tile_stored(0, sums + c * W * W, 64);
-    _tile_stored(1, sums + (c + 1) * W * W, 64);
+    _tile_stored(0, sums, 64);
+    _tile_stored(1, sums + W * W, 64);
+    if (four) _tile_stored(2, sums + 2 * W * W, 64);
+    if (four) _tile_stored(3, sums + 3 * W * W, 64);
   }
   memory_barrier();
 }
 
-// Calls use(row, head, values) with what each query of the unit comes to, [head_dim].
+// Calls use(t, first, count, inverse) for up to 16 queries from `first` on: t.sums times inverse is what they come to.
 template <class F>
 inline void attend_in_tiles(const Unit& unit, const float* qkv, const KvCache& cache, AttentionShape shape, F use) {
-  const int64_t dim = shape.head_dim, group = shape.heads / shape.kv_heads, window = shape.window;
+  const int64_t window = shape.window;
   const Tiled t = make_tiled(unit, cache, shape);
   load_queries(t, qkv, shape);
-  std::vector<float> sums(dim * W);
   configure_attention_tiles();
   for (int64_t first = 0; first < t.u.count; first += W) {
     const int64_t count = std::min<int64_t>(W, t.u.count - first);
-    float inverse[W];
-    score_tiles(t, t.queries + first * dim * 2);
+    int64_t last = 0;
+    for (int64_t m = 0; m < count; m++) last = std::max(last, unit.position + t.row(first + m) + 1);
+    last = (last + W - 1) / W * W;
+    float inverse[W] = {};
+    score_tiles(t, t.queries + first * cache.head_dim * 2, last);
     for (int64_t m = 0; m < count; m++) {
-      const int64_t at = unit.position + (first + m) / group;
-      inverse[m] = softmax(t.u, m, window ? std::max<int64_t>(0, at + 1 - window) : 0, at + 1);
-      const float* weights = t.u.scores + m * t.u.stride;
-      for (int64_t p = 0; p < t.width(); p += W)
-        _mm256_store_si256(reinterpret_cast<__m256i*>(t.weights + (m * t.u.stride + p) * 2),
-                           (__m256i)_mm512_cvtneps_pbh((__m512)loadf(weights + p)));
+      const int64_t at = unit.position + t.row(first + m);
+      inverse[m] = weigh_scores(t, m, window ? std::max<int64_t>(0, at + 1 - window) : 0, at + 1, last);
     }
-    weigh_tiles(t, sums.data());
-    for (int64_t m = 0; m < count; m++) {
-      const int64_t row = unit.row + (first + m) / group, head = unit.head * group + (first + m) % group;
-      for (int64_t d = 0; d < dim; d += W)
-        storef(t.u.scores + d, loadf(sums.data() + d * W + m * W) * inverse[m]);
-      use(row, head, t.u.scores);
-    }
+    weigh_tiles(t, last);
+    use(t, first, count, inverse);
   }
   _tile_release();
 }
@@ -176,12 +220,31 @@ inline void each_attended(Pool& pool, const float* qkv, const KvCache& cache, co
   each_unit(pool, b, shape, queries, [&](const Unit& unit) { attend_in_tiles(unit, qkv, cache, shape, use); });
 }
 
-// Rounded, as the next matmul reads it.
+// Up to 16 queries' results, rounded as the next matmul reads them. Those of 16 rows of one head are whole tiles.
+inline void store_rounded(const Tiled& t, int64_t first, int64_t count, const float* inverse, const Halves& out) {
+  const int64_t dim = t.cache.head_dim, row = t.unit.row + t.row(first);
+  const bool whole = count == W && row % W == 0 && t.row(first) + W <= t.unit.count;
+  for (int64_t d = 0; d < dim; d += kPairs) {
+    __m512 lines[16];
+#pragma GCC unroll 16
+    for (int m = 0; m < 16; m++) lines[m] = (__m512)round_line(t.sums + (d + m) * W, W * W, inverse[m]);
+    if (whole) {
+      transpose(lines);
+      uint8_t* tile = out.tile(row, t.head(first) * dim + d);
+      for (int r = 0; r < 16; r++) _mm512_store_ps(tile + r * 64, lines[r]);
+      continue;
+    }
+    for (int64_t m = 0; m < count; m++) {
+      const int64_t at = t.unit.row + t.row(first + m);
+      scatter_line((__m512i)lines[m], out.tile(at, t.head(first + m) * dim + d), at);
+    }
+  }
+}
+
 inline void attention(Pool& pool, const float* qkv, const KvCache& cache, const Batch& b, AttentionShape shape,
                       const Halves& out) {
-  const int64_t dim = shape.head_dim;
-  each_attended(pool, qkv, cache, b, shape, [&](int64_t row, int64_t head, const float* values) {
-    for (int64_t d = 0; d < dim; d += kPairs) round_row(values + d, out.tile(row, head * dim + d), row);
+  each_attended(pool, qkv, cache, b, shape, [&](const Tiled& t, int64_t first, int64_t count, const float* inverse) {
+    store_rounded(t, first, count, inverse, out);
   });
 }
 
@@ -191,8 +254,12 @@ inline void attention(Pool& pool, const float* qkv, const KvCache& cache, const 
                       float* out) {
 #if defined(HK_AMX_BF16)
   if (cache.in_tiles)
-    return each_attended(pool, qkv, cache, b, shape, [&](int64_t row, int64_t head, const float* values) {
-      std::memcpy(out + (row * shape.heads + head) * shape.head_dim, values, shape.head_dim * sizeof(float));
+    return each_attended(pool, qkv, cache, b, shape, [&](const Tiled& t, int64_t first, int64_t n, const float* by) {
+      const int64_t dim = shape.head_dim;
+      for (int64_t m = 0; m < n; m++) {
+        float* to = out + ((t.unit.row + t.row(first + m)) * shape.heads + t.head(first + m)) * dim;
+        for (int64_t d = 0; d < dim; d += W) storef(to + d, loadf(t.sums + (d + m) * W) * by[m]);
+      }
     });
 #endif
   each_unit(pool, b, shape, 2 * kQueries, [&](const Unit& unit) { attend(unit, qkv, cache, shape, out); });

@@ -2,8 +2,8 @@
 //
 // Columns lie in strips of W. A strip is [K / 8, W] words; word (b, c) holds the values of column c for
 // k = 8 b + kOrder[i], i = 0 … 7, lowest nibble first: even k's in the low half, odd ones in the high half,
-// so that neighbours come out together as a pair of int16 (awq_int16.h); awq_bf16.h has another order. scales [K / group, W] are float16,
-// zeros [K / group, W] bytes.
+// so that neighbours come out together as a pair of int16 (awq_int16.h); awq_bf16.h has another order.
+// scales [K / group, W] are float16, zeros [K / group, W] bytes.
 //
 // w = (q − z) · s has at most 16 bits, so it is exact in float32 however it is computed: here as
 // fma(q · 16^j, s · 16^-j, −z · s), which spares the shift. out[m, n] is one chain of fma over k, started
@@ -45,7 +45,7 @@ struct Group {
       int64_t at = ((strip + n) * a.groups() + group) * W;
       vf s = widen(a.scales + at);
       for (int j = 0; j < 4; j++) scale[n][j] = s * (1.0f / (1 << 4 * j));
-      offset[n] = -(to_float(__builtin_convertvector(load<vb>(a.zeros + at), vi)) * s);
+      offset[n] = -(to_float(widen_bytes(a.zeros + at)) * s);
     }
   }
 };

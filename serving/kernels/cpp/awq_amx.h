@@ -114,7 +114,7 @@ inline void unpack_step(const Awq& a, int64_t strip, int64_t k, const __m512i* z
 
 // A column's zero in all four of its bytes.
 inline __m512i splat_zeros(const Awq& a, int64_t strip, int64_t g) {
-  const vi zero = __builtin_convertvector(load<vb>(a.zeros + (strip * a.groups() + g) * W), vi);
+  const vi zero = widen_bytes(a.zeros + (strip * a.groups() + g) * W);
   return _mm512_mullo_epi32((__m512i)zero, _mm512_set1_epi32(0x01010101));
 }
 

@@ -16,6 +16,7 @@ namespace hk {
 
 #if defined(HK_AMX_BF16)
 
+constexpr int kPieces = 8;  // in which work on sums is spread over the next rows' tile instructions
 constexpr int64_t kInputBytes = 1 << 20;  // of a block of rows: they stay in the second-level cache
 
 // NV strips, `apart` from each other; those that this thread most likely takes next are `ahead`.
@@ -30,10 +31,12 @@ inline void unpack_group_bf16(const Awq& a, const Strips& strips, int64_t g, uin
   const __m512 codes = _mm512_load_ps(kSixteen.at);
   for (int n = 0; n < NV; n++) {
     const int64_t at = ((strips.first + n * strips.apart) * a.groups() + g) * W;
+    __builtin_prefetch(a.scales + at + strips.ahead * a.groups() * W);
+    __builtin_prefetch(a.zeros + at + strips.ahead * a.groups() * W);
     const vf scale = widen(a.scales + at);
     alignas(64) float scales[W], offsets[W];
     storef(scales, scale);
-    storef(offsets, -(to_float(__builtin_convertvector(load<vb>(a.zeros + at), vi)) * scale));
+    storef(offsets, -(to_float(widen_bytes(a.zeros + at)) * scale));
     const int64_t start = ((strips.first + n * strips.apart) * a.in + g * a.group) * W / 2;
     const uint8_t* from = reinterpret_cast<const uint8_t*>(a.quants) + start;
     memory_barrier();  // broadcasts from memory are free, those from registers are not
@@ -59,15 +62,16 @@ inline void unpack_group_bf16(const Awq& a, const Strips& strips, int64_t g, uin
   }
 }
 
-// Tiles 0 … 3 are sums (tile 2 n + m: strip n, rows 16 m on), 4 and 5 inputs, 6 and 7 weights.
+// Tiles 0 … 3 are sums (tile 2 n + m: strip n, rows 16 m on), 4 and 5 inputs, 6 and 7 weights. Inputs come from the
+// second-level cache and are marked as used once, so that the weights stay in the first.
 template <int NM, int NV>
 inline void multiply_bf16(const uint8_t* inputs, int64_t next_rows, const uint8_t* weights, int64_t depth) {
   memory_barrier();
   for (int64_t k = 0; k < depth; k += kPairs, inputs += kTileBytes, weights += NV * kTileBytes) {
-    _tile_loadd(4, inputs, 64);
+    _tile_stream_loadd(4, inputs, 64);
     _tile_loadd(6, weights, 64);
     _tile_dpbf16ps(0, 6, 4);
-    if (NM == 2) _tile_loadd(5, inputs + next_rows, 64);
+    if (NM == 2) _tile_stream_loadd(5, inputs + next_rows, 64);
     if (NM == 2) _tile_dpbf16ps(1, 6, 5);
     if (NV == 2) _tile_loadd(7, weights + kTileBytes, 64);
     if (NV == 2) _tile_dpbf16ps(2, 7, 4);
@@ -91,18 +95,25 @@ inline void unpack_and_multiply(const Awq& a, const Strips& strips, const Halves
 }
 
 // sums[2 n + m]: what up to 16 NM rows from `row` on and strip n come to, [column, row]. Tiles are filled for the
-// first rows, and kept when others follow.
-template <int NM, int NV>
+// first rows, and kept when others follow. Between tile instructions, which take 16 cycles and leave vectors idle,
+// meanwhile(0) … meanwhile(kPieces - 1) work on the sums before these.
+template <int NM, int NV, class F>
 inline void sum_rows(const Awq& a, const Strips& strips, const Halves& x, int64_t row, bool first, bool keep,
-                     uint8_t* tiles, float (*sums)[16 * W]) {
+                     uint8_t* tiles, float (*sums)[16 * W], F meanwhile) {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  if (first)
+  if (first) {
     unpack_and_multiply<NM, NV>(a, strips, x, row, keep, tiles);
-  else
-    multiply_bf16<NM, NV>(x.tile(row, 0), x.block(), tiles, a.in);
+  } else {
+    for (int64_t piece = 0, k = 0; piece < kPieces; piece++) {
+      const int64_t end = a.in / kPairs * (piece + 1) / kPieces * kPairs;
+      multiply_bf16<NM, NV>(x.tile(row, k), x.block(), tiles + k / kPairs * NV * kTileBytes, end - k);
+      meanwhile(piece);
+      k = end;
+    }
+  }
   _tile_stored(0, sums[0], 64);
   if (NM == 2) _tile_stored(1, sums[1], 64);
   if (NV == 2) _tile_stored(2, sums[2], 64);
@@ -110,24 +121,26 @@ inline void sum_rows(const Awq& a, const Strips& strips, const Halves& x, int64_
   memory_barrier();
 }
 
-// Calls use(row, m) for each 16 rows of first … last - 1, sums in `sums` as above; before they are computed
-// claim(row), to ask for the memory that they will be written to: it is most likely in the other core's cache.
+// For each 32 rows of first … last - 1 calls use(row, sums, 0) … use(row, sums, kPieces - 1), sums as above; for each
+// 16 before that claim(row), to ask for the memory that they will be written to: the other core may have it.
 template <int NV, class C, class F>
-inline void each_sum(const Awq& a, const Strips& strips, const Halves& x, int64_t first, int64_t last,
-                     float (*sums)[16 * W], C claim, F use) {
+inline void each_sum(const Awq& a, const Strips& strips, const Halves& x, int64_t first, int64_t last, C claim, F use) {
+  alignas(64) float buffers[2][4][16 * W];
   uint8_t* tiles = reinterpret_cast<uint8_t*>(scratch(a.in * NV * W / 2));
   configure_tiles(16);
-  for (int64_t row = first; row < last; row += 32) {
+  int64_t at = 0;
+  for (int64_t row = first; row < last; row += 32, at++) {
     const bool two = last - row > 16, more = last - row > 32;
     claim(row);
     if (two) claim(row + 16);
+    const auto before = [&](int piece) { use(row - 32, buffers[(at + 1) % 2], piece); };
     if (two)
-      sum_rows<2, NV>(a, strips, x, row, row == first, more, tiles, sums);
+      sum_rows<2, NV>(a, strips, x, row, row == first, more, tiles, buffers[at % 2], before);
     else
-      sum_rows<1, NV>(a, strips, x, row, row == first, more, tiles, sums);
-    for (int m = 0; m <= two; m++) use(row + 16 * m, m);
+      sum_rows<1, NV>(a, strips, x, row, row == first, more, tiles, buffers[at % 2], before);
   }
   _tile_release();
+  for (int piece = 0; piece < kPieces; piece++) use(first + 32 * (at - 1), buffers[(at + 1) % 2], piece);
 }
 
 // Where a matmul's results go, [rows, columns]: over what is there, or added to it.
@@ -157,20 +170,19 @@ inline void store_sums(float* sums, int64_t rows, int64_t columns, float* out, i
 }
 
 template <int NV>
-void strips_bf16(const Awq& a, int64_t strip, int64_t ahead, const Halves& x, int64_t first, int64_t last,
+void strips_bf16(const Awq& a, int64_t strip, const Halves& x, int64_t first, int64_t last,
                  const Out& out) {
-  alignas(64) float sums[4][16 * W];
   void (*store)(float*, int64_t, int64_t, float*, int64_t) = store_sums<false>;
   if (out.add) store = store_sums<true>;
   const auto claim = [&](int64_t row) {
     for (int64_t m = row; m < std::min(row + 16, last); m++)
       for (int n = 0; n < NV; n++) __builtin_prefetch(out.data + m * a.out + (strip + n) * W, 1);
   };
-  each_sum<NV>(a, {strip, 1, ahead}, x, first, last, sums, claim, [&](int64_t row, int m) {
-    for (int n = 0; n < NV; n++) {
-      const int64_t column = (strip + n) * W;
-      store(sums[2 * n + m], last - row, a.out - column, out.data + row * a.out + column, a.out);
-    }
+  each_sum<NV>(a, {strip, 1, NV}, x, first, last, claim, [&](int64_t row, float (*sums)[16 * W], int piece) {
+    const int64_t tile = piece / 2, column = (strip + tile / 2) * W;
+    row += tile % 2 * 16;
+    if (piece % 2 || tile / 2 >= NV || row >= last) return;
+    store(sums[tile], last - row, a.out - column, out.data + row * a.out + column, a.out);
   });
 }
 
@@ -187,9 +199,8 @@ inline void each_block(Pool& pool, int64_t rows, int64_t in, int64_t units, F f)
 
 inline void multiply_rows(Pool& pool, const Awq& a, const Halves& x, int64_t rows, const Out& out) {
   each_block(pool, rows, a.in, (a.strips() + 1) / 2, [&](int64_t first, int64_t last, int64_t pair) {
-    const int64_t strip = 2 * pair, ahead = 2 * pool.threads();
-    if (strip + 1 < a.strips()) return strips_bf16<2>(a, strip, ahead, x, first, last, out);
-    strips_bf16<1>(a, strip, ahead, x, first, last, out);
+    if (2 * pair + 1 < a.strips()) return strips_bf16<2>(a, 2 * pair, x, first, last, out);
+    strips_bf16<1>(a, 2 * pair, x, first, last, out);
   });
 }
 
@@ -197,16 +208,18 @@ inline void multiply_rows(Pool& pool, const Awq& a, const Halves& x, int64_t row
 inline void gate_and_up(Pool& pool, const Awq& a, const Halves& x, int64_t rows, const Halves& out) {
   const int64_t strips = a.strips() / 2;
   each_block(pool, rows, a.in, strips, [&](int64_t first, int64_t last, int64_t strip) {
-    alignas(64) float sums[4][16 * W];
     const auto half = [&](int64_t row) {
       return out.tile(row, strip / 2 * kPairs) + strip % 2 * (kTileBytes / 2);
     };
     const auto claim = [&](int64_t row) {
       for (int i = 0; i < kTileBytes / 2; i += 64) __builtin_prefetch(half(row) + i, 1);
     };
-    each_sum<2>(a, {strip, strips, pool.threads()}, x, first, last, sums, claim, [&](int64_t row, int m) {
+    each_sum<2>(a, {strip, strips, 1}, x, first, last, claim, [&](int64_t row, float (*sums)[16 * W], int piece) {
+      const int m = piece / 4;
+      row += 16 * m;
+      if (row >= last) return;
       uint8_t* tile = half(row);
-      for (int c = 0; c < 16; c += 2) {
+      for (int c = piece % 4 * 4; c < piece % 4 * 4 + 4; c += 2) {
         const vf even = silu(loadf(sums[m] + c * W)) * loadf(sums[2 + m] + c * W);
         const vf odd = silu(loadf(sums[m] + (c + 1) * W)) * loadf(sums[2 + m] + (c + 1) * W);
         _mm512_store_si512(tile + c / 2 * 64, interleave((__m512)even, (__m512)odd));

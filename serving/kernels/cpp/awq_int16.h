@@ -79,7 +79,7 @@ template <int NV>
 inline void group_of(const Awq& a, int64_t strip, int64_t g, vi* zeros, vf* scales) {
   for (int n = 0; n < NV; n++) {
     const int64_t at = ((strip + n) * a.groups() + g) * W;
-    const vi zero = __builtin_convertvector(load<vb>(a.zeros + at), vi);
+    const vi zero = widen_bytes(a.zeros + at);
     zeros[n] = zero | zero << 16;
     scales[n] = widen(a.scales + at);
   }

@@ -129,10 +129,11 @@ class Cores {
 
 class Pool {
  public:
-  explicit Pool(int threads) : threads_(threads), cores_(threads) {
+  explicit Pool(int threads) : threads_(threads), cores_(threads), taken_(threads) {
     for (int i = 1; i < threads; i++)
       workers_.emplace_back([this, i] {
         cores_.bind(i);
+        index() = i;
         work();
       });
   }
@@ -163,10 +164,16 @@ class Pool {
 
   float* shared() const { return shared_; }
 
-  // Inside run(), by all threads: f(0) … f(units - 1), each once, then a barrier.
+  // Inside run(), by all threads: f(0) … f(units - 1), each once, then a barrier. A thread begins with its own
+  // part of the units, neighbours, and helps the others afterwards: what it wrote for its part of the rows in one
+  // such loop is still in its cache in the next.
   template <class F>
   void each(int64_t units, F f) {
-    for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < units;) f(i);
+    for (int turn = 0; turn < threads_; turn++) {
+      const int64_t part = (index() + turn) % threads_, last = units * (part + 1) / threads_;
+      const int64_t first = units * part / threads_;
+      for (int64_t i; (i = first + taken_[part].units.fetch_add(1, std::memory_order_relaxed)) < last;) f(i);
+    }
     barrier();
   }
 
@@ -182,12 +189,22 @@ class Pool {
  private:
   // The last to come resets the counters and lets the others go.
   void barrier() {
-    if (alone_) return next_.store(0, std::memory_order_relaxed);
+    if (alone_) return forget_taken();
     const uint32_t seen = end_.now();
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) < threads_ - 1) return end_.wait_past(seen);
     arrived_.store(0, std::memory_order_relaxed);
-    next_.store(0, std::memory_order_relaxed);
+    forget_taken();
     end_.advance();
+  }
+
+  void forget_taken() {
+    for (Taken& taken : taken_) taken.units.store(0, std::memory_order_relaxed);
+  }
+
+  // Of the calling thread: 0 for whoever calls run().
+  static int& index() {
+    thread_local int index = 0;
+    return index;
   }
 
   void work() {
@@ -206,7 +223,10 @@ class Pool {
   std::atomic<bool> stopping_{false};
   bool alone_ = false;  // changes while the others sleep
   Gate start_, end_;
-  alignas(64) std::atomic<int64_t> next_{0};
+  struct Taken {
+    alignas(64) std::atomic<int64_t> units{0};
+  };
+  std::vector<Taken> taken_;  // of each thread's part
   alignas(64) std::atomic<int> arrived_{0};
   const std::function<void()>* body_ = nullptr;
   Buffer buffer_;

@@ -196,6 +196,17 @@ inline vf widen(const Half* p) {
 #endif
 }
 
+// W bytes, unsigned. GCC before 13 converts such vectors lane by lane, hence the instructions.
+inline vi widen_bytes(const uint8_t* p) {
+#if defined(HK_AVX512)
+  return (vi)_mm512_cvtepu8_epi32((__m128i)load<vb>(p));
+#elif defined(HK_AVX2)
+  return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+#else
+  return __builtin_convertvector(load<vb>(p), vi);
+#endif
+}
+
 // The first n values; the other lanes are 0.
 template <class T>
 inline vf widen_n(const T* p, int n) {

@@ -65,11 +65,14 @@ struct Halves {
   int64_t block() const { return in / kPairs * kTileBytes; }  // bytes of 16 rows
 };
 
-// 32 k's of one row, to the tile that has them.
-inline void round_row(const float* x, uint8_t* tile, int64_t row) {
-  const __m512i pairs = (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x));
+// 16 pairs of one row, to the tile that has them.
+inline void scatter_line(__m512i pairs, uint8_t* tile, int64_t row) {
   const __m512i lines = _mm512_mullo_epi32(_mm512_cvttps_epi32(_mm512_load_ps(kSixteen.at)), _mm512_set1_epi32(64));
   _mm512_i32scatter_epi32(tile + row % 16 * 4, lines, pairs, 1);
+}
+
+inline void round_row(const float* x, uint8_t* tile, int64_t row) {
+  scatter_line((__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x)), tile, row);
 }
 
 // Up to 16 rows of x, [rows, in], as the tiles of one row block.
