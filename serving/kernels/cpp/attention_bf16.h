@@ -216,7 +216,7 @@ inline void attend_in_tiles(const Unit& unit, const float* qkv, const KvCache& c
 template <class F>
 inline void each_attended(Pool& pool, const float* qkv, const KvCache& cache, const Batch& b, AttentionShape shape,
                           F use) {
-  const int64_t queries = b.tokens > 64 ? 6 * W : W;  // few rows: more units; many: less to set up
+  const int64_t queries = b.tokens > 64 ? 6 * W : b.tokens > 16 ? 3 * W : W;  // few rows: more units; many: less to set up
   each_unit(pool, b, shape, queries, [&](const Unit& unit) { attend_in_tiles(unit, qkv, cache, shape, use); });
 }
 
