@@ -10,6 +10,7 @@ works. Cog reads the signature of `predict` without running it, so its `Input`s 
 from __future__ import annotations
 
 import asyncio
+import gc
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -44,6 +45,7 @@ class Predictor(BasePredictor):  # type: ignore[misc]  # Cog has no type informa
         self.profile = Profile.load(settings.weights_dir / "profile.json")
         self.tokenizer = Tokenizer.from_dir(settings.weights_dir)
         self.engine = create_engine(settings)
+        gc.freeze()  # or a collection of 300,000 objects that stay halts all answers for 70 ms now and then
 
     @cog.streaming  # type: ignore[untyped-decorator]
     async def predict(

@@ -19,7 +19,7 @@ import numpy as np
 from serving.draft_text import DraftText, read_parts
 from serving.draft_weights import Array, DraftWeights
 from serving.kernels.draft import create_draft_kernel
-from serving.kernels.draft_base import DraftKernel, Floats
+from serving.kernels.draft_base import CACHE_BLOCK, Cache, DraftKernel
 
 _GUESSED = 1_024  # last tokens of a prompt that may be guessed: each costs half a KiB of reading a guess
 
@@ -45,13 +45,13 @@ class DraftModel:
         marks: Sequence[Sequence[int]],
         answer_tokens: Sequence[int],
         words: Callable[[Sequence[int]], list[int]],
-        max_kept: int = 8_192,  # 24 MiB with three layers of 128
+        max_kept: int = 8_192,  # 12 MiB with three layers of 128
     ) -> None:
         self._kernel = kernel
         self._marks = marks
         self._answer_tokens = frozenset(answer_tokens)
         self._words = words
-        self._kept: OrderedDict[Key, Floats] = OrderedDict()  # keys and values, those used last behind
+        self._kept: OrderedDict[Key, Cache] = OrderedDict()  # keys and values, those used last behind
         self._num_kept, self._max_kept = 0, max_kept
 
     @classmethod
@@ -80,20 +80,21 @@ class DraftModel:
         known = self._read_first(cache, first)
         return DraftText(self._kernel, cache, known, last, np.array(candidates, np.int32))
 
-    def _read_first(self, cache: Floats, parts: list[list[int]]) -> list[int]:
+    def _read_first(self, cache: Cache, parts: list[list[int]]) -> list[int]:
         """Fill the cache with all parts but the last, from requests before this one if they had the same."""
         tokens = [token for part in parts for token in part]
         key, count = tuple(map(tuple, parts)), len(tokens)
+        held = slice(0, -(-count // CACHE_BLOCK) * CACHE_BLOCK)  # whole blocks
         kept = self._kept.pop(key, None)
         if kept is not None:
-            cache[..., :count, :] = kept
+            cache[..., held, :] = kept
             self._num_kept -= count
         elif tokens:
             start = 0
             for part in parts:
                 self._kernel.run(cache, start, part, _NOTHING, together=True)
                 start += len(part)
-            kept = cache[..., :count, :].copy()
+            kept = cache[..., held, :].copy()
         if kept is not None:
             self._kept[key] = kept
             self._num_kept += count

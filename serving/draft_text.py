@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from serving.draft_weights import MAX_TOKENS
-from serving.kernels.draft_base import DraftKernel, Floats, Ints
+from serving.kernels.draft_base import Cache, DraftKernel, Ints
 
 _SEARCHED = 4_096  # tokens of a prompt's end that are searched for a mark
 _ANSWER_ROOM = 192  # tokens that must be left for the answer, or a later mark is taken
@@ -59,7 +59,7 @@ class DraftText:
     """
 
     def __init__(
-        self, kernel: DraftKernel, cache: Floats, known: list[int], part: list[int], candidates: Ints
+        self, kernel: DraftKernel, cache: Cache, known: list[int], part: list[int], candidates: Ints
     ) -> None:
         self._kernel = kernel
         self._cache = cache

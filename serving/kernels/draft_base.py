@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from serving.draft_weights import HEAD_DIM, MAX_TOKENS, ROPE_THETA, DraftWeights
 
 BEST = 4  # guesses at each place
+CACHE_BLOCK = 16  # places that a cache may keep in an order of its own: copied whole or not at all
 MOST_WRITTEN = 16  # tokens in one call: some are refused afterwards, and all behind them were written in vain
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+Cache = NDArray[np.float32] | NDArray[np.uint16]  # the latter holds bfloat16
 Best = tuple[list[int], list[float]]  # tokens, likeliest first, and the share of each among all candidates
 
 
@@ -31,16 +33,16 @@ class DraftKernel(Protocol):
         """Ids are below this."""
         ...
 
-    def new_cache(self) -> Floats:
+    def new_cache(self) -> Cache:
         """Keys and values of a request: [layers, 2, heads, MAX_TOKENS, HEAD_DIM], by place along MAX_TOKENS.
 
-        Memory is taken as it fills.
+        Memory is taken as it fills. CACHE_BLOCK places lie together, in whatever order a kernel likes.
         """
         ...
 
     def run(
         self,
-        cache: Floats,
+        cache: Cache,
         start: int,
         ids: Sequence[int],
         candidates: Ints,
@@ -59,7 +61,7 @@ class DraftKernel(Protocol):
 
     def write(
         self,
-        cache: Floats,
+        cache: Cache,
         start: int,
         ids: Sequence[int],
         candidates: Ints,
@@ -95,8 +97,7 @@ class DraftKernelBase:
         """See `DraftKernel`."""
         return len(self._weights.embedding)
 
-    def new_cache(self) -> Floats:
-        """See `DraftKernel`."""
+    @property
+    def _cache_shape(self) -> tuple[int, ...]:
         weights = self._weights
-        heads = weights.size // HEAD_DIM
-        return np.empty((len(weights.layers), 2, heads, MAX_TOKENS, HEAD_DIM), np.float32)
+        return len(weights.layers), 2, weights.size // HEAD_DIM, MAX_TOKENS, HEAD_DIM

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.draft_weights import MAX_TOKENS, DraftLayer, DraftWeights
-from serving.kernels.draft_base import BEST, MOST_WRITTEN, Best, DraftKernelBase, Floats, Ints, rotary_tables
+from serving.kernels.draft_base import BEST, MOST_WRITTEN, Best, Cache, DraftKernelBase, Ints, rotary_tables
 from serving.kernels.memory import HUGE_PAGE, map_pages
 
 _LAST = ("final_norm", "head", "project", "bias")  # in the order of their use, behind the layers
@@ -103,7 +103,7 @@ class CppDraft(DraftKernelBase):
         self._model = _CModel(weights.embedding.ctypes.data, dtype, *sizes, self._layers, **pointers)
         self._best, self._chances = (c_int32 * BEST)(), (c_float * BEST)()
         self._ids = (c_int32 * MAX_TOKENS)()
-        self._cache: Floats | None = None  # of the last call
+        self._cache: Cache | None = None  # of the last call
         self._candidates: Ints | None = None
         self._written, self._shares = (c_int32 * MOST_WRITTEN)(), (c_float * MOST_WRITTEN)()
         held: dict[str, ctypes.Array[Any]] = {"ids": self._ids, "best": self._best, "chances": self._chances}
@@ -114,9 +114,13 @@ class CppDraft(DraftKernelBase):
         self._run.argtypes = (POINTER(_CModel), POINTER(_CStep))
         self._run.restype = c_int32
 
+    def new_cache(self) -> Cache:
+        """See `DraftKernel`."""
+        return np.empty(self._cache_shape, np.uint16)
+
     def run(
         self,
-        cache: Floats,
+        cache: Cache,
         start: int,
         ids: Sequence[int],
         candidates: Ints,
@@ -138,7 +142,7 @@ class CppDraft(DraftKernelBase):
 
     def write(
         self,
-        cache: Floats,
+        cache: Cache,
         start: int,
         ids: Sequence[int],
         candidates: Ints,
@@ -157,7 +161,7 @@ class CppDraft(DraftKernelBase):
         best = self._draft(cache, start, ids, candidates, together)
         return self._written[: step.num_written], self._shares[: step.num_written], best
 
-    def _draft(self, cache: Floats, start: int, ids: Sequence[int], candidates: Ints, together: bool) -> Best:
+    def _draft(self, cache: Cache, start: int, ids: Sequence[int], candidates: Ints, together: bool) -> Best:
         step = self._step
         if cache is not self._cache:  # asking for an address costs as much as a small product
             self._cache, step.kv = cache, cache.ctypes.data

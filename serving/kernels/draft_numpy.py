@@ -10,7 +10,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from serving.draft_weights import EPS, HEAD_DIM, MAX_TOKENS, VECTOR_EPS, DraftLayer, DraftWeights
-from serving.kernels.draft_base import BEST, MOST_WRITTEN, Best, DraftKernelBase, Floats, Ints, rotary_tables
+from serving.kernels.draft_base import (
+    BEST,
+    MOST_WRITTEN,
+    Best,
+    Cache,
+    DraftKernelBase,
+    Floats,
+    Ints,
+    rotary_tables,
+)
 
 
 class NumpyDraft(DraftKernelBase):
@@ -27,9 +36,13 @@ class NumpyDraft(DraftKernelBase):
             a.astype(np.float32) for a in (weights.project, weights.bias, weights.head)
         )
 
+    def new_cache(self) -> Cache:
+        """See `DraftKernel`."""
+        return np.empty(self._cache_shape, np.float32)
+
     def run(
         self,
-        cache: Floats,
+        cache: Cache,
         start: int,
         ids: Sequence[int],
         candidates: Ints,
@@ -57,7 +70,7 @@ class NumpyDraft(DraftKernelBase):
 
     def write(
         self,
-        cache: Floats,
+        cache: Cache,
         start: int,
         ids: Sequence[int],
         candidates: Ints,

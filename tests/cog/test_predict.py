@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,11 @@ def make(tmp_path, monkeypatch):
     yield make
     for predictor in made:
         predictor.engine.close()
+
+
+def test_collections_do_not_visit_what_setup_made(make):
+    predictor = make()
+    assert not any(seen is predictor.engine for seen in gc.get_objects())
 
 
 async def test_a_canonical_answer_is_streamed_as_it_is(make):

@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "draft_attention.h"
 #include "draft_product.h"
 
 namespace hk {
 
-constexpr int64_t kDraftHead = 32;  // width of a head
 constexpr float kDraftEps = 1e-5f;
 constexpr float kVectorEps = 1e-12f;  // small beside any embedding's: it only keeps 0 from becoming NaN
 
@@ -57,7 +57,7 @@ struct DraftStep {
   const int32_t* ids;
   int64_t count, start;
   int64_t together;  // 1: these tokens see each other; 0: each sees those before it
-  float* kv;  // [num_layers, 2, size / kDraftHead, capacity, kDraftHead]
+  uint32_t* kv;  // [num_layers, 2, size / kDraftHead, capacity * kDraftPairs], as in draft_attention.h
   const int32_t* candidates;
   int64_t num_candidates;
   const uint32_t* allowed;  // a bit for each of the vocabulary, or null: others are no candidates
@@ -109,66 +109,38 @@ inline void meet(DraftModel& m, const int32_t* tokens, int64_t count) {
     norm_row(vectors + t * m.size, ones.data(), kVectorEps, m.size, vectors + t * m.size);
 }
 
-// One head's query against its keys and values. Scores have room for a vector too many.
-inline void attend(const float* query, const float* keys, const float* values, int64_t count, float* scores,
-                   float* out) {
-  constexpr int64_t kVectors = kDraftHead / W, kApart = 4;  // sums that need not wait for each other
+// Of one token's queries, keys and values [3, size] the queries are rotated and scaled, and the others stored.
+inline void store_rotated(const DraftModel& m, int64_t place, float* qkv, uint32_t* keys) {
+  const float *cos = m.cos + place * kDraftHead / 2, *sin = m.sin + place * kDraftHead / 2;
   const float scale = 1.0f / std::sqrt(float(kDraftHead));
-  vf q[kVectors], most = splat(-3e38f), total = {}, sums[kApart][kVectors] = {};
-  for (int64_t i = 0; i < kVectors; i++) q[i] = loadf(query + i * W) * scale;
-  for (int64_t k = 0; k < count; k += 4) {
-    vf products[4] = {};
-    for (int64_t j = 0; j < 4; j++) {
-      const float* key = keys + std::min(k + j, count - 1) * kDraftHead;
-      for (int64_t i = 0; i < kVectors; i++) products[j] = fma(q[i], loadf(key + i * W), products[j]);
-    }
-    const v4 four = sum4(products[0], products[1], products[2], products[3]);
-    std::memcpy(scores + k, &four, sizeof four);
+  float rotated[kDraftHead];
+  for (int64_t at = 0; at < m.size; at += kDraftHead) {
+    float* query = qkv + at;
+    uint32_t* head = keys + at / 2 * m.capacity;
+    rotate(query + m.size, cos, sin, kDraftHead / 2, rotated);
+    store_key(rotated, place, head);
+    store_value(query + 2 * m.size, place, head + m.capacity * m.size / 2);
+    rotate(query, cos, sin, kDraftHead / 2, query);
+    for (int64_t d = 0; d < kDraftHead; d += W) storef(query + d, loadf(query + d) * scale);
   }
-  for (int64_t k = count; k % W; k++) scores[k] = -3e38f;
-  for (int64_t k = 0; k < count; k += W) most = max(most, loadf(scores + k));
-  most = splat(largest(most));
-  for (int64_t k = 0; k < count; k += W) {
-    const vf weights = exp(loadf(scores + k) - most);
-    total += weights;
-    storef(scores + k, weights);
-  }
-  int64_t k = 0;
-  const auto add = [&](int64_t j) {
-    for (int64_t i = 0; i < kVectors; i++)
-      sums[j][i] = fma(splat(scores[k + j]), loadf(values + (k + j) * kDraftHead + i * W), sums[j][i]);
-  };
-  for (; k + kApart <= count; k += kApart)
-    for (int64_t j = 0; j < kApart; j++) add(j);
-  for (int64_t j = 0; k + j < count; j++) add(j);
-  const vf share = splat(1.0f / sum(total));
-  for (int64_t i = 0; i < kVectors; i++)
-    storef(out + i * W, ((sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i])) * share);
 }
 
-inline void draft_layer(const DraftModel& m, const DraftLayer& layer, const DraftStep& s, bool cold, float* keys,
+inline void draft_layer(const DraftModel& m, const DraftLayer& layer, const DraftStep& s, bool cold, uint32_t* keys,
                         float* x, std::vector<float>& scratch) {
   const int64_t n = s.count, size = m.size, hidden = m.hidden;
-  scratch.resize(n * (2 * size + std::max(3 * size, 3 * hidden)) + m.capacity + W);
+  const int64_t score_room = m.capacity + kDraftBlock;
+  scratch.resize(n * (2 * size + std::max(3 * size, 3 * hidden)) + score_room / 2 * 3);
   float *normed = scratch.data(), *mixed = normed + n * size, *wide = mixed + n * size;
-  float *active = wide + 2 * n * hidden, *scores = scratch.data() + scratch.size() - m.capacity - W;
+  float *active = wide + 2 * n * hidden, *scores = scratch.data() + scratch.size() - score_room / 2 * 3;
+  BFloat16* weights = reinterpret_cast<BFloat16*>(scores + score_room);
   for (int64_t t = 0; t < n; t++) norm_row(x + t * size, layer.input_norm, kDraftEps, size, normed + t * size);
   draft_product(cold, layer.qkv, 3 * size, size, normed, n, wide);
-  for (int64_t t = 0; t < n; t++) {
-    const int64_t place = s.start + t, angle = place * kDraftHead / 2;
-    for (int64_t at = 0; at < size; at += kDraftHead) {
-      float *query = wide + t * 3 * size + at, *head = keys + at * m.capacity + place * kDraftHead;
-      const float *cos = m.cos + angle, *sin = m.sin + angle;
-      rotate(query + size, cos, sin, kDraftHead / 2, head);
-      std::memcpy(head + m.capacity * size, query + 2 * size, kDraftHead * sizeof(float));
-      rotate(query, cos, sin, kDraftHead / 2, query);
-    }
-  }
+  for (int64_t t = 0; t < n; t++) store_rotated(m, s.start + t, wide + t * 3 * size, keys);
   for (int64_t at = 0; at < size; at += kDraftHead)
     for (int64_t t = 0; t < n; t++) {
-      const float *head_keys = keys + at * m.capacity, *head_values = head_keys + m.capacity * size;
+      const uint32_t *head_keys = keys + at / 2 * m.capacity, *head_values = head_keys + m.capacity * size / 2;
       const int64_t seen = s.start + (s.together ? n : t + 1);
-      attend(wide + t * 3 * size + at, head_keys, head_values, seen, scores, mixed + t * size + at);
+      attend(wide + t * 3 * size + at, head_keys, head_values, seen, scores, weights, mixed + t * size + at);
     }
   draft_product(cold, layer.output, size, size, mixed, n, normed);
   add_to(x, normed, n * size);
@@ -231,7 +203,7 @@ inline void read_tokens(DraftModel& m, const DraftStep& s, bool cold) {
   for (int64_t t = 0; t < s.count; t++)
     std::memcpy(&x[t * m.size], vector_of(m, s.ids[t]), m.size * sizeof(float));
   for (int64_t i = 0; i < m.num_layers; i++)
-    draft_layer(m, m.layers[i], s, cold, s.kv + i * 2 * m.capacity * m.size, x.data(), scratch);
+    draft_layer(m, m.layers[i], s, cold, s.kv + i * m.capacity * m.size, x.data(), scratch);
   std::memcpy(m.last, &x[(s.count - 1) * m.size], m.size * sizeof(float));
 }
 

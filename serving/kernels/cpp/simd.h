@@ -172,6 +172,22 @@ struct BFloat16 {
   uint16_t bits;
 };
 
+// To the nearest, ties to even; not for NaN.
+inline BFloat16 round_to_bfloat16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return {uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+inline void round_to_bfloat16(vf v, BFloat16* to) {
+#if defined(HK_AVX512) && defined(__AVX512BF16__)
+  const __m256bh rounded = _mm512_cvtneps_pbh((__m512)v);
+  std::memcpy(to, &rounded, sizeof rounded);
+#else
+  for (int i = 0; i < W; i++) to[i] = round_to_bfloat16(v[i]);
+#endif
+}
+
 inline vf widen(const float* p) { return loadf(p); }
 
 inline vf widen(const BFloat16* p) {

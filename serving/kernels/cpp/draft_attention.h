@@ -1,0 +1,93 @@
+// Attention of the draft model: one query at a time, keys and values as pairs of bfloat16.
+//
+// Most of a guess's time goes into reading them. Of 16 places pair r of each key has dims 2 r and 2 r + 1, r outermost:
+// no sum goes across a vector. Of two places a pair has the same dim of both values, 0 where there is no second yet.
+// Queries and weights are rounded too, where the CPU multiplies such pairs (VDPBF16PS) and where it does not.
+#pragma once
+
+#include <algorithm>
+
+#include "simd.h"
+
+namespace hk {
+
+constexpr int64_t kDraftHead = 32;  // width of a head
+constexpr int64_t kDraftPairs = kDraftHead / 2;
+constexpr int64_t kDraftBlock = 16;  // places whose keys lie together
+
+inline uint32_t pair_of(float low, float high) {
+  return round_to_bfloat16(low).bits | uint32_t(round_to_bfloat16(high).bits) << 16;
+}
+inline vf low_of(vu pairs) { return (vf)(pairs << 16); }
+inline vf high_of(vu pairs) { return (vf)(pairs & 0xffff0000u); }
+
+// For each lane, sum + the products of both halves of x and of y.
+inline vf add_pairs(vf sum, uint32_t x, vu y) {
+#if defined(HK_AVX512) && defined(__AVX512BF16__)
+  return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(x), (__m512bh)y);
+#else
+  const vu both = x + vu{};
+  return fma(high_of(both), high_of(y), fma(low_of(both), low_of(y), sum));
+#endif
+}
+
+// scores[k] = query · key k, for all of the blocks that hold `count` keys.
+inline void score_keys(const uint32_t* query, const uint32_t* keys, int64_t count, float* scores) {
+  constexpr int64_t kVectors = kDraftBlock / W, kApart = 4;  // sums that need not wait for each other
+  const int64_t last = (count - 1) / kDraftBlock;
+  for (int64_t block = 0; block <= last; block += kApart) {
+    const uint32_t* at[kApart];
+    for (int64_t j = 0; j < kApart; j++) at[j] = keys + std::min(block + j, last) * kDraftBlock * kDraftPairs;
+    vf sums[kApart][kVectors] = {};
+    for (int64_t r = 0; r < kDraftPairs; r++)
+      for (int64_t j = 0; j < kApart; j++)
+        for (int64_t i = 0; i < kVectors; i++)
+          sums[j][i] = add_pairs(sums[j][i], query[r], load<vu>(at[j] + r * kDraftBlock + i * W));
+    for (int64_t j = 0; j < kApart; j++)
+      for (int64_t i = 0; i < kVectors; i++)
+        storef(scores + std::min(block + j, last) * kDraftBlock + i * W, sums[j][i]);
+  }
+}
+
+// One head's query, scaled, against its keys and values. Scores and weights have room for a block too many.
+inline void attend(const float* query, const uint32_t* keys, const uint32_t* values, int64_t count, float* scores,
+                   BFloat16* weights, float* out) {
+  constexpr int64_t kVectors = kDraftHead / W, kApart = 4;
+  uint32_t pairs[kDraftPairs];
+  for (int64_t r = 0; r < kDraftPairs; r++) pairs[r] = pair_of(query[2 * r], query[2 * r + 1]);
+  score_keys(pairs, keys, count, scores);
+  vf most = splat(-3e38f), total = {}, sums[kApart][kVectors] = {};
+  for (int64_t k = count; k % W; k++) scores[k] = -3e38f;
+  for (int64_t k = 0; k < count; k += W) most = max(most, loadf(scores + k));
+  most = splat(largest(most));
+  for (int64_t k = 0; k < count; k += W) {
+    const vf weight = exp(loadf(scores + k) - most);
+    total += weight;
+    round_to_bfloat16(weight, weights + k);
+  }
+  const auto add = [&](int64_t j, int64_t pair) {
+    for (int64_t i = 0; i < kVectors; i++)
+      sums[j][i] = add_pairs(sums[j][i], load<uint32_t>(weights + 2 * pair), load<vu>(values + pair * kDraftHead + i * W));
+  };
+  const int64_t num_pairs = (count + 1) / 2;
+  int64_t pair = 0;
+  for (; pair + kApart <= num_pairs; pair += kApart)
+    for (int64_t j = 0; j < kApart; j++) add(j, pair + j);
+  for (int64_t j = 0; pair + j < num_pairs; j++) add(j, pair + j);
+  const vf share = splat(1.0f / sum(total));
+  for (int64_t i = 0; i < kVectors; i++)
+    storef(out + i * W, ((sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i])) * share);
+}
+
+inline void store_key(const float* key, int64_t place, uint32_t* keys) {
+  uint32_t* to = keys + place / kDraftBlock * kDraftBlock * kDraftPairs + place % kDraftBlock;
+  for (int64_t r = 0; r < kDraftPairs; r++) to[r * kDraftBlock] = pair_of(key[2 * r], key[2 * r + 1]);
+}
+
+inline void store_value(const float* value, int64_t place, uint32_t* values) {
+  uint32_t* to = values + place / 2 * kDraftHead;
+  for (int64_t d = 0; d < kDraftHead; d++)
+    to[d] = place % 2 ? (to[d] & 0xffff) | pair_of(0.0f, value[d]) : pair_of(value[d], 0.0f);
+}
+
+}  // namespace hk
