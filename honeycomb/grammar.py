@@ -50,11 +50,12 @@ _ENTRIES: Final = {  # key: the rule of its value, in the order of their bits
     "compare_time_offset_seconds": "OFFSET",
 }
 _TIMES: Final = ("time_range", "start_time", "end_time")  # any two of them
+# Behind the point a float has up to 20 digits where Python writes no exponent: three zeros and 17.
 _NUMBERS: Final = r"""
 LIMIT: /[1-9][0-9]{0,2}|1000/
 SECONDS: /[1-9][0-9]{0,8}/
 EPOCH: /[1-9][0-9]{0,10}/
-NUMBER: /-?(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,18})?(?:e[+-][0-9]{2})?/
+NUMBER: /-?(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,20})?(?:e[+-][0-9]{2})?/
 """
 
 

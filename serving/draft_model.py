@@ -35,7 +35,7 @@ class DraftModel:
         marks: tokens of a prompt behind which it is read: see `read_parts`.
         answer_tokens: that may be guessed for any prompt; others only if they are in it.
         words: how it reads a text: see `draft_words`.
-        max_kept: tokens of first parts whose keys and values are kept.
+        max_kept: places of first parts, in whole blocks, whose keys and values are kept.
     """
 
     def __init__(
@@ -83,21 +83,24 @@ class DraftModel:
     def _read_first(self, cache: Cache, parts: list[list[int]]) -> list[int]:
         """Fill the cache with all parts but the last, from requests before this one if they had the same."""
         tokens = [token for part in parts for token in part]
-        key, count = tuple(map(tuple, parts)), len(tokens)
-        held = slice(0, -(-count // CACHE_BLOCK) * CACHE_BLOCK)  # whole blocks
+        key, count = tuple(map(tuple, parts)), _in_blocks(len(tokens))
         kept = self._kept.pop(key, None)
         if kept is not None:
-            cache[..., held, :] = kept
+            cache[..., :count, :] = kept
             self._num_kept -= count
         elif tokens:
             start = 0
             for part in parts:
                 self._kernel.run(cache, start, part, _NOTHING, together=True)
                 start += len(part)
-            kept = cache[..., held, :].copy()
+            kept = cache[..., :count, :].copy()
         if kept is not None:
             self._kept[key] = kept
             self._num_kept += count
             while self._num_kept > self._max_kept:
-                self._num_kept -= sum(map(len, self._kept.popitem(last=False)[0]))
+                self._num_kept -= _in_blocks(sum(map(len, self._kept.popitem(last=False)[0])))
         return tokens
+
+
+def _in_blocks(count: int) -> int:
+    return -(-count // CACHE_BLOCK) * CACHE_BLOCK

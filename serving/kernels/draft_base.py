@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from serving.draft_weights import HEAD_DIM, MAX_TOKENS, ROPE_THETA, DraftWeights
 
 BEST = 4  # guesses at each place
-CACHE_BLOCK = 16  # places that a cache may keep in an order of its own: copied whole or not at all
+CACHE_BLOCK = (
+    16  # places that a cache may keep in an order of its own (kDraftBlock): copied whole or not at all
+)
 MOST_WRITTEN = 16  # tokens in one call: some are refused afterwards, and all behind them were written in vain
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]

@@ -57,6 +57,7 @@ def make(tmp_path, monkeypatch):
     yield make
     for predictor in made:
         predictor.engine.close()
+    gc.unfreeze()
 
 
 def test_collections_do_not_visit_what_setup_made(make):

@@ -46,6 +46,13 @@ def test_reference_answers_are_accepted_with_their_keys_in_any_order(surface, re
 
 
 @SURFACES
+@pytest.mark.parametrize("value", [0.00012345678901234567, -1.2345678901234567e-05, 123456789012345.67, 1e15])
+def test_numbers_are_accepted_as_python_writes_them(surface, value):
+    filters = [{"column": COLUMNS[0], "op": ">", "value": value}]
+    assert accepts(GRAMMARS[surface], WRITE[surface]({"calculations": [{"op": "COUNT"}], "filters": filters}))
+
+
+@SURFACES
 @settings(max_examples=60)
 @given(query=queries(), random=st.randoms(use_true_random=False))
 def test_any_canonical_query_is_accepted_in_any_order_of_keys(surface, query, random):

@@ -123,8 +123,9 @@ inline void score_tiles(const Tiled& t, const uint8_t* queries, int64_t last) {
   memory_barrier();
 }
 
-// 2^x for x ≤ 0, and 0 for what is far below: a polynomial for the rest beyond a whole number (relative error 7.5e-8).
-inline __m512 exp2(__m512 x) {
+// e^x for x ≤ 0, and 0 for what is far below: 2 to a whole number times a polynomial (relative error 7.5e-8).
+inline __m512 exp_below(__m512 x) {
+  x = _mm512_mul_ps(x, _mm512_set1_ps(1.44269504088896341f));
   const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = _mm512_sub_ps(x, n);
   __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(1.3276470686e-3f), r, _mm512_set1_ps(9.6755413240e-3f));
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5507132775e-2f));
@@ -136,7 +137,6 @@ inline __m512 exp2(__m512 x) {
 // Scores of query m of a tile become rounded weights, 0 where it sees nothing; returns 1 / their sum. It sees
 // positions low … high - 1, and those of u.start … last - 1 get weights.
 inline float weigh_scores(const Tiled& t, int64_t m, int64_t low, int64_t high, int64_t last) {
-  constexpr float kLog2E = 1.44269504088896341f;
   const float* scores = t.u.scores + m * t.u.stride - t.u.start;
   uint8_t* weights = t.weights + (m * t.u.stride - t.u.start) * 2;
   const auto seen = [&](int64_t p) {
@@ -146,10 +146,10 @@ inline float weigh_scores(const Tiled& t, int64_t m, int64_t low, int64_t high, 
   const int64_t begin = low / W * W, end = std::min(last, (high + W - 1) / W * W);
   __m512 top = _mm512_set1_ps(-INFINITY);
   for (int64_t p = begin; p < end; p += W) top = _mm512_mask_max_ps(top, seen(p), top, _mm512_loadu_ps(scores + p));
-  const __m512 shift = _mm512_set1_ps(-_mm512_reduce_max_ps(top) * kLog2E), scale = _mm512_set1_ps(kLog2E);
+  const __m512 highest = _mm512_set1_ps(_mm512_reduce_max_ps(top));
   __m512 total = _mm512_setzero_ps();
   for (int64_t p = t.u.start; p < last; p += W) {
-    const __m512 power = exp2(_mm512_fmadd_ps(_mm512_loadu_ps(scores + p), scale, shift));
+    const __m512 power = exp_below(_mm512_sub_ps(_mm512_loadu_ps(scores + p), highest));
     const __m512 weight = _mm512_maskz_mov_ps(seen(p), power);
     total = _mm512_add_ps(total, weight);
     _mm256_store_si256(reinterpret_cast<__m256i*>(weights + p * 2), (__m256i)_mm512_cvtneps_pbh(weight));

@@ -63,7 +63,7 @@ inline void unpack_group_bf16(const Awq& a, const Strips& strips, int64_t g, uin
 }
 
 // Tiles 0 … 3 are sums (tile 2 n + m: strip n, rows 16 m on), 4 and 5 inputs, 6 and 7 weights. Inputs come from the
-// second-level cache and are marked as used once, so that the weights stay in the first.
+// second-level cache and are marked as used once, so that weights stay in the first as far as they fit.
 template <int NM, int NV>
 inline void multiply_bf16(const uint8_t* inputs, int64_t next_rows, const uint8_t* weights, int64_t depth) {
   memory_barrier();
@@ -95,8 +95,8 @@ inline void unpack_and_multiply(const Awq& a, const Strips& strips, const Halves
 }
 
 // sums[2 n + m]: what up to 16 NM rows from `row` on and strip n come to, [column, row]. Tiles are filled for the
-// first rows, and kept when others follow. Between tile instructions, which take 16 cycles and leave vectors idle,
-// meanwhile(0) … meanwhile(kPieces - 1) work on the sums before these.
+// first rows, and kept when others follow, for which meanwhile(0) … meanwhile(kPieces - 1) work on the sums before
+// these: between tile instructions, which take 16 cycles and leave vectors idle.
 template <int NM, int NV, class F>
 inline void sum_rows(const Awq& a, const Strips& strips, const Halves& x, int64_t row, bool first, bool keep,
                      uint8_t* tiles, float (*sums)[16 * W], F meanwhile) {
@@ -121,8 +121,9 @@ inline void sum_rows(const Awq& a, const Strips& strips, const Halves& x, int64_
   memory_barrier();
 }
 
-// For each 32 rows of first … last - 1 calls use(row, sums, 0) … use(row, sums, kPieces - 1), sums as above; for each
-// 16 before that claim(row), to ask for the memory that they will be written to: the other core may have it.
+// For each 32 rows of first … last - 1 calls use(row, sums, 0) … use(row, sums, kPieces - 1), sums as above: those of
+// rows past the last, and of a second strip that there is not, were never written. That is 32 rows late; claim(row)
+// comes first, for each 16, to ask for the memory that they will be written to: the other core may have it.
 template <int NV, class C, class F>
 inline void each_sum(const Awq& a, const Strips& strips, const Halves& x, int64_t first, int64_t last, C claim, F use) {
   alignas(64) float buffers[2][4][16 * W];

@@ -1,7 +1,8 @@
 // Attention of the draft model: one query at a time, keys and values as pairs of bfloat16.
 //
 // Most of a guess's time goes into reading them. Of 16 places pair r of each key has dims 2 r and 2 r + 1, r outermost:
-// no sum goes across a vector. Of two places a pair has the same dim of both values, 0 where there is no second yet.
+// no sum goes across a vector. Of two places a pair has the same dim of both values, 0 where nobody wrote the second;
+// a second value that a query does not see has a weight of 0.
 // Queries and weights are rounded too, where the CPU multiplies such pairs (VDPBF16PS) and where it does not.
 #pragma once
 
@@ -65,6 +66,7 @@ inline void attend(const float* query, const uint32_t* keys, const uint32_t* val
     total += weight;
     round_to_bfloat16(weight, weights + k);
   }
+  weights[count] = {};
   const auto add = [&](int64_t j, int64_t pair) {
     for (int64_t i = 0; i < kVectors; i++)
       sums[j][i] = add_pairs(sums[j][i], load<uint32_t>(weights + 2 * pair), load<vu>(values + pair * kDraftHead + i * W));

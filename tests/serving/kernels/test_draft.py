@@ -15,7 +15,7 @@ from scripts.training.draft_model import DraftModel
 from serving.draft_weights import MAX_TOKENS, DraftWeights
 from serving.kernels.build import build_library, find_compiler
 from serving.kernels.draft import create_draft_kernel
-from serving.kernels.draft_base import BEST, MOST_WRITTEN, DraftKernel
+from serving.kernels.draft_base import BEST, CACHE_BLOCK, MOST_WRITTEN, DraftKernel
 from serving.kernels.draft_cpp import CppDraft
 from serving.kernels.draft_numpy import NumpyDraft
 from tests.draft_models import VOCAB, load_weights, write_draft_model
@@ -111,6 +111,19 @@ def test_pieces_of_any_size_give_what_the_whole_gives(tmp_path: Path, kind: str)
     kernel = make_kernel(tmp_path, kind)
     whole = ask(kernel, (0, TOKENS))
     assert_same(ask(kernel, (0, TOKENS[:7]), (7, TOKENS[7:8]), (8, TOKENS[8:40]), (40, TOKENS[40:])), whole)
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 21, 32])
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_blocks_of_a_cache_can_be_copied(tmp_path: Path, kind: str, count: int) -> None:
+    kernel = make_kernel(tmp_path, kind)
+    first, copy = kernel.new_cache(), kernel.new_cache()
+    ask(kernel, (0, TOKENS[:count]), cache=first)
+    held = -(-count // CACHE_BLOCK) * CACHE_BLOCK
+    copy.view(np.uint8)[:] = 255  # NaN: what nobody copied is never read
+    copy[..., :held, :] = first[..., :held, :]
+    assert_same(ask(kernel, (count, TOKENS[count:]), cache=copy), ask(kernel, (0, TOKENS)))
+    assert MAX_TOKENS % CACHE_BLOCK == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

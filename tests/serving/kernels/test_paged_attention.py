@@ -22,6 +22,7 @@ SHAPES = {
     "window": AttentionShape(8, 2, 32, 21),
     "one head for all": AttentionShape(70, 1, 8, None),
     "a head for each": AttentionShape(4, 4, 24, 5),
+    "wide": AttentionShape(4, 2, 96, None),
 }
 # Positions computed: whole prompts, chunks, single tokens; around blocks, vectors and 128
 SPANS = [(0, 1), (0, 17), (126, 127), (127, 128), (128, 129), (100, 129), (5, 13), (299, 300)]
@@ -99,11 +100,12 @@ def test_blocks_that_no_request_holds_are_never_read(cpu):
     assert torch.equal(attend(cpu, qkv, cache, batch, shape), expected)
 
 
-def test_a_score_that_towers_does_not_overflow(cpu, activations):
+@pytest.mark.parametrize("height", [1e4, 1e8])
+def test_a_score_that_towers_does_not_overflow(cpu, activations, height):
     shape = SHAPES["default"]
     cache, other = filled_cache(cpu, shape, 4, 16), filled_cache(REFERENCE, shape, 4, 16)
     batch = random_batch([(60, 64)], 16, 4)
-    qkv = torch.randn(4, qkv_width(shape)) * 1e4
+    qkv = torch.randn(4, qkv_width(shape)) * height
     found = attend(cpu, qkv, cache, batch, shape)
     if activations is Activations.BFLOAT16:  # which of two great scores is greater, rounding decides
         assert torch.isfinite(found).all()
