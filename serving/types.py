@@ -1,7 +1,6 @@
 """The words that the front of the package and every engine share.
 
-Owns: the request, what comes back for it, and its metrics. Knows nothing of any engine, of
-tensors or of Honeycomb. All values are immutable, so that they may cross threads.
+All values are immutable, so that they may cross threads.
 
     request = GenerationRequest("id-1", (1, 2, 3), SamplingParams(max_tokens=8))
 """
@@ -11,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
+
+from serving.constraints import Constraint
 
 
 class FinishReason(StrEnum):
@@ -30,16 +32,30 @@ class SamplingParams:
         temperature: 0 is greedy; otherwise logits are divided by it.
         top_p: nucleus mass kept, in (0, 1].
         top_k: number of tokens kept; None keeps all.
+        min_p: tokens less likely than this share of the likeliest one are dropped, in [0, 1].
+        repetition_penalty: positive logits of tokens in prompt or output are divided by it, negative ones
+            multiplied; in [0.01, 10], and 1 changes nothing (Keskar et al. 2019, CTRL).
+        presence_penalty: subtracted from the logit of each token in the output, in [-2, 2].
+        frequency_penalty: subtracted from a token's logit once for each time it is in the output, in [-2, 2].
+        min_tokens: no end token before so many, unless the constraint allows nothing else.
         seed: same seed, same sample; None draws a fresh one. 0 is a seed like any other.
         stop: strings that end the generation; they are not part of the text returned.
+        logprobs: None for none; n for the log probability of each token chosen and of the n likeliest ones,
+            of the model's own distribution before penalties, temperature and constraint. At most 20.
     """
 
     max_tokens: int = 512
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int | None = None
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    min_tokens: int = 0
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +66,31 @@ class GenerationRequest:
         request_id: unique among the requests in flight.
         prompt_token_ids: what the model reads, BOS included when the model wants one.
         sampling: how to choose tokens.
-        grammar: Lark text in llguidance's dialect that the output must match; None is free text.
+        constraint: what the output must match; None is free text.
         adapter: name of a LoRA adapter that the engine has; None is the plain model.
     """
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    grammar: str | None = None
+    constraint: Constraint | None = None
     adapter: str | None = None
+
+
+CHOSEN: Final = "chosen"  # the source of a token that the model chose itself
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPass:
+    """The tokens that one forward pass added to an answer.
+
+    Args:
+        at: seconds since the engine accepted the request.
+        sources: where each token came from: the name of a drafter's source for accepted drafts, or `CHOSEN`.
+    """
+
+    at: float
+    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +105,7 @@ class RequestMetrics:
     total_time: float
     draft_token_count: int = 0
     accepted_token_count: int = 0
+    passes: tuple[TokenPass, ...] = ()  # of the engines that know them: those that gave a token
 
     @property
     def tokens_per_second(self) -> float:
@@ -81,17 +114,34 @@ class RequestMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural logarithms of probabilities at one place of the output.
+
+    Args:
+        token_id: the token that was chosen.
+        logprob: its log probability.
+        top: (token id, log probability) of the likeliest tokens, likeliest first.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationOutput:
     """A delta. The texts of all deltas joined are the whole text; the last has a finish reason.
 
     A delta never ends inside a character and never holds a part of a stop string. `token_ids`
     may be empty (text that was held back) and `text` may be empty (text is being held back).
+    `logprobs` has one entry for each of `token_ids` where the request asked for them, else none.
     """
 
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
     metrics: RequestMetrics | None = None  # on the last delta
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from scripts.training.draft_model import DraftModel
-from serving.draft_weights import DRAFT_MODEL, DraftWeights
-from serving.paged.choices import as_numpy
+from pipeline.training.draft_network import DraftModel
+from serving.engines.paged.options import as_numpy
+from serving.weights.draft_weights import DRAFT_MODEL, DraftWeights
 
 VOCAB, WIDTH, SIZE = 300, 45, 96
 
@@ -19,11 +19,11 @@ def write_draft_model(
     folder: Path,
     *,
     dtype: torch.dtype = torch.float16,
-    marks: Sequence[Sequence[int]] = ((7, 8),),
+    markers: Sequence[Sequence[int]] = ((7, 8),),
     answer_tokens: Sequence[int] = tuple(range(20, 60)),
-    always: Sequence[tuple[int, int, int]] = (),
+    trigrams: Sequence[tuple[int, int, int]] = (),
 ) -> tuple[DraftModel, Tensor]:
-    """A draft model of noise, written to the folder, and its embedding."""
+    """Write a draft model with random weights to the folder; return it and its embedding [VOCAB, WIDTH]."""
     torch.manual_seed(0)
     embedding = (torch.randn(VOCAB, WIDTH) * 0.1).to(dtype)
     model = DraftModel(embedding, size=SIZE, num_layers=2)
@@ -31,12 +31,12 @@ def write_draft_model(
         for parameter in model.parameters():
             noise = torch.randn_like(parameter) * (0.12 if parameter.dim() > 1 else 0.1)
             parameter.copy_((noise + (0.0 if parameter.dim() > 1 else 1.0)).half())
-        model.head.weight.mul_(0.125)  # so that no token is sure
+        model.head.weight.mul_(0.125)  # so that no token is confident
         model.bias.weight.copy_(((model.bias.weight / model._scale).half()).float() * model._scale)
-    model.save(folder / DRAFT_MODEL, marks=marks, answer_tokens=answer_tokens, always=always)
+    model.save(folder / DRAFT_MODEL, markers=markers, answer_tokens=answer_tokens, trigrams=trigrams)
     return model, embedding
 
 
 def load_weights(folder: Path, embedding: Tensor) -> DraftWeights:
-    """As the engine does."""
+    """Load the draft model as the engine does."""
     return DraftWeights.load(folder / DRAFT_MODEL, as_numpy(embedding))

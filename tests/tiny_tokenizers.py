@@ -67,6 +67,17 @@ def metaspace() -> Tokenizer:
     return Tokenizer(backend, eos_token_ids=[2])
 
 
+def unigram() -> Tokenizer:
+    """As T5's: SentencePiece's Unigram model, whose vocabulary holds the control tokens as pieces."""
+    pieces = ["<unk>", "<s>", "</s>", "▁the", "▁", *sorted({c for c in "".join(LINES[:2]) + "<>/|" if c != " "})]
+    vocab = [(piece, 0.0 if index < 3 else -float(index)) for index, piece in enumerate(pieces)]
+    backend = tokenizers.Tokenizer(models.Unigram(vocab, unk_id=0, byte_fallback=False))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    backend.decoder = decoders.Metaspace()
+    backend.add_special_tokens([AddedToken(t, special=True) for t in ("<unk>", "<s>", "</s>")])
+    return Tokenizer(backend, eos_token_ids=[2])
+
+
 def save(tokenizer: Tokenizer, folder: Path) -> Path:
     """Write what `Tokenizer.from_dir` reads."""
     (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")

@@ -1,9 +1,6 @@
-"""Tensors cut out of large pieces of memory: weights, KV and activations.
+"""Allocate tensors from large slabs of memory in huge pages.
 
-Owns: slabs that tensors are cut from. A pass reads all weights once: pages of 4 KiB would miss the address
-cache every 4 KiB. Nothing is ever given back before all tensors of a slab are gone.
-
-    quants = Arena().empty((72, 64, 8), torch.int32)
+A forward pass reads all weights once; with pages of 4 KiB it would miss the TLB every 4 KiB.
 """
 
 from __future__ import annotations
@@ -16,18 +13,18 @@ from torch import Tensor
 from serving.kernels.memory import map_pages
 
 _SLAB = 32 << 20
-_LINE = 64
+_LINE = 64  # bytes of a cache line
 
 
 class Arena:
-    """Cuts tensors out of slabs, each at the start of a cache line; what they hold is 0."""
+    """Allocates zeroed tensors from slabs, aligned to cache lines. A slab is freed when all of its tensors are."""
 
     def __init__(self) -> None:
         self._slab = torch.empty(0, dtype=torch.uint8)
         self._used = 0
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A contiguous tensor with room behind it to read a vector too far."""
+        """A contiguous tensor; kernels may read up to one vector past its end."""
         size = math.prod(shape) * dtype.itemsize
         needed = -(-size // _LINE) * _LINE + _LINE
         if self._used + needed > self._slab.numel():
@@ -39,5 +36,5 @@ class Arena:
 
 
 def map_memory(size: int) -> Tensor:
-    """Bytes, 0. Pages are taken when they are first written."""
+    """`size` zeroed bytes, uint8, whose memory pages are allocated when they are first written."""
     return torch.frombuffer(map_pages(size), dtype=torch.uint8)

@@ -1,8 +1,7 @@
-"""The seam between layers and whatever computes: one protocol, several machines.
+"""The interface between layers and kernels: the `Kernels` protocol and the types of its arguments.
 
-Owns: the `Kernels` protocol and the values that cross it. Knows nothing of checkpoints, of layers or
-of scheduling. `reference.py` is the oracle, `cpu.py` the C++ kernels; a GPU's slot in beside them.
-Outputs are arguments, so that the caller decides where they lie and a test can poison them first.
+`reference.py` implements it in plain torch, `cpu.py` in C++. Outputs are arguments, so that the caller allocates them
+and a test can fill them with NaN first.
 
     kernels = create_kernels("cpu")
     kernels.rms_norm(x, weight, 1e-5, out=normed)
@@ -20,29 +19,33 @@ from torch import Tensor
 
 
 class Activations(StrEnum):
-    """What the inputs of 4-bit matmuls are rounded to. Sums, and all that is not said here, are float32."""
+    """What the inputs of 4-bit matmuls are rounded to. Sums and everything else are float32."""
 
-    FLOAT32 = "float32"  # not at all
-    INT16 = "int16"  # 16 bits, a scale for each row and group: faster on CPUs, exact sums
-    BFLOAT16 = "bfloat16"  # so are their weights, and attention: fastest, where the CPU has tiles; else INT16
+    FLOAT32 = "float32"  # not rounded
+    INT16 = "int16"  # one scale for each row and group: faster on CPUs, with exact sums
+    BFLOAT16 = "bfloat16"  # also the weights and attention: fastest with AMX tiles; without them it means INT16
 
 
-BFLOAT16_GROUPS = 64  # BFLOAT16 is INT16 for weights whose group size is not a multiple of it
+BFLOAT16_GROUPS = 64  # for weights whose group size is not a multiple of this, BFLOAT16 means INT16
 
 
 @dataclass(frozen=True)
 class AttentionMetadata:
-    """Which rows of one ragged batch belong to which request, and where their KV lies. All int32."""
+    """Which rows of a ragged batch belong to which request, and where their keys and values are. All int32."""
 
-    query_start: Tensor  # [num_seqs + 1] cumulative rows
-    context_lens: Tensor  # [num_seqs] tokens in the KV cache after this step, this step's included
-    block_tables: Tensor  # [num_seqs, max_blocks] padded with 0
+    query_start: Tensor  # [num_seqs + 1] cumulative number of rows
+    context_lens: Tensor  # [num_seqs] tokens in the KV cache, including those of this step
+    block_tables: Tensor  # [num_seqs, max_blocks] block numbers, padded with 0
     slot_mapping: Tensor  # [num_tokens] block * block_size + offset
+
+
+# AutoAWQ: nibble i of an int32 belongs to column AWQ_ORDER[i] of its eight.
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 @dataclass(frozen=True)
 class AwqTensors:
-    """One AWQ layer as AutoAWQ's GEMM layout stores it; nibble order 0, 2, 4, 6, 1, 3, 5, 7."""
+    """One AWQ layer in AutoAWQ's GEMM layout; nibble order 0, 2, 4, 6, 1, 3, 5, 7."""
 
     qweight: Tensor  # [K, N // 8] int32
     qzeros: Tensor  # [K // group_size, N // 8] int32
@@ -52,7 +55,7 @@ class AwqTensors:
 
 @dataclass(frozen=True)
 class AwqWeight:
-    """A 4-bit weight in the layout of the kernels that packed it: nobody else may look inside."""
+    """A 4-bit weight in the private layout of the kernels that packed it."""
 
     quants: Tensor
     zeros: Tensor
@@ -64,21 +67,21 @@ class AwqWeight:
 
 @dataclass(frozen=True)
 class DenseWeight:
-    """Unquantized matrices that share their input, one below the other, as the checkpoint holds them.
+    """Unquantized matrices that share their input; their outputs are concatenated.
 
-    They stay apart so that a memory-mapped checkpoint is used in place.
+    They are not merged, so that a memory-mapped checkpoint is used in place.
     """
 
     parts: tuple[Tensor, ...]  # each [N_i, K] float16, bfloat16 or float32
 
     @property
     def in_features(self) -> int:
-        """Columns of every part."""
+        """Number of columns of every part."""
         return int(self.parts[0].shape[1])
 
     @property
     def out_features(self) -> int:
-        """Rows of all parts."""
+        """Number of rows of all parts together."""
         return sum(int(part.shape[0]) for part in self.parts)
 
 
@@ -87,17 +90,34 @@ LinearWeight = AwqWeight | DenseWeight
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """The geometry of one attention layer."""
+    """The dimensions of an attention layer."""
 
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    sliding_window: int | None  # keys a query sees, itself included; None sees all
+    sliding_window: int | None  # number of keys that a query sees, including its own; None: all
+
+
+@dataclass(frozen=True)
+class QkvAdjustment:
+    """Operations on queries, keys and values before rotation, which only some architectures have.
+
+    Args:
+        bias: [(heads + 2 kv_heads) · head_dim] float32, added first (Qwen2), or None.
+        query_norm: [head_dim] float32, weight of an RMS norm of each query head (Qwen3), or None.
+        key_norm: the same for each key head; both norms are given, or neither.
+        eps: of the norms.
+    """
+
+    bias: Tensor | None = None
+    query_norm: Tensor | None = None
+    key_norm: Tensor | None = None
+    eps: float = 1e-6
 
 
 @dataclass(frozen=True)
 class DecoderLayerWeights:
-    """What one decoder layer holds, for kernels that run all layers in one call."""
+    """The weights of one decoder layer, for kernels that run all layers in one call."""
 
     input_norm: Tensor  # [hidden] float32
     qkv: LinearWeight
@@ -105,11 +125,12 @@ class DecoderLayerWeights:
     post_attention_norm: Tensor  # [hidden] float32
     gate_up: LinearWeight
     down: LinearWeight
+    qkv_adjustment: QkvAdjustment | None = None
 
 
 @dataclass(frozen=True)
 class DecoderWeights:
-    """A whole decoder between embedding and head."""
+    """The weights of a decoder, without embedding and head."""
 
     layers: tuple[DecoderLayerWeights, ...]
     final_norm: Tensor  # [hidden] float32
@@ -120,25 +141,25 @@ class DecoderWeights:
 
 
 @dataclass(frozen=True)
-class ChosenProducts:
-    """What `chosen_products` writes, in the CPU's memory."""
+class MaskedProducts:
+    """The output of `masked_products`, on the CPU."""
 
-    counts: Tensor  # [n] int32; −1: more columns than there is room for
-    columns: Tensor  # [n, most] int32, ascending, as many as counted
-    products: Tensor  # [n, most] float32; 0 where a row has one column, which needs no product to be chosen
+    counts: Tensor  # [n] int32; −1 for a row with more than max_columns columns
+    columns: Tensor  # [n, max_columns] int32, the first counts[i] in ascending order
+    products: Tensor  # [n, max_columns] float32; 0 in a row with one column, which is chosen whatever its product is
 
     @classmethod
-    def empty(cls, rows: int, most: int) -> ChosenProducts:
-        """Room for `most` columns in each of `rows` rows."""
+    def empty(cls, rows: int, max_columns: int) -> MaskedProducts:
+        """Uninitialized output for `rows` rows of up to `max_columns` columns."""
         return cls(
             torch.empty(rows, dtype=torch.int32),
-            torch.empty(rows, most, dtype=torch.int32),
-            torch.empty(rows, most),
+            torch.empty(rows, max_columns, dtype=torch.int32),
+            torch.empty(rows, max_columns),
         )
 
 
-class Angles(Protocol):
-    """Rotary embedding by position, as far as it was asked for."""
+class RotaryTables(Protocol):
+    """Cosines and sines of the rotary embedding, for as many positions as have been needed so far."""
 
     @property
     def tables(self) -> tuple[Tensor, Tensor]:
@@ -146,12 +167,12 @@ class Angles(Protocol):
         ...
 
     def grow(self, length: int) -> None:
-        """Make tables of at least `length` positions."""
+        """Extend the tables to at least `length` positions."""
         ...
 
 
 class DecoderPlan(Protocol):
-    """Embedding and all layers in one call; the same bits as one by one with the same kernels."""
+    """Runs the embedding and all layers in one call, with the same bits as the kernels one by one."""
 
     def run(
         self,
@@ -161,21 +182,29 @@ class DecoderPlan(Protocol):
         metadata: AttentionMetadata,
         out: Tensor,
     ) -> None:
-        """input_ids, positions: [T] int32; `out` [T, hidden] float32 is normed."""
+        """Run one forward pass.
+
+        Args:
+            input_ids: [T] int32.
+            positions: [T] int32.
+            kv_caches: one for each layer, from `Kernels.allocate_kv_cache`.
+            metadata: of the batch.
+            out: [T, hidden] float32, after the final norm.
+        """
         ...
 
 
 class Kernels(Protocol):
-    """Everything that a forward pass computes. T is the number of rows in the batch."""
+    """All computations of a forward pass. T is the number of rows in the batch."""
 
     @property
     def name(self) -> str:
-        """For logs and results."""
+        """Name for logs and results."""
         ...
 
     @property
     def row_cost(self) -> float:
-        """What one more row costs, as a share of a pass without rows: so dear is a wrong draft."""
+        """Cost of one more row relative to the fixed cost of a forward pass; the cost of a rejected draft token."""
         ...
 
     def embedding(self, ids: Tensor, table: Tensor, out: Tensor) -> None:
@@ -194,6 +223,10 @@ class Kernels(Protocol):
         """out = silu(gate) · up.  gate_up: [T, 2 I]; out: [T, I] float32."""
         ...
 
+    def adjust_qkv(self, qkv: Tensor, adjustment: QkvAdjustment, shape: AttentionShape) -> None:
+        """Add the bias and normalize the heads, in place.  qkv: [T, (heads + 2 kv_heads) · head_dim] float32."""
+        ...
+
     def rotary_and_store_kv(
         self,
         qkv: Tensor,
@@ -203,7 +236,7 @@ class Kernels(Protocol):
         slot_mapping: Tensor,
         shape: AttentionShape,
     ) -> None:
-        """Rotate the queries in place; rotate the keys, and write keys and values to their slots.
+        """Rotate the queries in place, rotate the keys, and write keys and values to their slots.
 
         qkv: [T, (heads + 2 kv_heads) · head_dim] float32; cos, sin: [T, head_dim // 2] float32.
         """
@@ -212,22 +245,30 @@ class Kernels(Protocol):
     def paged_attention(
         self, qkv: Tensor, kv_cache: Tensor, metadata: AttentionMetadata, shape: AttentionShape, out: Tensor
     ) -> None:
-        """Causal attention of the (rotated) queries over blocks.  out: [T, heads · head_dim] float32."""
+        """Causal attention of the rotated queries over the KV cache.  out: [T, heads · head_dim] float32."""
         ...
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> Tensor:
-        """One layer's cache [num_blocks, 2, kv_heads, block_size · head_dim], not initialised.
+        """One layer's KV cache [num_blocks, 2, kv_heads, block_size · head_dim], uninitialized.
 
-        Only the first dimension is for others: block i is `cache[i]`. Type and layout are the kernels' own.
+        Callers may only index the first dimension: block i is `cache[i]`. The dtype and the layout within a block are
+        the kernels' own.
+        """
+        ...
+
+    def populate(self, kv_caches: Sequence[Tensor]) -> None:
+        """Have the system allocate the caches' memory before it is first written; to be run in a thread of its own.
+
+        It may do nothing. The caches may be used meanwhile.
         """
         ...
 
     def place_table(self, table: Tensor) -> Tensor:
-        """The embedding or the head, moved to where the kernels like to read it, or as it is."""
+        """The embedding or the head [V, H], copied to memory that the kernels read fast, or as it is."""
         ...
 
     def pack_awq(self, tensors: AwqTensors) -> AwqWeight:
-        """Repack once, at load, into the layout that `awq_gemm` wants."""
+        """Convert a weight into the layout of `awq_gemm`; done once, when a model is loaded."""
         ...
 
     def awq_gemm(self, x: Tensor, weight: AwqWeight, out: Tensor) -> None:
@@ -237,20 +278,20 @@ class Kernels(Protocol):
     def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
         """out = x · weightᵀ.  x: [T, K] float32; weight: [N, K] any float.
 
-        out: [T, N] float32; its rows may be further apart than N.
+        out: [T, N] float32; its row stride may exceed N.
         """
         ...
 
-    def chosen_products(
-        self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, chosen: ChosenProducts
-    ) -> None:
-        """Row rows[i] of x times the rows of the weight that bitmasks[i] has; the bits of `dense_gemm`.
+    def masked_products(self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, out: MaskedProducts) -> None:
+        """For each i, multiply x[rows[i]] with those rows of the weight whose bit is set in bitmasks[i].
 
-        x: [T, K] float32; weight: [N, K] any float; rows: [n] int32; bitmasks: [n, ceil(N / 32)] int32,
-        lowest bit first, in the CPU's memory, bits past N clear.
+        The results have the same bits as `dense_gemm`'s.
+
+        x: [T, K] float32; weight: [N, K] any float; rows: [n] int32; bitmasks: [n, ceil(N / 32)] int32 on the CPU,
+        lowest bit first, bits from N on clear.
         """
         ...
 
-    def plan_decoder(self, embedding: Tensor, weights: DecoderWeights, angles: Angles) -> DecoderPlan | None:
-        """Run all layers in one call; None when these kernels go layer by layer."""
+    def plan_decoder(self, embedding: Tensor, weights: DecoderWeights, rotary: RotaryTables) -> DecoderPlan | None:
+        """Prepare to run all layers in one call; None if these kernels run layer by layer."""
         ...

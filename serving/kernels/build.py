@@ -1,10 +1,4 @@
-"""Compiling the C++ kernels at first use.
-
-Owns: the compiler, its flags and a cache keyed by source, flags, compiler and CPU. Knows nothing of what
-the kernels compute. The folder of the cache belongs to the user alone.
-
-    path = build_library()  # None: no compiler, or it failed; the log says which
-"""
+"""Compile the C++ kernels at first use, and cache the library by source, flags, compiler and CPU."""
 
 from __future__ import annotations
 
@@ -21,16 +15,21 @@ _log = logging.getLogger(__name__)
 _SOURCES = Path(__file__).parent / "cpp"
 _FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-pthread"),
-    "-ffp-contract=off",  # fma where the source says so and nowhere else
+    "-ffp-contract=off",  # multiply-add is fused only where the source calls fma()
     *("-fPIC", "-shared", "-fvisibility=hidden"),
     *("-Wno-ignored-attributes", "-Wno-psabi"),
 )
 _COMPILERS = ("g++", "c++", "clang++")
-_TIMEOUT = 300.0
+_TIMEOUT = 300.0  # seconds
 
 
 def build_library(extra_flags: tuple[str, ...] = (), cache: Path | None = None) -> Path | None:
-    """The compiled kernels, from the cache when they are there."""
+    """Path of the compiled kernels; None, with a warning in the log, without a compiler or if it fails.
+
+    Args:
+        extra_flags: for the compiler, after the usual ones.
+        cache: folder for the library; by default one in the user's cache folder.
+    """
     compiler = find_compiler()
     if compiler is None:
         _log.warning("no C++ compiler (%s): using the slower torch kernels", ", ".join(_COMPILERS))
@@ -51,13 +50,13 @@ def build_library(extra_flags: tuple[str, ...] = (), cache: Path | None = None) 
 
 
 def find_compiler() -> str | None:
-    """$CXX, or the first compiler on the path."""
+    """Path of $CXX, or of the first known compiler on the PATH; None if there is none."""
     names = (os.environ.get("CXX"), *_COMPILERS)
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:
-    """Compile beside the target and move it there, so that nobody ever loads half a file."""
+    """Compile to a temporary file and rename it, so that no process loads a half-written library."""
     handle, partial = tempfile.mkstemp(dir=library.parent, suffix=".partial")
     os.close(handle)
     try:
@@ -79,23 +78,23 @@ def _fingerprint(compiler: str, flags: tuple[str, ...]) -> str:
 
 
 def _cpu() -> str:
-    """What -march=native depends on."""
+    """The lines of /proc/cpuinfo that -march=native depends on."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return platform.machine()
-    wanted = ("model name", "flags", "Features", "CPU part")
-    return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
+    keys = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(sorted({line for line in lines if line.startswith(keys)}))
 
 
 def _cache_folder() -> Path:
-    """~/.cache/honeycomb-nlq, or a fresh folder where there is no home to write to."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "honeycomb-nlq"
+    """~/.cache/lm-serving-kernels, or a new temporary folder if that cannot be written to."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm-serving-kernels"
     try:
         base.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError:
-        return Path(tempfile.mkdtemp(prefix="honeycomb-nlq-"))
-    return base if os.access(base, os.W_OK) else Path(tempfile.mkdtemp(prefix="honeycomb-nlq-"))
+        return Path(tempfile.mkdtemp(prefix="lm-serving-kernels-"))
+    return base if os.access(base, os.W_OK) else Path(tempfile.mkdtemp(prefix="lm-serving-kernels-"))
 
 
 def _first_line(text: str | bytes) -> str:

@@ -1,7 +1,4 @@
-"""How many cores this process may use: its affinity, and the quota of its container.
-
-available_cores()
-"""
+"""Count the CPU cores that this process may use, by its affinity and its container's quota."""
 
 from __future__ import annotations
 
@@ -13,19 +10,19 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_cores(cgroup: Path = _CGROUP) -> int:
-    """At least 1. A container's quota often is far below the cores that it sees."""
-    seen = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Number of cores, at least 1. A container's quota is often far below the number of visible cores."""
+    visible = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(cgroup)
-    return seen if quota is None else max(1, min(seen, math.ceil(quota)))
+    return visible if quota is None else max(1, min(visible, math.ceil(quota)))
 
 
 def _quota(cgroup: Path) -> float | None:
-    """Cores' worth of time a period; None when there is no limit."""
+    """CPU time per period, in cores; None if there is no limit."""
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
-            words = " ".join((cgroup / name).read_text(encoding="ascii") for name in names).split()
-            quota, period = (float(word) for word in words)
-        except (OSError, ValueError):  # another version of cgroups, or "max"
+            numbers = " ".join((cgroup / name).read_text(encoding="ascii") for name in names).split()
+            quota, period = map(float, numbers)
+        except (OSError, ValueError):  # the other version of cgroups, or "max"
             continue
         if quota > 0 and period > 0:
             return quota / period

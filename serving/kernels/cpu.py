@@ -1,13 +1,11 @@
-"""Our C++ kernels on the CPU.
+"""The C++ kernels on the CPU: check arguments and pass their addresses to the compiled library.
 
-Owns: checking arguments and handing their addresses over. Results do not depend on the number of rows in
-a call, on how they are grouped or on the number of threads: bit for bit.
-
-    kernels = CpuKernels(CpuLibrary(path, num_threads=2))
+A row's result does not depend on the other rows of a call or on the number of threads, bit for bit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import byref
 
 import torch
@@ -16,27 +14,42 @@ from torch import Tensor
 from serving.kernels.arena import Arena
 from serving.kernels.base import (
     Activations,
-    Angles,
     AttentionMetadata,
     AttentionShape,
     AwqTensors,
     AwqWeight,
-    ChosenProducts,
     DecoderPlan,
     DecoderWeights,
+    MaskedProducts,
+    QkvAdjustment,
+    RotaryTables,
 )
-from serving.kernels.checks import DENSE_DTYPES, check_metadata, check_tensor, require
 from serving.kernels.cpu_decoder import CpuDecoderPlan
 from serving.kernels.kv_cache import KvCaches
 from serving.kernels.library import CpuLibrary
-from serving.kernels.structs import CChosen, awq_struct, batch_struct, dense_struct, dtype_code, shape_struct
+from serving.kernels.pages import populate
+from serving.kernels.shape_checks import DENSE_DTYPES, check_adjustment, check_metadata, check_tensor, require
+from serving.kernels.structs import (
+    CMaskedProducts,
+    adjustment_struct,
+    awq_struct,
+    batch_struct,
+    dense_struct,
+    dtype_code,
+    shape_struct,
+)
 
 _FLOAT = torch.float32
-_MAX_GROUP = 4096  # 15 · 32767 · group must fit 31 bits
+_MAX_GROUP = 4096  # so that sums of a group, up to 15 · 32767 · group, fit 31 bits
 
 
 class CpuKernels:
-    """See `Kernels`."""
+    """See `Kernels`. Tensors of another shape, dtype or stride raise `KernelArgumentError`.
+
+    Args:
+        library: the compiled kernels.
+        activations: what inputs of 4-bit matmuls are rounded to; without AMX tiles BFLOAT16 becomes INT16.
+    """
 
     def __init__(self, library: CpuLibrary, activations: Activations = Activations.FLOAT32) -> None:
         self._library = library
@@ -48,20 +61,21 @@ class CpuKernels:
 
     @property
     def name(self) -> str:
+        """See `Kernels.name`."""
         library = self._library
         tiles = " and AMX" if library.has_tiles else ""
-        return (
-            f"c++ {32 * library.vector_width} bits{tiles}, {self._activations}, {library.num_threads} threads"
-        )
+        return f"c++ {32 * library.vector_width} bits{tiles}, {self._activations}, {library.num_threads} threads"
 
     @property
     def row_cost(self) -> float:
-        # Fitted lines in docs/log.md: 0.02 to 0.03, 0.10 and 0.15 to 0.2.
+        # From fitted lines in docs/log.md: 0.02 to 0.03, 0.10, and 0.15 to 0.2.
+        """See `Kernels.row_cost`."""
         if self._activations is Activations.BFLOAT16:
             return 0.03
         return 0.1 if self._library.has_tiles and self._activations is Activations.INT16 else 0.15
 
     def embedding(self, ids: Tensor, table: Tensor, out: Tensor) -> None:
+        """See `Kernels.embedding`."""
         check_tensor("ids", ids, (None,), torch.int32)
         check_tensor("table", table, (None, None), DENSE_DTYPES)
         check_tensor("out", out, (ids.shape[0], table.shape[1]), _FLOAT)
@@ -77,9 +91,11 @@ class CpuKernels:
         )
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """See `Kernels.rms_norm`."""
         self._norm(None, x, weight, eps, out)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """See `Kernels.add_rms_norm`."""
         check_tensor("x", x, tuple(residual.shape), _FLOAT)
         self._norm(x, residual, weight, eps, out)
 
@@ -98,9 +114,22 @@ class CpuKernels:
         )
 
     def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
+        """See `Kernels.silu_and_mul`."""
         check_tensor("out", out, (None, None), _FLOAT)
         check_tensor("gate_up", gate_up, (out.shape[0], 2 * out.shape[1]), _FLOAT)
         self._library.call("hk_silu_and_mul", gate_up.data_ptr(), *out.shape, out.data_ptr())
+
+    def adjust_qkv(self, qkv: Tensor, adjustment: QkvAdjustment, shape: AttentionShape) -> None:
+        """See `Kernels.adjust_qkv`."""
+        check_tensor("qkv", qkv, (None, _qkv_width(shape)), _FLOAT)
+        check_adjustment(adjustment, shape)
+        self._library.call(
+            "hk_adjust_qkv",
+            qkv.data_ptr(),
+            qkv.shape[0],
+            byref(adjustment_struct(adjustment)),
+            byref(shape_struct(shape, self._activations)),
+        )
 
     def rotary_and_store_kv(
         self,
@@ -111,6 +140,7 @@ class CpuKernels:
         slot_mapping: Tensor,
         shape: AttentionShape,
     ) -> None:
+        """See `Kernels.rotary_and_store_kv`."""
         rows = qkv.shape[0]
         block_size = self._kv_caches.check(kv_cache, shape)
         check_tensor("qkv", qkv, (None, _qkv_width(shape)), _FLOAT)
@@ -134,6 +164,7 @@ class CpuKernels:
     def paged_attention(
         self, qkv: Tensor, kv_cache: Tensor, metadata: AttentionMetadata, shape: AttentionShape, out: Tensor
     ) -> None:
+        """See `Kernels.paged_attention`."""
         rows = qkv.shape[0]
         block_size = self._kv_caches.check(kv_cache, shape)
         check_tensor("qkv", qkv, (None, _qkv_width(shape)), _FLOAT)
@@ -150,12 +181,19 @@ class CpuKernels:
         )
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> Tensor:
+        """See `Kernels.allocate_kv_cache`."""
         return self._kv_caches.allocate(num_blocks, block_size, num_kv_heads, head_dim)
 
+    def populate(self, kv_caches: Sequence[Tensor]) -> None:
+        """See `Kernels.populate`."""
+        populate(kv_caches, self._library.touch)
+
     def place_table(self, table: Tensor) -> Tensor:
+        """See `Kernels.place_table`."""
         return self._arena.empty(tuple(table.shape), table.dtype).copy_(table)
 
     def pack_awq(self, tensors: AwqTensors) -> AwqWeight:
+        """See `Kernels.pack_awq`."""
         inputs, packed = tensors.qweight.shape
         outputs, group, width = 8 * packed, tensors.group_size, self._library.vector_width
         require(group > 0 and group % 8 == 0, f"group size {group} is not a multiple of 8")
@@ -178,6 +216,7 @@ class CpuKernels:
         return weight
 
     def awq_gemm(self, x: Tensor, weight: AwqWeight, out: Tensor) -> None:
+        """See `Kernels.awq_gemm`."""
         check_tensor("x", x, (None, weight.in_features), _FLOAT)
         check_tensor("out", out, (x.shape[0], weight.out_features), _FLOAT)
         self._library.call(
@@ -189,37 +228,35 @@ class CpuKernels:
         )
 
     def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        """See `Kernels.dense_gemm`."""
         check_tensor("weight", weight, (None, None), DENSE_DTYPES)
         check_tensor("x", x, (None, weight.shape[1]), _FLOAT)
         check_tensor("out", out, (x.shape[0], weight.shape[0]), _FLOAT, row_strided=True)
         struct = dense_struct(weight)
-        self._library.call(
-            "hk_dense_gemm", byref(struct), x.data_ptr(), x.shape[0], out.data_ptr(), out.stride(0)
-        )
+        self._library.call("hk_dense_gemm", byref(struct), x.data_ptr(), x.shape[0], out.data_ptr(), out.stride(0))
 
-    def chosen_products(
-        self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, chosen: ChosenProducts
-    ) -> None:
+    def masked_products(self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, out: MaskedProducts) -> None:
+        """See `Kernels.masked_products`."""
         check_tensor("weight", weight, (None, None), DENSE_DTYPES)
         check_tensor("x", x, (None, weight.shape[1]), _FLOAT)
         check_tensor("rows", rows, (None,), torch.int32)
         count, words = rows.shape[0], -(-weight.shape[0] // 32)
         check_tensor("bitmasks", bitmasks, (count, words), torch.int32)
-        check_tensor("counts", chosen.counts, (count,), torch.int32)
-        check_tensor("columns", chosen.columns, (count, None), torch.int32)
-        check_tensor("products", chosen.products, tuple(chosen.columns.shape), _FLOAT)
-        struct = CChosen(
+        check_tensor("counts", out.counts, (count,), torch.int32)
+        check_tensor("columns", out.columns, (count, None), torch.int32)
+        check_tensor("products", out.products, tuple(out.columns.shape), _FLOAT)
+        struct = CMaskedProducts(
             rows.data_ptr(),
             bitmasks.data_ptr(),
             count,
             words,
-            chosen.columns.shape[1],
-            chosen.counts.data_ptr(),
-            chosen.columns.data_ptr(),
-            chosen.products.data_ptr(),
+            out.columns.shape[1],
+            out.counts.data_ptr(),
+            out.columns.data_ptr(),
+            out.products.data_ptr(),
         )
         self._library.call_checked(
-            "hk_chosen_products",
+            "hk_masked_products",
             "a row or a bit",
             byref(dense_struct(weight)),
             x.data_ptr(),
@@ -227,8 +264,9 @@ class CpuKernels:
             byref(struct),
         )
 
-    def plan_decoder(self, embedding: Tensor, weights: DecoderWeights, angles: Angles) -> DecoderPlan | None:
-        return CpuDecoderPlan(embedding, weights, angles, self._library, self._activations)
+    def plan_decoder(self, embedding: Tensor, weights: DecoderWeights, rotary: RotaryTables) -> DecoderPlan | None:
+        """See `Kernels.plan_decoder`."""
+        return CpuDecoderPlan(embedding, weights, rotary, self._library, self._activations)
 
 
 def _qkv_width(shape: AttentionShape) -> int:

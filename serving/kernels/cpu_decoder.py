@@ -1,11 +1,4 @@
-"""Embedding and all decoder layers in one call to C++.
-
-Owns: the structs that describe the decoder, made once, and the workspace, which grows. Not for several
-threads at a time.
-
-    plan = CpuDecoderPlan(embedding, weights, angles, library, Activations.FLOAT32)
-    plan.run(input_ids, positions, kv_caches, metadata, out)
-"""
+"""Run the embedding and all decoder layers in one call to C++."""
 
 from __future__ import annotations
 
@@ -17,14 +10,22 @@ import torch
 from torch import Tensor
 
 from serving.kernels.arena import map_memory
-from serving.kernels.base import Activations, Angles, AttentionMetadata, DecoderLayerWeights, DecoderWeights
-from serving.kernels.checks import DENSE_DTYPES, KernelArgumentError, check_metadata, check_tensor, require
+from serving.kernels.base import Activations, AttentionMetadata, DecoderLayerWeights, DecoderWeights, RotaryTables
 from serving.kernels.kv_cache import KvCaches
 from serving.kernels.library import CpuLibrary
+from serving.kernels.shape_checks import (
+    DENSE_DTYPES,
+    KernelArgumentError,
+    check_adjustment,
+    check_metadata,
+    check_tensor,
+    require,
+)
 from serving.kernels.structs import (
     CDecoder,
     CLayer,
     CPass,
+    adjustment_struct,
     batch_struct,
     dtype_code,
     linear_struct,
@@ -34,14 +35,14 @@ from serving.kernels.structs import (
 
 
 class _Caches:
-    """The KV caches of all layers, checked: the same number of blocks and block size in each."""
+    """The KV caches of all layers, checked to have the same number of blocks and the same block size."""
 
-    def __init__(self, kv_caches: Sequence[Tensor], weights: DecoderWeights, kinds: KvCaches) -> None:
+    def __init__(self, kv_caches: Sequence[Tensor], weights: DecoderWeights, checker: KvCaches) -> None:
         layers = len(weights.layers)
         require(len(kv_caches) == layers, f"{len(kv_caches)} KV caches for {layers} layers")
         first = kv_caches[0]
         for cache in kv_caches:
-            self.block_size = kinds.check(cache, weights.attention)
+            self.block_size = checker.check(cache, weights.attention)
             require(cache.shape == first.shape, "kv_caches have different shapes")
         self.tensors = tuple(kv_caches)
         self.addresses = pointer_array(self.tensors)
@@ -53,22 +54,25 @@ def _same(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 
 class CpuDecoderPlan:
-    """See `DecoderPlan`."""
+    """See `DecoderPlan`. One thread at a time may use it."""
 
     def __init__(
         self,
         embedding: Tensor,
         weights: DecoderWeights,
-        angles: Angles,
+        rotary: RotaryTables,
         library: CpuLibrary,
         activations: Activations,
     ) -> None:
         check_tensor("embedding", embedding, (None, weights.hidden_size), DENSE_DTYPES)
-        self._embedding, self._weights = embedding, weights  # the structs hold addresses only
-        self._angles = angles
+        self._embedding, self._weights = embedding, weights  # keeps tensors alive: the structs hold only addresses
+        self._rotary = rotary
         self._library = library
-        self._kinds = KvCaches(library, activations)
+        self._cache_checker = KvCaches(library, activations)
         layers = [_layer_struct(layer, activations) for layer in weights.layers]
+        for layer in weights.layers:
+            if layer.qkv_adjustment is not None:
+                check_adjustment(layer.qkv_adjustment, weights.attention)
         self._decoder = CDecoder(
             embedding.data_ptr(),
             dtype_code(embedding.dtype),
@@ -84,7 +88,7 @@ class CpuDecoderPlan:
         )
         self._workspace = torch.empty(0)
         self._caches: _Caches | None = None
-        self._point_at_angles()
+        self._set_rotary_tables()
 
     def run(
         self,
@@ -94,6 +98,7 @@ class CpuDecoderPlan:
         metadata: AttentionMetadata,
         out: Tensor,
     ) -> None:
+        """See `DecoderPlan.run`."""
         rows = input_ids.shape[0]
         check_tensor("input_ids", input_ids, (rows,), torch.int32)
         check_tensor("positions", positions, (rows,), torch.int32)
@@ -106,37 +111,37 @@ class CpuDecoderPlan:
             caches.addresses,
             metadata.slot_mapping.data_ptr(),
             batch_struct(metadata, rows, caches.num_blocks, caches.block_size),
-            self._room(rows).data_ptr(),
+            self._workspace_for(rows).data_ptr(),
             out.data_ptr(),
         )
         try:
             self._decode(arguments)
-        except KernelArgumentError:  # rarely: a pass asks for angles that nobody has asked for before
+        except KernelArgumentError:  # perhaps a position is past the end of the rotary tables, which is rare
             if not rows or int(positions.max()) < self._decoder.num_angles:
                 raise
-            self._angles.grow(int(positions.max()) + 1)
-            self._point_at_angles()
+            self._rotary.grow(int(positions.max()) + 1)
+            self._set_rotary_tables()
             self._decode(arguments)
 
     def _decode(self, arguments: CPass) -> None:
         what = "a token id, a position, a row, a slot, a block or a context"
         self._library.call_checked("hk_decode", what, byref(self._decoder), byref(arguments))
 
-    def _point_at_angles(self) -> None:
-        self._tables = cos, sin = self._angles.tables  # the angles may grow without us
+    def _set_rotary_tables(self) -> None:
+        self._tables = cos, sin = self._rotary.tables  # kept alive here: growing replaces the tables
         check_tensor("cos", cos, (None, self._weights.attention.head_dim // 2), torch.float32)
         check_tensor("sin", sin, tuple(cos.shape), torch.float32)
         self._decoder.cos, self._decoder.sin = cos.data_ptr(), sin.data_ptr()
         self._decoder.num_angles = cos.shape[0]
 
     def _caches_struct(self, kv_caches: Sequence[Tensor]) -> _Caches:
-        """The caches' addresses; checked when they are not those of the call before."""
+        """The caches' addresses; they are checked unless they are the same tensors as in the last call."""
         last = self._caches
         if last is None or not _same(kv_caches, last.tensors):
-            self._caches = last = _Caches(kv_caches, self._weights, self._kinds)
+            self._caches = last = _Caches(kv_caches, self._weights, self._cache_checker)
         return last
 
-    def _room(self, rows: int) -> Tensor:
+    def _workspace_for(self, rows: int) -> Tensor:
         floats = self._library.workspace_floats(self._decoder, rows)
         if floats > self._workspace.numel():
             self._workspace = map_memory(4 * floats).view(torch.float32)
@@ -151,4 +156,5 @@ def _layer_struct(layer: DecoderLayerWeights, activations: Activations) -> CLaye
         pointer(linear_struct(layer.output, activations)),
         pointer(linear_struct(layer.gate_up, activations)),
         pointer(linear_struct(layer.down, activations)),
+        adjustment_struct(layer.qkv_adjustment),
     )

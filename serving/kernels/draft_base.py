@@ -1,9 +1,11 @@
-"""The seam between the drafter and what computes a draft model.
+"""The interface between the drafter and the kernels that run a draft model.
 
-Owns: the `DraftKernel` protocol and what all of its kind share. Imports no torch: what plans a pass calls it.
+Imports no torch, because the code that plans a step does not.
 
-    tokens, chances = kernel.run(kernel.new_cache(), start=0, ids=ids, candidates=candidates)
-    written, shares, last = kernel.write(cache, start=0, ids=ids, candidates=candidates, most=8, sure=0.9)
+    tokens, probabilities = kernel.run(kernel.new_cache(), start=0, ids=ids, candidates=candidates)
+    generated, probabilities, next_top = kernel.generate(
+        cache, start=0, ids=ids, candidates=candidates, max_tokens=8, min_confidence=0.9
+    )
 """
 
 from __future__ import annotations
@@ -14,31 +16,30 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.draft_weights import HEAD_DIM, MAX_TOKENS, ROPE_THETA, DraftWeights
+from serving.weights.draft_weights import HEAD_DIM, MAX_TOKENS, ROPE_THETA, DraftWeights
 
-BEST = 4  # guesses at each place
-CACHE_BLOCK = (
-    16  # places that a cache may keep in an order of its own (kDraftBlock): copied whole or not at all
-)
-MOST_WRITTEN = 16  # tokens in one call: some are refused afterwards, and all behind them were written in vain
+NUM_TOP = 4  # likeliest candidates that a call returns
+CACHE_BLOCK = 16  # positions in a block of a cache (kDraftBlock in C++); only whole blocks can be copied
+MAX_GENERATED = 16  # tokens in one call; the target model may reject the first of them, which wastes the others
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
-Cache = NDArray[np.float32] | NDArray[np.uint16]  # the latter holds bfloat16
-Best = tuple[list[int], list[float]]  # tokens, likeliest first, and the share of each among all candidates
+Cache = NDArray[np.float32] | NDArray[np.uint16]  # uint16 holds the bits of bfloat16
+TopTokens = tuple[list[int], list[float]]  # tokens, likeliest first, and the probability of each among all candidates
 
 
 class DraftKernel(Protocol):
-    """Computes for one request at a time, on the thread that asks."""
+    """Runs a draft model for one request at a time, on the calling thread."""
 
     @property
     def vocab_size(self) -> int:
-        """Ids are below this."""
+        """Token ids are below this."""
         ...
 
     def new_cache(self) -> Cache:
-        """Keys and values of a request: [layers, 2, heads, MAX_TOKENS, HEAD_DIM], by place along MAX_TOKENS.
+        """Keys and values of one request: [layers, 2, heads, MAX_TOKENS, HEAD_DIM], uninitialized.
 
-        Memory is taken as it fills. CACHE_BLOCK places lie together, in whatever order a kernel likes.
+        Memory pages are allocated as the cache fills. The layout within a block of CACHE_BLOCK positions is the
+        kernel's own.
         """
         ...
 
@@ -50,46 +51,51 @@ class DraftKernel(Protocol):
         candidates: Ints,
         allowed: Ints | None = None,
         *,
-        together: bool = False,
-    ) -> Best:
-        """The BEST candidates to follow `ids`, likeliest first, and their share among all candidates.
+        bidirectional: bool = False,
+    ) -> TopTokens:
+        """Append `ids` at position `start`; return the NUM_TOP likeliest candidates to follow, or all if fewer.
 
-        `ids` stand at `start` and behind, at most MAX_TOKENS in all; what was there before is forgotten.
-        Each sees what stands before it, and those behind it too if they are read `together`.
-        No ids: the place of the call before again. allowed: [ceil(V / 32)] a bit for each token, the lowest
-        first; others are no candidates. Of fewer candidates, all are returned.
+        Args:
+            cache: overwritten from `start` on.
+            start: number of tokens before `ids`.
+            ids: at most MAX_TOKENS - start tokens; none ranks candidates again after the last call's tokens.
+            candidates: token ids to choose from.
+            allowed: [ceil(V / 32)] bitmask, lowest bit first; candidates without a bit are left out.
+            bidirectional: whether `ids` all see each other; otherwise attention is causal.
         """
         ...
 
-    def write(
+    def generate(
         self,
         cache: Cache,
         start: int,
         ids: Sequence[int],
         candidates: Ints,
         *,
-        most: int,
-        sure: float,
-        together: bool = False,
-    ) -> tuple[list[int], list[float], Best]:
-        """As `run`, and on with the likeliest for as long as its share is at least `sure`.
+        max_tokens: int,
+        min_confidence: float,
+        bidirectional: bool = False,
+    ) -> tuple[list[int], list[float], TopTokens]:
+        """Like `run`, then generate the likeliest tokens greedily while their probability is `min_confidence` or more.
 
-        Behind a token that is written, what always follows it and the one before is written as it is, with
-        a share of 1. Returns tokens, at most `most` and MOST_WRITTEN, the share of each, and what may follow.
-        There must be `ids`.
+        After each generated token, the tokens that the model's trigrams determine follow with probability 1. At most
+        `max_tokens` and MAX_GENERATED tokens are generated, and no more than fit MAX_TOKENS. `ids` must not be empty.
+
+        Returns:
+            The generated tokens, their probabilities, and the likeliest tokens to follow them.
         """
         ...
 
 
 def rotary_tables() -> tuple[Floats, Floats]:
-    """Cosines and sines by place, each [MAX_TOKENS, HEAD_DIM // 2]."""
-    steps = np.arange(HEAD_DIM // 2) / (HEAD_DIM // 2)
-    angles = np.arange(MAX_TOKENS)[:, None] * ROPE_THETA**-steps
+    """Cosines and sines by position, each [MAX_TOKENS, HEAD_DIM // 2]."""
+    exponents = np.arange(HEAD_DIM // 2) / (HEAD_DIM // 2)
+    angles = np.arange(MAX_TOKENS)[:, None] * ROPE_THETA**-exponents
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
 class DraftKernelBase:
-    """What does not depend on how a kernel computes."""
+    """The parts that all draft kernels share."""
 
     def __init__(self, weights: DraftWeights) -> None:
         self._weights = weights

@@ -1,9 +1,6 @@
-"""What a KV cache of the C++ kernels is: its type, its memory, its check.
+"""Allocate and check the KV caches of the C++ kernels.
 
-Owns: that caches are bfloat16 where attention runs on tiles (cpp/kv_cache.h says how they lie there) and
-float32 elsewhere. Knows nothing of who holds which block.
-
-    cache = KvCaches(library, activations).allocate(num_blocks, block_size, num_kv_heads, head_dim)
+They are bfloat16 where attention runs on AMX tiles (cpp/kv_cache.h describes the layout) and float32 elsewhere.
 """
 
 from __future__ import annotations
@@ -13,20 +10,20 @@ from torch import Tensor
 
 from serving.kernels.arena import map_memory
 from serving.kernels.base import Activations, AttentionShape
-from serving.kernels.checks import check_tensor, require
 from serving.kernels.library import CpuLibrary
 from serving.kernels.memory import HUGE_PAGE
+from serving.kernels.shape_checks import check_tensor, require
 from serving.kernels.structs import shape_struct
 
-_SLACK = 64  # values behind a cache: vectors may be read, never used, past its end
-# A page is cleared when it is first written. All layers write the same block in one pass, so their caches
-# must not come to a new page together: they start in different places of one, this far apart (the golden
-# ratio of a page, so that any number of them is spread evenly; Knuth, TAOCP 3, 6.4).
-_STAGGER = 1_296_128
+_SLACK = 64  # values after a cache: kernels may load up to one vector past its end, without using it
+# The system clears a page when it is first written. All layers write the same block in one forward pass, so their
+# caches should not reach a new page at the same time: each starts at another offset in its page. Offsets advance by
+# the golden ratio of a page, which spreads any number of them evenly (Knuth, TAOCP 3, 6.4).
+_STAGGER = 1_296_128  # bytes
 
 
 class KvCaches:
-    """Caches for a library that rounds to `activations`."""
+    """Makes caches for kernels that round to `activations`."""
 
     def __init__(self, library: CpuLibrary, activations: Activations) -> None:
         self._library = library
@@ -44,19 +41,19 @@ class KvCaches:
         return memory[start:][: dtype.itemsize * count].view(dtype).view(shape)
 
     def check(self, cache: Tensor, shape: AttentionShape) -> int:
-        """The cache's block size.
+        """Check that a cache is like one from `allocate`, and return its block size.
 
         Raises:
-            KernelArgumentError: it is not one that `allocate` would make for `shape`.
+            KernelArgumentError: its shape or dtype does not fit `shape`.
         """
-        require(cache.dim() == 4, f"kv_cache has {cache.dim()} dimensions, wanted 4")
+        require(cache.dim() == 4, f"kv_cache has {cache.dim()} dimensions, expected 4")
         width = cache.shape[3]
-        require(width % shape.head_dim == 0, f"kv_cache has blocks of {width} values")
+        require(width % shape.head_dim == 0, f"kv_cache has {width} values a block, not a multiple of {shape.head_dim}")
         block_size = width // shape.head_dim
-        wanted = (None, 2, shape.num_kv_heads, None)
-        check_tensor("kv_cache", cache, wanted, self._dtype(shape, block_size))
+        expected = (None, 2, shape.num_kv_heads, None)
+        check_tensor("kv_cache", cache, expected, self._dtype(shape, block_size))
         return block_size
 
     def _dtype(self, shape: AttentionShape, block_size: int) -> torch.dtype:
         struct = shape_struct(shape, self._activations)
-        return torch.bfloat16 if self._library.keeps_tiles(struct, block_size) else torch.float32
+        return torch.bfloat16 if self._library.cache_uses_tiles(struct, block_size) else torch.float32

@@ -1,19 +1,14 @@
-"""Pages of memory, taken from the system before they are written.
+"""Have the system allocate memory pages before they are written.
 
-Owns: how many may be, and asking for them. The first write to a page waits until the system has cleared it;
-a virtual machine may need 6 ms for a huge one, in the middle of a pass.
+The first write to a page waits until the system has cleared it. On a virtual machine that can take 6 ms for a huge
+page, in the middle of a forward pass.
 
-    Thread(target=populate, args=(kv_caches,), daemon=True).start()
+    Thread(target=populate, args=(kv_caches, library.touch), daemon=True).start()
 """
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import os
-import sys
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,46 +16,42 @@ from torch import Tensor
 
 from serving.kernels.memory import HUGE_PAGE
 
-_POPULATE_WRITE = 23  # madvise(2): MADV_POPULATE_WRITE, Linux 5.14
-_MOST = 512 << 20
-_SHARE = 4  # of the memory that is left, no more than a fourth
-_NICE = 5  # lower, and busy threads would wait for a thread that hardly runs while it holds the memory map
+_MAX_BYTES = 512 << 20
+_MAX_FRACTION = 4  # at most a quarter of the available memory
 
 
-def populate(tensors: Sequence[Tensor], most: int | None = None) -> None:
-    """Have the pages of these tensors cleared, all tensors from their beginnings on; returns when it is done.
+def populate(tensors: Sequence[Tensor], touch: Callable[[int, int], None], max_bytes: int | None = None) -> None:
+    """Allocate the pages of tensors, an equal part from the start of each; return when that is done.
 
-    For a thread of its own, whose priority it lowers. Where the system cannot do it, it does nothing.
+    Run it in its own thread, with the usual priority: on Linux before 6.4 it holds the lock of the memory map while a
+    page is cleared, and other threads wait for that lock. madvise(MADV_POPULATE_WRITE) holds it on any Linux.
 
     Args:
-        most: bytes; by default a fourth of the memory that is left, and at most 512 MiB.
+        tensors: CPU tensors, for example KV caches.
+        touch: allocates the pages at an address, of a size in bytes; see `CpuLibrary.touch`.
+        max_bytes: of all tensors; by default a quarter of the available memory, and at most 512 MiB.
     """
-    if sys.platform != "linux" or not tensors:
-        return
-    with suppress(OSError):  # a sandbox may forbid it
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-    each = (min(_MOST, spare_memory() // _SHARE) if most is None else most) // len(tensors)
-    libc = ctypes.CDLL(None)  # its calls let other threads run
-    for done in range(0, min(each, max(t.nbytes for t in tensors)), HUGE_PAGE):
+    if max_bytes is None:
+        max_bytes = min(_MAX_BYTES, available_memory() // _MAX_FRACTION)
+    each = max_bytes // max(1, len(tensors))
+    for done in range(0, min(each, max((t.nbytes for t in tensors), default=0)), HUGE_PAGE):
         for tensor in tensors:
-            start = tensor.data_ptr() + done
-            start += -start % mmap.PAGESIZE
-            size = min(start + HUGE_PAGE, tensor.data_ptr() + tensor.nbytes) - start
-            if size > 0 and libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _POPULATE_WRITE):
-                return  # an older system
+            size = min(HUGE_PAGE, tensor.nbytes - done)
+            if size > 0:
+                touch(tensor.data_ptr() + done, size)
 
 
-def spare_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes that the machine and this process's container have left; 0 when nobody says."""
-    left = []
+def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Available memory of the machine or of this process's container, whichever is less, in bytes; 0 if unknown."""
+    limits = []
     with suppress(OSError, ValueError):
         lines = meminfo.read_text(encoding="ascii").splitlines()
-        left += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+        limits += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
     for limit, usage in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
-        with suppress(OSError, ValueError):  # another version of cgroups, or "max"
-            most, used = (int((cgroup / name).read_text(encoding="ascii")) for name in (limit, usage))
-            left.append(max(0, most - used))
-    return min(left, default=0)
+        with suppress(OSError, ValueError):  # the other version of cgroups, or "max"
+            total, used = (int((cgroup / name).read_text(encoding="ascii")) for name in (limit, usage))
+            limits.append(max(0, total - used))
+    return min(limits, default=0)

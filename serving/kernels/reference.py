@@ -1,12 +1,12 @@
-"""Every kernel in plain torch: the oracle of the others and the fallback on any device.
+"""Every kernel in plain torch: the reference in tests, and the fallback on any device.
 
-Owns: the meaning of each kernel. Keeps AWQ weights in 4 bits and dequantizes a layer at a time, so it
-is slow and small. torch's matmul may round a row differently when other rows are beside it.
-
-    kernels = ReferenceKernels()
+AWQ weights stay in 4 bits and are dequantized one layer at a time, so it is slow but needs little memory. Unlike with
+the C++ kernels, torch's matmul may round a row differently depending on the other rows.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -14,32 +14,31 @@ from torch import Tensor
 from torch.nn import functional
 
 from serving.kernels.base import (
+    AWQ_ORDER,
     BFLOAT16_GROUPS,
     Activations,
-    Angles,
     AttentionMetadata,
     AttentionShape,
     AwqTensors,
     AwqWeight,
-    ChosenProducts,
     DecoderPlan,
     DecoderWeights,
+    MaskedProducts,
+    QkvAdjustment,
+    RotaryTables,
 )
-
-# Nibble i of an int32 belongs to column _AWQ_ORDER[i] of its eight.
-_AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 def unpack_awq(packed: Tensor) -> Tensor:
     """[R, N // 8] int32 → [R, N] int32 of values 0 … 15."""
     shifts = torch.empty(8, dtype=torch.int32, device=packed.device)
-    for nibble, column in enumerate(_AWQ_ORDER):
+    for nibble, column in enumerate(AWQ_ORDER):
         shifts[column] = 4 * nibble
     return ((packed[:, :, None] >> shifts) & 15).reshape(packed.shape[0], -1)
 
 
 def dequantize_awq(tensors: AwqTensors) -> Tensor:
-    """(q − z) · s as [K, N] float32; exact, since the product has 16 bits."""
+    """(q − z) · s as [K, N] float32; exact, because the product has at most 16 significant bits."""
     group = tensors.group_size
     zeros = unpack_awq(tensors.qzeros).repeat_interleave(group, 0)
     scales = tensors.scales.float().repeat_interleave(group, 0)
@@ -47,7 +46,7 @@ def dequantize_awq(tensors: AwqTensors) -> Tensor:
 
 
 def round_inputs(x: Tensor, group_size: int) -> Tensor:
-    """x with each row's groups rounded to 16 bits of their largest value."""
+    """x [M, K] with each group of a row rounded to int16 multiples of its largest absolute value / 32767."""
     groups = x.view(x.shape[0], -1, group_size)
     highest = groups.abs().amax(-1, keepdim=True)
     inverse = torch.full_like(highest, 32767.0) / highest  # 32767.0 / highest would round twice
@@ -56,9 +55,9 @@ def round_inputs(x: Tensor, group_size: int) -> Tensor:
 
 
 def split_kv_cache(kv_cache: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
-    """Views of keys [blocks, kv_heads, head_dim, block_size] and values [.., block_size, head_dim].
+    """Views of keys [blocks, kv_heads, head_dim, block_size] and values [blocks, kv_heads, block_size, head_dim].
 
-    Keys lie transposed, so that neighbouring positions are neighbours in memory.
+    Keys are transposed, so that neighbouring positions are neighbours in memory.
     """
     blocks, _, kv_heads, size = kv_cache.shape
     keys = kv_cache[:, 0].view(blocks, kv_heads, head_dim, size // head_dim)
@@ -66,7 +65,12 @@ def split_kv_cache(kv_cache: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
 
 
 class ReferenceKernels:
-    """See `Kernels`."""
+    """See `Kernels`.
+
+    Args:
+        device: torch's name of it.
+        activations: what inputs of 4-bit matmuls are rounded to.
+    """
 
     def __init__(self, device: str = "cpu", activations: Activations = Activations.FLOAT32) -> None:
         self._device = device
@@ -74,26 +78,43 @@ class ReferenceKernels:
 
     @property
     def name(self) -> str:
+        """See `Kernels.name`."""
         return f"torch-{self._device}"
 
     @property
     def row_cost(self) -> float:
-        return 0.03  # not measured: weights are widened whatever the rows
+        """See `Kernels.row_cost`."""
+        return 0.03  # an estimate: dequantizing takes most of the time, whatever the number of rows
 
     def embedding(self, ids: Tensor, table: Tensor, out: Tensor) -> None:
+        """See `Kernels.embedding`."""
         out.copy_(table[ids.long()])
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """See `Kernels.rms_norm`."""
         variance = x.square().mean(-1, keepdim=True)
         out.copy_(x * torch.rsqrt(variance + eps) * weight)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """See `Kernels.add_rms_norm`."""
         residual.add_(x)
         self.rms_norm(residual, weight, eps, out)
 
     def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
+        """See `Kernels.silu_and_mul`."""
         gate, up = gate_up.chunk(2, dim=-1)
         out.copy_(functional.silu(gate) * up)
+
+    def adjust_qkv(self, qkv: Tensor, adjustment: QkvAdjustment, shape: AttentionShape) -> None:
+        """See `Kernels.adjust_qkv`."""
+        if adjustment.bias is not None:
+            qkv += adjustment.bias
+        if adjustment.query_norm is not None and adjustment.key_norm is not None:
+            heads = qkv.view(qkv.shape[0], -1, shape.head_dim)
+            queries = heads[:, : shape.num_heads]
+            keys = heads[:, shape.num_heads : shape.num_heads + shape.num_kv_heads]
+            self.rms_norm(queries, adjustment.query_norm, adjustment.eps, queries)
+            self.rms_norm(keys, adjustment.key_norm, adjustment.eps, keys)
 
     def rotary_and_store_kv(
         self,
@@ -104,6 +125,7 @@ class ReferenceKernels:
         slot_mapping: Tensor,
         shape: AttentionShape,
     ) -> None:
+        """See `Kernels.rotary_and_store_kv`."""
         heads = qkv.view(qkv.shape[0], -1, shape.head_dim)
         rotating = heads[:, : shape.num_heads + shape.num_kv_heads]
         first, second = rotating.chunk(2, dim=-1)
@@ -119,6 +141,7 @@ class ReferenceKernels:
     def paged_attention(
         self, qkv: Tensor, kv_cache: Tensor, metadata: AttentionMetadata, shape: AttentionShape, out: Tensor
     ) -> None:
+        """See `Kernels.paged_attention`."""
         queries = qkv[:, : shape.num_heads * shape.head_dim].view(-1, shape.num_heads, shape.head_dim)
         keys, values = split_kv_cache(kv_cache, shape.head_dim)
         starts, contexts = metadata.query_start.tolist(), metadata.context_lens.tolist()
@@ -130,18 +153,23 @@ class ReferenceKernels:
             out[rows] = _attend(queries[rows], k, v, context, shape)
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> Tensor:
+        """See `Kernels.allocate_kv_cache`."""
         return torch.empty(num_blocks, 2, num_kv_heads, block_size * head_dim, device=self._device)
 
+    def populate(self, kv_caches: Sequence[Tensor]) -> None:
+        """See `Kernels.populate`; it does nothing."""
+
     def place_table(self, table: Tensor) -> Tensor:
+        """See `Kernels.place_table`."""
         return table
 
     def pack_awq(self, tensors: AwqTensors) -> AwqWeight:
+        """See `Kernels.pack_awq`."""
         rows, columns = tensors.qweight.shape
-        return AwqWeight(
-            tensors.qweight, tensors.qzeros, tensors.scales, rows, columns * 8, tensors.group_size
-        )
+        return AwqWeight(tensors.qweight, tensors.qzeros, tensors.scales, rows, columns * 8, tensors.group_size)
 
     def awq_gemm(self, x: Tensor, weight: AwqWeight, out: Tensor) -> None:
+        """See `Kernels.awq_gemm`."""
         matrix = dequantize_awq(AwqTensors(weight.quants, weight.zeros, weight.scales, weight.group_size))
         if self._activations is Activations.BFLOAT16 and weight.group_size % BFLOAT16_GROUPS == 0:
             x, matrix = x.bfloat16().float(), matrix.bfloat16().float()
@@ -150,36 +178,37 @@ class ReferenceKernels:
         out.copy_(x @ matrix)
 
     def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        """See `Kernels.dense_gemm`."""
         out.copy_(x @ weight.float().T)
 
-    def chosen_products(
-        self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, chosen: ChosenProducts
-    ) -> None:
+    def masked_products(self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, out: MaskedProducts) -> None:
+        """See `Kernels.masked_products`."""
         bits = np.unpackbits(bitmasks.numpy().view(np.uint8), axis=1, bitorder="little")
         for i, row in enumerate(rows.tolist()):
             columns = torch.from_numpy(np.flatnonzero(bits[i]))
             count = columns.shape[0]
-            chosen.counts[i] = count if count <= chosen.columns.shape[1] else -1
+            out.counts[i] = count if count <= out.columns.shape[1] else -1
             if count == 1:
-                chosen.products[i, 0] = 0.0
-            elif count <= chosen.columns.shape[1]:
-                chosen.products[i, :count] = weight[columns.to(weight.device)].float() @ x[row]
-            chosen.columns[i, :count] = columns[: chosen.columns.shape[1]]
+                out.products[i, 0] = 0.0
+            elif count <= out.columns.shape[1]:
+                out.products[i, :count] = weight[columns.to(weight.device)].float() @ x[row]
+            out.columns[i, :count] = columns[: out.columns.shape[1]]
 
-    def plan_decoder(self, embedding: Tensor, weights: DecoderWeights, angles: Angles) -> DecoderPlan | None:
+    def plan_decoder(self, embedding: Tensor, weights: DecoderWeights, rotary: RotaryTables) -> DecoderPlan | None:
+        """See `Kernels.plan_decoder`."""
         return None
 
 
 def _attend(queries: Tensor, k: Tensor, v: Tensor, context: int, shape: AttentionShape) -> Tensor:
-    """The last rows of one request over its whole context → [rows, heads · head_dim]."""
+    """Attention of a request's last rows over its whole context → [rows, heads · head_dim]."""
     rows = queries.shape[0]
     grouped = queries.view(rows, shape.num_kv_heads, -1, shape.head_dim).permute(1, 2, 0, 3)
     scores = (grouped @ k[:, None]) * shape.head_dim**-0.5  # [kv_heads, group, rows, context]
     query_at = torch.arange(context - rows, context, device=queries.device)[:, None]
     key_at = torch.arange(context, device=queries.device)[None, :]
-    hidden = key_at > query_at
+    masked = key_at > query_at
     if shape.sliding_window is not None:
-        hidden |= key_at <= query_at - shape.sliding_window
-    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        masked |= key_at <= query_at - shape.sliding_window
+    weights = scores.masked_fill(masked, float("-inf")).softmax(-1)
     attended: Tensor = weights @ v[:, None]
     return attended.permute(2, 0, 1, 3).reshape(rows, -1)

@@ -1,7 +1,4 @@
-"""Which kernels a device gets.
-
-kernels = create_kernels("cpu", num_threads=2)
-"""
+"""Choose the kernels for a device."""
 
 from __future__ import annotations
 
@@ -16,9 +13,12 @@ from serving.kernels.reference import ReferenceKernels
 def create_kernels(
     device: str, num_threads: int | None = None, activations: Activations = Activations.FLOAT32
 ) -> Kernels:
-    """The fastest kernels for the device; plain torch where there are none of our own.
+    """The fastest kernels for the device: the C++ kernels on a CPU with a compiler, otherwise plain torch.
 
-    None threads takes all cores that this process may use.
+    Args:
+        device: torch's name of it.
+        num_threads: of the C++ kernels; None uses all cores that this process may use.
+        activations: what inputs of 4-bit matmuls are rounded to.
     """
     path = build_library() if device == "cpu" else None
     if path is None:

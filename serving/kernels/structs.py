@@ -1,8 +1,6 @@
-"""The structs that cross to C++, field by field as cpp/*.h declare them.
+"""ctypes versions of the structs in cpp/*.h, and functions that fill them from tensors.
 
-Owns: filling them from tensors. A struct holds addresses only: whoever makes one keeps the tensors.
-
-    struct = awq_struct(weight)
+A struct only holds addresses: its creator must keep the tensors alive.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from serving.kernels.base import (
     AwqWeight,
     DenseWeight,
     LinearWeight,
+    QkvAdjustment,
 )
 
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -30,7 +29,7 @@ _MAX_PARTS = 3
 
 
 class CShape(Structure):
-    """AttentionShape"""
+    """AttentionShape of cpp/kv_cache.h."""
 
     _fields_ = (
         ("heads", c_int32),
@@ -42,7 +41,7 @@ class CShape(Structure):
 
 
 class CAwq(Structure):
-    """Awq"""
+    """Awq of cpp/awq.h."""
 
     _fields_ = (
         ("quants", c_void_p),
@@ -56,7 +55,7 @@ class CAwq(Structure):
 
 
 class CDense(Structure):
-    """Dense"""
+    """Dense of cpp/dense.h."""
 
     _fields_ = (
         ("data", c_void_p),
@@ -66,15 +65,15 @@ class CDense(Structure):
     )
 
 
-class CChosen(Structure):
-    """Chosen"""
+class CMaskedProducts(Structure):
+    """MaskedProducts of cpp/dense.h."""
 
     _fields_ = (
         ("rows", c_void_p),
         ("bits", c_void_p),
         ("count", c_int64),
         ("words", c_int64),
-        ("most", c_int64),
+        ("capacity", c_int64),
         ("counts", c_void_p),
         ("columns", c_void_p),
         ("out", c_void_p),
@@ -82,13 +81,19 @@ class CChosen(Structure):
 
 
 class CLinear(Structure):
-    """Linear"""
+    """Linear of cpp/decoder.h."""
 
     _fields_ = (("awq", CAwq), ("parts", c_int64), ("dense", CDense * _MAX_PARTS))
 
 
+class CQkvAdjustment(Structure):
+    """QkvAdjustment of cpp/qkv.h; pointers are null for what an architecture does not have."""
+
+    _fields_ = (("bias", c_void_p), ("query_norm", c_void_p), ("key_norm", c_void_p), ("eps", c_float))
+
+
 class CLayer(Structure):
-    """Layer"""
+    """Layer of cpp/decoder.h."""
 
     _fields_ = (
         ("input_norm", c_void_p),
@@ -97,11 +102,12 @@ class CLayer(Structure):
         ("output", POINTER(CLinear)),
         ("gate_up", POINTER(CLinear)),
         ("down", POINTER(CLinear)),
+        ("adjustment", CQkvAdjustment),
     )
 
 
 class CDecoder(Structure):
-    """Decoder"""
+    """Decoder of cpp/decoder.h."""
 
     _fields_ = (
         ("embedding", c_void_p),
@@ -121,7 +127,7 @@ class CDecoder(Structure):
 
 
 class CBatch(Structure):
-    """Batch"""
+    """Batch of cpp/attention.h."""
 
     _fields_ = (
         ("tokens", c_int64),
@@ -136,7 +142,7 @@ class CBatch(Structure):
 
 
 class CPass(Structure):
-    """Pass"""
+    """Pass of cpp/decoder.h."""
 
     _fields_ = (
         ("ids", c_void_p),
@@ -150,13 +156,21 @@ class CPass(Structure):
 
 
 def shape_struct(shape: AttentionShape, activations: Activations) -> CShape:
-    """0 stands for no window there."""
+    """The dimensions of attention; C++ writes 0 for "no sliding window"."""
     heads = (shape.num_heads, shape.num_kv_heads, shape.head_dim)
     return CShape(*heads, shape.sliding_window or 0, activations is Activations.BFLOAT16)
 
 
+def adjustment_struct(adjustment: QkvAdjustment | None) -> CQkvAdjustment:
+    """The addresses of an adjustment's tensors."""
+    if adjustment is None:
+        return CQkvAdjustment()
+    tensors = (adjustment.bias, adjustment.query_norm, adjustment.key_norm)
+    return CQkvAdjustment(*(None if t is None else t.data_ptr() for t in tensors), adjustment.eps)
+
+
 def awq_struct(weight: AwqWeight, activations: Activations) -> CAwq:
-    """A packed weight, and what its inputs are rounded to."""
+    """A packed weight and the rounding of its inputs."""
     if activations is Activations.BFLOAT16 and weight.group_size % BFLOAT16_GROUPS:
         activations = Activations.INT16
     return CAwq(
@@ -171,12 +185,12 @@ def awq_struct(weight: AwqWeight, activations: Activations) -> CAwq:
 
 
 def dense_struct(weight: Tensor) -> CDense:
-    """[N, K]."""
+    """A dense weight [N, K]."""
     return CDense(weight.data_ptr(), _DTYPES[weight.dtype], weight.shape[1], weight.shape[0])
 
 
 def linear_struct(weight: LinearWeight, activations: Activations) -> CLinear:
-    """Either kind."""
+    """A linear layer's weight of either kind."""
     if isinstance(weight, DenseWeight):
         parts = [dense_struct(part) for part in weight.parts]
         return CLinear(CAwq(), len(parts), (CDense * _MAX_PARTS)(*parts))
@@ -184,7 +198,7 @@ def linear_struct(weight: LinearWeight, activations: Activations) -> CLinear:
 
 
 def batch_struct(metadata: AttentionMetadata, tokens: int, num_blocks: int, block_size: int) -> CBatch:
-    """The slots travel apart."""
+    """The metadata of a batch without its slots, which are a separate argument."""
     return CBatch(
         tokens,
         metadata.context_lens.shape[0],
@@ -198,10 +212,10 @@ def batch_struct(metadata: AttentionMetadata, tokens: int, num_blocks: int, bloc
 
 
 def dtype_code(dtype: torch.dtype) -> int:
-    """DType"""
+    """DType of cpp/elementwise.h."""
     return _DTYPES[dtype]
 
 
 def pointer_array(tensors: Sequence[Tensor]) -> ctypes.Array[c_void_p]:
-    """Addresses of tensors."""
+    """An array of the tensors' addresses."""
     return (c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))

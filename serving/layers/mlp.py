@@ -1,9 +1,4 @@
-"""The gated feed-forward layer.
-
-Owns: down(silu(gate) · up). Gate and up come out of one matmul.
-
-    out = Mlp(gate_up, down, kernels)(hidden)
-"""
+"""The gated feed-forward layer."""
 
 from __future__ import annotations
 
@@ -15,7 +10,7 @@ from serving.layers.linear import Linear
 
 
 class Mlp:
-    """SwiGLU."""
+    """SwiGLU (Shazeer 2020): down(silu(gate) · up), gate and up from one matmul; [T, hidden] → [T, hidden] float32."""
 
     def __init__(self, gate_up: Linear, down: Linear, kernels: Kernels) -> None:
         self.gate_up = gate_up
@@ -23,6 +18,7 @@ class Mlp:
         self._kernels = kernels
 
     def __call__(self, hidden: Tensor) -> Tensor:
+        """hidden: [T, H] float32 → [T, H]."""
         gate_up = self.gate_up(hidden)
         activated = torch.empty(hidden.shape[0], gate_up.shape[1] // 2, device=hidden.device)
         self._kernels.silu_and_mul(gate_up, activated)

@@ -1,10 +1,4 @@
-"""Cosines and sines of rotary position embeddings.
-
-Owns: the frequencies (default, linear and llama3 scaling) and a table that grows as positions are
-asked for. A position's row has the same bits whenever it was computed: tables grow by whole chunks.
-
-    cos, sin = RotaryTable(RopeConfig(theta=10000.0), head_dim=64)(positions)
-"""
+"""Cosines and sines of rotary position embeddings (Su et al. 2021), with default, linear or llama3 scaling."""
 
 from __future__ import annotations
 
@@ -14,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_CHUNK = 4096
+_CHUNK = 4096  # positions
 
 
 @dataclass(frozen=True)
 class Llama3Scaling:
-    """Llama 3.1's: long wavelengths are stretched by `factor`, short ones kept, between is blended."""
+    """Llama 3.1's scaling: long wavelengths are stretched by `factor`, short ones kept, those between interpolated."""
 
     factor: float
     low_freq_factor: float
@@ -29,7 +23,7 @@ class Llama3Scaling:
 
 @dataclass(frozen=True)
 class RopeConfig:
-    """How positions become angles."""
+    """The parameters of the rotary embedding: its base theta and one kind of scaling."""
 
     theta: float
     linear_factor: float = 1.0
@@ -37,7 +31,7 @@ class RopeConfig:
 
 
 def inverse_frequencies(config: RopeConfig, head_dim: int) -> Tensor:
-    """[head_dim // 2] float32, rounded as transformers rounds."""
+    """[head_dim // 2] float32, rounded as in transformers."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
     frequencies = 1.0 / (config.theta**exponents) / config.linear_factor
     return frequencies if config.llama3 is None else _scale_llama3(frequencies, config.llama3)
@@ -54,7 +48,10 @@ def _scale_llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
 
 
 class RotaryTable:
-    """positions → (cos, sin), each [rows, head_dim // 2] float32."""
+    """Maps positions [T] int32 to (cos, sin), each [T, head_dim // 2] float32; see `RotaryTables`.
+
+    The table grows in fixed chunks, so that a position's row has the same bits whenever it is computed.
+    """
 
     def __init__(self, config: RopeConfig, head_dim: int, device: str = "cpu") -> None:
         self._frequencies = inverse_frequencies(config, head_dim).to(device)
@@ -62,19 +59,20 @@ class RotaryTable:
         self._sin = torch.empty(0, head_dim // 2, device=device)
 
     def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """positions: [T] int32 → cosines and sines, each [T, head_dim // 2] float32."""
         if positions.numel():
             self.grow(int(positions.max()) + 1)
         return self._cos.index_select(0, positions), self._sin.index_select(0, positions)
 
     @property
     def tables(self) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of the positions so far, each [positions, head_dim // 2] float32."""
+        """Cosines and sines of all positions so far, each [positions, head_dim // 2] float32."""
         return self._cos, self._sin
 
     def grow(self, length: int) -> None:
-        """Make tables of at least `length` positions."""
+        """Extend the tables to at least `length` positions."""
         for start in range(len(self._cos), length, _CHUNK):
-            at = torch.arange(start, start + _CHUNK, device=self._cos.device, dtype=torch.float32)
-            angles = torch.outer(at, self._frequencies)
+            positions = torch.arange(start, start + _CHUNK, device=self._cos.device, dtype=torch.float32)
+            angles = torch.outer(positions, self._frequencies)
             self._cos = torch.cat((self._cos, angles.cos()))
             self._sin = torch.cat((self._sin, angles.sin()))

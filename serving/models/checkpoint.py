@@ -1,11 +1,4 @@
-"""The tensors of a checkpoint folder, memory-mapped.
-
-Owns: finding safetensors files (one, or shards with an index), looking tensors up by name, and telling
-which ones nobody asked for. Knows nothing of what they mean.
-
-    checkpoint = Checkpoint(Path("weights/honeycomb-nlq"))
-    norm = checkpoint.tensor("model.norm.weight", (576,), torch.float16)
-"""
+"""Look up the tensors of a checkpoint folder: one safetensors file, or shards with an index."""
 
 from __future__ import annotations
 
@@ -24,7 +17,11 @@ _INDEX = "model.safetensors.index.json"
 
 
 class Checkpoint:
-    """Names to tensors. Tensors are views of the mapped files; nothing is read before it is used."""
+    """The tensors of a folder by name; they are views of memory-mapped files.
+
+    Raises:
+        WeightsError: the folder has no readable safetensors files, or two of them have the same tensor.
+    """
 
     def __init__(self, weights_dir: Path) -> None:
         self._dir = weights_dir
@@ -33,20 +30,18 @@ class Checkpoint:
             opened = _open(path)
             for name in opened.keys():  # noqa: SIM118 (not a mapping)
                 if name in self._files:
-                    raise WeightsError(f"{weights_dir} holds the tensor {name} twice; rebuild the weights")
+                    raise WeightsError(f"{weights_dir} has the tensor {name} twice; rebuild the weights")
                 self._files[name] = opened
         self._unused = set(self._files)
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
-    def tensor(
-        self, name: str, shape: tuple[int, ...], dtypes: torch.dtype | tuple[torch.dtype, ...]
-    ) -> Tensor:
+    def tensor(self, name: str, shape: tuple[int, ...], dtypes: torch.dtype | tuple[torch.dtype, ...]) -> Tensor:
         """The tensor of that name.
 
         Raises:
-            WeightsError: missing, or of another shape or dtype than the model wants.
+            WeightsError: it is missing, or has another shape or dtype.
         """
         if name not in self._files:
             raise WeightsError(f"{self._dir} lacks the tensor {name}; rebuild the weights")
@@ -54,23 +49,23 @@ class Checkpoint:
         allowed = dtypes if isinstance(dtypes, tuple) else (dtypes,)
         if tuple(tensor.shape) != shape or tensor.dtype not in allowed:
             raise WeightsError(
-                f"{self._dir} has {name} as {tensor.dtype} {list(tensor.shape)}; config.json says "
-                f"{list(shape)} and {' or '.join(map(str, allowed))} is wanted: do the two belong together?"
+                f"{self._dir} has {name} as {tensor.dtype} {list(tensor.shape)}, expected "
+                f"{' or '.join(map(str, allowed))} {list(shape)} by config.json: check that they are of the same model"
             )
         self._unused.discard(name)
         return tensor
 
     def refuse_unused(self, ignored: tuple[str, ...]) -> None:
-        """A tensor nobody asked for means a model that we would compute wrongly.
+        """Refuse a checkpoint with tensors that were not looked up: the model would be computed without them.
 
         Raises:
-            WeightsError: naming one whose name does not end with one of `ignored`.
+            WeightsError: there is such a tensor, and its name does not end with one of `ignored`.
         """
-        left = sorted(name for name in self._unused if not name.endswith(ignored))
-        if left:
+        unused = sorted(name for name in self._unused if not name.endswith(ignored))
+        if unused:
             raise WeightsError(
-                f"{self._dir} has {len(left)} tensors that config.json's architecture does not use, "
-                f"{left[0]} for one: use ENGINE=vllm or rebuild the weights"
+                f"{self._dir} has {len(unused)} tensors that config.json's architecture does not use, for example "
+                f"{unused[0]}: use ENGINE=vllm or rebuild the weights"
             )
 
 
@@ -80,9 +75,7 @@ def _shards(weights_dir: Path) -> list[Path]:
     if single.is_file():
         return [single]
     if not index.is_file():
-        raise WeightsError(
-            f"{weights_dir} has neither model.safetensors nor {_INDEX}: build the weights first"
-        )
+        raise WeightsError(f"{weights_dir} has neither model.safetensors nor {_INDEX}: build the weights first")
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         outside = [name for name in names if Path(name).name != name]
@@ -97,6 +90,4 @@ def _open(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt", device="cpu")
     except (OSError, SafetensorError) as error:
-        raise WeightsError(
-            f"{path} is not a readable safetensors file: {error}; rebuild the weights"
-        ) from error
+        raise WeightsError(f"{path} is not a readable safetensors file: {error}; rebuild the weights") from error

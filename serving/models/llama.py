@@ -1,9 +1,7 @@
-"""Llama and Mistral: a decoder over one ragged batch.
+"""Llama and similar models, run on one ragged batch of several requests.
 
-Owns: the order of the layers. Knows nothing of files, of requests or of sampling.
-
-    hidden = model.forward(input_ids, positions, kv_caches, attention_metadata)
-    logits = model.compute_logits(hidden[rows_that_need_them])
+hidden = model.forward(input_ids, positions, kv_caches, attention_metadata)
+logits = model.compute_logits(hidden[rows_that_need_them])
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from serving.kernels.base import ChosenProducts, DecoderLayerWeights, DecoderPlan, DecoderWeights, Kernels
+from serving.kernels.base import DecoderLayerWeights, DecoderPlan, DecoderWeights, Kernels, MaskedProducts
 from serving.layers.attention import Attention, AttentionMetadata
 from serving.layers.linear import Linear
 from serving.layers.mlp import Mlp
@@ -25,20 +23,24 @@ from serving.models.config import ModelConfig
 
 @dataclass(frozen=True)
 class ModelWeights:
-    """Everything that a checkpoint brings, packed for one set of kernels."""
+    """All weights of a checkpoint, packed for one set of kernels."""
 
-    embedding: Tensor  # [vocab, hidden], any float
+    embedding: Tensor  # [vocab, hidden], any float dtype
     decoder: DecoderWeights
-    head: Tensor  # [vocab, hidden], any float; the embedding itself when tied
+    head: Tensor  # [vocab, hidden], any float dtype; the embedding itself if tied
 
 
 class DecoderLayer:
-    """Attention and feed-forward, each behind a norm that takes the residual along."""
+    """One decoder layer: attention and MLP, each after a norm."""
 
     def __init__(self, weights: DecoderLayerWeights, config: ModelConfig, kernels: Kernels) -> None:
         self._input_norm = RmsNorm(weights.input_norm, config.rms_norm_eps, kernels)
         self._attention = Attention(
-            Linear(weights.qkv, kernels), Linear(weights.output, kernels), config.attention, kernels
+            Linear(weights.qkv, kernels),
+            Linear(weights.output, kernels),
+            config.attention,
+            kernels,
+            weights.qkv_adjustment,
         )
         self._mlp_norm = RmsNorm(weights.post_attention_norm, config.rms_norm_eps, kernels)
         self._mlp = Mlp(Linear(weights.gate_up, kernels), Linear(weights.down, kernels), kernels)
@@ -52,14 +54,26 @@ class DecoderLayer:
         kv_cache: Tensor,
         metadata: AttentionMetadata,
     ) -> Tensor:
-        """The new branch; `branch` is what the layer before it left to be added to the residual."""
+        """Run the layer; the norms add pending outputs to the residual.
+
+        Args:
+            branch: output of the layer before, not yet added to the residual; None for the first layer.
+            residual: [T, hidden], changed in place.
+            cos: see `Attention`.
+            sin: see `Attention`.
+            kv_cache: of this layer.
+            metadata: of the batch.
+
+        Returns:
+            This layer's output [T, hidden], not yet added to the residual.
+        """
         normed = self._input_norm(residual) if branch is None else self._input_norm.add(branch, residual)
         attended = self._attention(normed, cos, sin, kv_cache, metadata)
         return self._mlp(self._mlp_norm.add(attended, residual))
 
 
 class LlamaForCausalLM:
-    """Also Mistral: the two differ in the sliding window only."""
+    """A Llama, Mistral or Qwen model."""
 
     def __init__(self, config: ModelConfig, weights: ModelWeights, kernels: Kernels) -> None:
         self.config = config
@@ -72,21 +86,25 @@ class LlamaForCausalLM:
 
     @property
     def row_cost(self) -> float:
-        """What one more row costs, as a share of a pass without rows."""
+        """See `Kernels.row_cost`."""
         return self._kernels.row_cost
 
     @property
     def kernels_name(self) -> str:
-        """Which kernels compute, for logs and results."""
+        """The name of the kernels, for logs and results."""
         return self._kernels.name
 
     def allocate_kv_caches(self, num_blocks: int, block_size: int) -> list[Tensor]:
-        """A cache a layer, its first dimension the block."""
+        """A KV cache for each layer; its first dimension is the block."""
         shape = self.config.attention
         return [
             self._kernels.allocate_kv_cache(num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
             for _ in self._layers
         ]
+
+    def populate(self, kv_caches: Sequence[Tensor]) -> None:
+        """See `Kernels.populate`."""
+        self._kernels.populate(kv_caches)
 
     @torch.inference_mode()
     def forward(
@@ -113,7 +131,7 @@ class LlamaForCausalLM:
         kv_caches: Sequence[Tensor],
         attention_metadata: AttentionMetadata,
     ) -> Tensor:
-        """What `DecoderPlan.run` does in one call, layer by layer."""
+        """Run all layers one by one: hidden [T, hidden], changed in place → [T, hidden] after the final norm."""
         branch: Tensor | None = None
         for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
             branch = layer(branch, hidden, cos, sin, kv_cache, attention_metadata)
@@ -127,15 +145,15 @@ class LlamaForCausalLM:
         return out
 
     def compute_allowed_logits(
-        self, hidden: Tensor, rows: Tensor, bitmasks: Tensor, most: int
-    ) -> ChosenProducts:
-        """Logits of the tokens that a bitmask allows, in rows where those are at most `most`.
+        self, hidden: Tensor, rows: Tensor, bitmasks: Tensor, max_columns: int
+    ) -> MaskedProducts:
+        """Logits of the tokens that a bitmask allows, for rows that allow at most `max_columns`.
 
-        hidden: [any, hidden]; rows: [n] int32; bitmasks: [n, ceil(vocab / 32)] int32, in the CPU's memory.
+        hidden: [any, hidden]; rows: [n] int32; bitmasks: [n, ceil(vocab / 32)] int32 on the CPU.
         """
-        chosen = ChosenProducts.empty(rows.shape[0], most)
-        self._kernels.chosen_products(hidden, self.weights.head, rows, bitmasks, chosen)
-        return chosen
+        out = MaskedProducts.empty(rows.shape[0], max_columns)
+        self._kernels.masked_products(hidden, self.weights.head, rows, bitmasks, out)
+        return out
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """[num_tokens] int32 → [num_tokens, hidden] float32."""

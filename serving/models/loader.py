@@ -1,10 +1,4 @@
-"""From a checkpoint folder to a model that runs.
-
-Owns: the names of a Llama checkpoint's tensors and how they are joined. Weights stay where the file is
-mapped unless the kernels repack them.
-
-    model = load_model(Path("weights/honeycomb-nlq"))
-"""
+"""Load a model from a checkpoint folder; weights stay memory-mapped unless the kernels repack them."""
 
 from __future__ import annotations
 
@@ -22,11 +16,14 @@ from serving.kernels.base import (
     DenseWeight,
     Kernels,
     LinearWeight,
+    QkvAdjustment,
 )
 from serving.kernels.select import create_kernels
 from serving.models.checkpoint import FLOATS, Checkpoint
 from serving.models.config import ModelConfig, read_config
 from serving.models.llama import LlamaForCausalLM, ModelWeights
+from serving.models.packed_tensors import awq_tensors
+from serving.models.quantization import Quantization
 
 
 def load_model(
@@ -36,17 +33,23 @@ def load_model(
     num_threads: int | None = None,
     activations: Activations = Activations.FLOAT32,
 ) -> LlamaForCausalLM:
-    """Read, check and pack a checkpoint. None takes all cores this process may use.
+    """Read, check and pack a checkpoint.
+
+    Args:
+        weights_dir: its folder.
+        device: torch's name of the device.
+        num_threads: of the C++ kernels; None uses all cores that this process may use.
+        activations: what inputs of 4-bit matmuls are rounded to.
 
     Raises:
-        WeightsError: what is on disk is not a model that this engine computes; nothing was kept.
+        WeightsError: the files are not a model that this engine supports.
     """
     kernels = create_kernels(device, num_threads, activations)
     return load_with_kernels(weights_dir, kernels, device=device)
 
 
 def load_with_kernels(weights_dir: Path, kernels: Kernels, *, device: str = "cpu") -> LlamaForCausalLM:
-    """`load_model` with kernels of the caller's choice."""
+    """Like `load_model`, with the given kernels."""
     config = read_config(weights_dir)
     checkpoint = Checkpoint(weights_dir)
     weights = _Reader(config, checkpoint, kernels, device).model()
@@ -56,7 +59,7 @@ def load_with_kernels(weights_dir: Path, kernels: Kernels, *, device: str = "cpu
 
 
 class _Reader:
-    """Looks up a model's tensors by their names."""
+    """Looks up the tensors of a model by name and packs them."""
 
     def __init__(self, config: ModelConfig, checkpoint: Checkpoint, kernels: Kernels, device: str) -> None:
         self._config = config
@@ -95,44 +98,73 @@ class _Reader:
             post_attention_norm=self._norm(prefix + "post_attention_layernorm"),
             gate_up=self._linear(hidden, {mlp + "gate_proj": inner, mlp + "up_proj": inner}),
             down=self._linear(inner, {mlp + "down_proj": hidden}),
+            qkv_adjustment=self._adjustment(attention, qkv),
         )
 
-    def _tensor(
-        self, name: str, shape: tuple[int, ...], dtypes: torch.dtype | tuple[torch.dtype, ...]
-    ) -> Tensor:
+    def _tensor(self, name: str, shape: tuple[int, ...], dtypes: torch.dtype | tuple[torch.dtype, ...]) -> Tensor:
         return self._checkpoint.tensor(name, shape, dtypes).to(self._device)
 
-    def _norm(self, name: str) -> Tensor:
-        return self._tensor(f"{name}.weight", (self._config.hidden_size,), FLOATS).float()
+    def _adjustment(self, attention: str, qkv: dict[str, int]) -> QkvAdjustment | None:
+        """The biases of a Qwen2 layer or the head norms of a Qwen3 layer."""
+        config = self._config
+        if config.has_qkv_bias:
+            biases = [self._tensor(f"{name}.bias", (size,), FLOATS).float() for name, size in qkv.items()]
+            return QkvAdjustment(bias=torch.cat(biases))
+        if config.has_qk_norm:
+            size = config.attention.head_dim
+            query_norm, key_norm = self._norm(attention + "q_norm", size), self._norm(attention + "k_norm", size)
+            return QkvAdjustment(query_norm=query_norm, key_norm=key_norm, eps=config.rms_norm_eps)
+        return None
+
+    def _norm(self, name: str, size: int | None = None) -> Tensor:
+        return self._tensor(f"{name}.weight", (size or self._config.hidden_size,), FLOATS).float()
 
     def _linear(self, inputs: int, outputs: dict[str, int]) -> LinearWeight:
-        """Layers that share their input, joined along their outputs."""
-        quantized = [f"{name}.qweight" in self._checkpoint for name in outputs]
+        """The weight of layers that share their input, concatenated along their outputs (name: size)."""
+        quantization = self._config.quantization
+        part = "weight_packed" if quantization is not None and quantization.compressed_tensors else "qweight"
+        quantized = [f"{name}.{part}" in self._checkpoint for name in outputs]
         if not any(quantized):
             parts = (self._tensor(f"{name}.weight", (size, inputs), FLOATS) for name, size in outputs.items())
             return DenseWeight(tuple(parts))
-        if not all(quantized) or self._config.awq_group_size is None:
+        if not all(quantized) or quantization is None:
             raise WeightsError(
-                f"of {', '.join(outputs)} some are AWQ-quantized in the checkpoint and "
-                "some not, or config.json does not say quant_method awq: rebuild the weights"
+                f"only some of {', '.join(outputs)} are quantized in the checkpoint, or config.json lacks "
+                "quantization_config: rebuild the weights"
             )
-        parts_awq = [self._awq(name, inputs, size) for name, size in outputs.items()]
+        parts_awq = [self._quantized(name, inputs, size, quantization) for name, size in outputs.items()]
         return self._kernels.pack_awq(_join(parts_awq))
 
-    def _awq(self, name: str, inputs: int, outputs: int) -> AwqTensors:
-        group = self._config.awq_group_size
-        if group is None or inputs % group or outputs % 8:
+    def _quantized(self, name: str, inputs: int, outputs: int, quantization: Quantization) -> AwqTensors:
+        """A 4-bit layer in AutoAWQ's layout."""
+        group = quantization.group_size
+        if inputs % group or outputs % 8:
             raise WeightsError(
-                f"{name} is {inputs} x {outputs} with group_size {group}: inputs must be a multiple of the "
-                "group size and outputs of 8; quantize with another group size"
+                f"{name} has {inputs} inputs and {outputs} outputs with group_size {group}: inputs must be a multiple "
+                "of the group size and outputs of 8; quantize with another group size"
             )
         groups = inputs // group
+        if quantization.compressed_tensors:
+            return self._compressed(name, (outputs, inputs), groups, quantization)
         return AwqTensors(
             qweight=self._tensor(f"{name}.qweight", (inputs, outputs // 8), torch.int32),
             qzeros=self._tensor(f"{name}.qzeros", (groups, outputs // 8), torch.int32),
             scales=self._tensor(f"{name}.scales", (groups, outputs), torch.float16),
             group_size=group,
         )
+
+    def _compressed(self, name: str, shape: tuple[int, int], groups: int, quantization: Quantization) -> AwqTensors:
+        """A layer of compressed-tensors. shape: outputs, inputs."""
+        outputs, inputs = shape
+        stated = self._checkpoint.tensor(f"{name}.weight_shape", (2,), (torch.int64, torch.int32)).tolist()
+        if stated != [outputs, inputs]:
+            raise WeightsError(f"{name}.weight_shape is {stated}, not {[outputs, inputs]}; fetch the weights again")
+        zeros = None
+        if not quantization.symmetric:
+            zeros = self._tensor(f"{name}.weight_zero_point", (outputs // 8, groups), torch.int32)
+        packed = self._tensor(f"{name}.weight_packed", (outputs, inputs // 8), torch.int32)
+        scale = self._tensor(f"{name}.weight_scale", (outputs, groups), FLOATS)
+        return awq_tensors(name, packed, scale, zeros, quantization.group_size)
 
 
 def _join(parts: list[AwqTensors]) -> AwqTensors:

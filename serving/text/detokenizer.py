@@ -1,10 +1,7 @@
-"""Token ids to text as they come.
+"""Convert generated token ids to text incrementally, and end it at stop strings.
 
-Owns: what may be shown already. A delta never ends inside a character and never holds a part of
-a stop string. Knows nothing of where the tokens come from.
-
-    detokenizer = IncrementalDetokenizer(tokenizer, stop=["\\n\\n"])
-    text = detokenizer.push([262, 3575]) + detokenizer.flush()
+detokenizer = IncrementalDetokenizer(tokenizer, stop=["\\n\\n"])
+text = detokenizer.push([262, 3575]) + detokenizer.flush()
 """
 
 from __future__ import annotations
@@ -17,15 +14,19 @@ from serving.text.tokenizer import Tokenizer
 
 
 class IncrementalDetokenizer:
-    """Deltas joined are `tokenizer.decode` of all tokens, cut before the stop string.
+    """The concatenated deltas are `tokenizer.decode` of all tokens, cut off before the first stop string.
 
-    Where several stop strings occur, the one that is complete first ends the text, the longest of
-    them if several are complete at the same character; so the text does not depend on how many
-    tokens come at a time. To know which token completed it, push one token at a time.
+    A delta never ends inside a character and never contains a part of a stop string. If several stop strings occur, the
+    one that is complete first ends the text; if several are complete at the same character, the longest does. The text
+    therefore does not depend on how many tokens are pushed at a time. To know which token completed a stop string, push
+    one token at a time.
 
     Args:
-        tokenizer: says what bytes a token stands for.
+        tokenizer: maps tokens to bytes.
         stop: strings that end the text and are not part of it.
+
+    Raises:
+        InvalidRequestError: a stop string is empty.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
@@ -43,12 +44,12 @@ class IncrementalDetokenizer:
         return self._stopped_by
 
     def push(self, token_ids: Iterable[int]) -> str:
-        """The text that can be shown after these tokens; "" once a stop string ended it."""
+        """Add tokens; return the text that is now final. Returns "" after a stop string."""
         data = b"".join(map(self._tokenizer.token_bytes, token_ids))
         return self._show(self._utf8.decode(data))
 
     def flush(self) -> str:
-        """What is still held back, when no more tokens come."""
+        """Return the text that was still held back. Call this after the last token."""
         text = self._show(self._utf8.decode(b"", final=True))
         if self._stopped_by is not None:
             return text
@@ -73,17 +74,17 @@ class IncrementalDetokenizer:
 
 
 class _StopMatcher:
-    """Knuth, Morris and Pratt's automaton for one string: constant time a character, amortised."""
+    """The Knuth-Morris-Pratt automaton for one string: amortized constant time per character."""
 
     def __init__(self, string: str) -> None:
         self.string = string
-        self.matched = 0  # length of the longest end of the text that begins the string
-        self._fallback = [0]  # for each length matched: the next shorter one that also fits
+        self.matched = 0  # length of the longest suffix of the text that is a prefix of the string
+        self._fallback = [0]  # for each matched length, the next shorter one that also matches
         for char in string[1:]:
             self._fallback.append(self._extend(self._fallback[-1], char))
 
     def push(self, char: str) -> bool:
-        """Advance by a character; True when the string is complete."""
+        """Advance by a character; return whether the string is complete."""
         self.matched = self._extend(self.matched, char)
         return self.matched == len(self.string)
 

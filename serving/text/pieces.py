@@ -1,8 +1,7 @@
-"""What bytes a token stands for.
+"""Map vocabulary pieces of a tokenizer to the bytes that they stand for.
 
-Owns: the two ways in which checkpoints of the Llama family spell bytes as vocabulary pieces.
-Knows nothing of ids or of files. Going by bytes, not by decoded windows of text, is what lets a
-stream be cut at any token and still join to exactly the whole.
+There are two encodings: byte-level BPE and SentencePiece. With bytes instead of decoded text, a stream can be cut at
+any token, and its parts still concatenate to the whole text.
 
     to_bytes = piece_reader(json.loads(tokenizer.decoder.__getstate__()))
     to_bytes("Ġcafé")
@@ -26,7 +25,7 @@ def piece_reader(decoder: dict[str, Any] | None) -> PieceReader:
     """The function from a vocabulary piece to its bytes, chosen by tokenizer.json's `decoder`.
 
     Raises:
-        WeightsError: the decoder is of a family that this package does not know.
+        WeightsError: the decoder is of an unknown kind.
     """
     steps = _flatten(decoder)
     types = {step["type"] for step in steps}
@@ -49,7 +48,7 @@ def _flatten(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The byte-level alphabet: printable Latin-1 stands for itself, the others move past U+00FF."""
+    """GPT-2's byte-level alphabet: printable Latin-1 stands for itself, other bytes are characters from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     moved = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(moved)}
@@ -61,20 +60,18 @@ _ALPHABET = _byte_alphabet()
 def _byte_level_bytes(piece: str) -> bytes:
     try:
         return bytes([_ALPHABET[char] for char in piece])
-    except KeyError:  # an added token, spelled as plain text
+    except KeyError:  # an added token, which is stored as text
         return piece.encode()
 
 
 def _sentencepiece_reader(steps: list[dict[str, Any]]) -> PieceReader:
-    """Pieces with `▁` for a space and, with byte fallback, `<0xE2>` for a byte.
+    """The reader of pieces with `▁` for a space and, with byte fallback, `<0xE2>` for a byte.
 
-    A `Strip` step is left out on purpose: it removes the space that SentencePiece puts before the
-    first word of a text, and what a model generates continues a text.
+    A `Strip` step is left out on purpose: it removes the space that SentencePiece puts before the first word of a text,
+    but generated text continues a prompt.
     """
     replacements = [
-        (step["pattern"]["String"], step["content"])
-        if step["type"] == "Replace"
-        else (step["replacement"], " ")
+        (step["pattern"]["String"], step["content"]) if step["type"] == "Replace" else (step["replacement"], " ")
         for step in steps
         if step["type"] in ("Replace", "Metaspace")
     ]

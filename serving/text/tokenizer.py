@@ -1,11 +1,4 @@
-"""A checkpoint's tokenizer: text to token ids, token ids to text.
-
-Owns: that text of a user never becomes a special token, that a prompt has exactly the BOS its
-checkpoint wants, and which ids end an answer. Knows nothing of prompts' contents or of engines.
-
-    tokenizer = Tokenizer.from_dir(Path("weights/honeycomb-nlq"))
-    tokenizer.decode(tokenizer.encode("slowest traces"))
-"""
+"""Reads a checkpoint's tokenizer, and converts text to token ids and token ids to text."""
 
 from __future__ import annotations
 
@@ -21,11 +14,11 @@ from serving.text.pieces import piece_reader
 
 
 class Tokenizer:
-    """Safe to share between threads.
+    """A checkpoint's tokenizer. Safe to share between threads.
 
     Args:
-        backend: the vocabulary and its rules; this object becomes its owner.
-        eos_token_ids: ids that end an answer; the first is the one that a grammar ends with.
+        backend: the tokenizers library's object; do not change it afterwards.
+        eos_token_ids: ids that end an answer; the first is used at the end of a grammar.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, *, eos_token_ids: Iterable[int]) -> None:
@@ -37,7 +30,7 @@ class Tokenizer:
         self._special_ids = {i for i, token in backend.get_added_tokens_decoder().items() if token.special}
         decoder = backend.decoder
         self._piece_bytes = piece_reader(None if decoder is None else json.loads(decoder.__getstate__()))
-        self._bytes_of: dict[int, bytes] = {}  # filled on first use: a whole vocabulary costs 50 ms
+        self._bytes_of: dict[int, bytes] = {}  # filled on first use, because a whole vocabulary takes 50 ms
         self._without_space: dict[int, int] = {}
         self._bos = self._find_bos()
         self.eos_token_ids = tuple(dict.fromkeys(eos_token_ids))
@@ -48,7 +41,7 @@ class Tokenizer:
         """Read tokenizer.json, and the end tokens from the configuration files beside it.
 
         Raises:
-            WeightsError: a file is missing or cannot be read, or none names an end token.
+            WeightsError: a file is missing or cannot be read, or no file names an end token.
         """
         path = weights_dir / "tokenizer.json"
         if not path.is_file():
@@ -61,44 +54,40 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Ids are below this. A model's output may have more rows, which stand for nothing."""
+        """Token ids are below this. A model's output may have more rows, which are unused."""
         return self._backend.get_vocab_size(with_added_tokens=True)
 
     @property
     def bos_token_ids(self) -> tuple[int, ...]:
-        """What `encode` puts in front; empty where the checkpoint wants nothing."""
+        """The tokens that `encode` puts in front; empty if the checkpoint has no BOS."""
         return self._bos
 
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
-        """Token ids of a text, none of them special but the BOS.
+        """Token ids of a text, none of them special except the BOS.
 
         Raises:
             InvalidRequestError: the text is not Unicode (it holds half of a surrogate pair).
         """
-        try:
-            ids = self._backend.encode(text, add_special_tokens=False).ids
-        except (TypeError, UnicodeEncodeError) as error:
-            message = "the text holds half of a surrogate pair, which is no character; remove it"
-            raise InvalidRequestError(message) from error
+        ids = encode_text(self._backend, text)
         return [*self._bos, *ids] if add_bos else ids
 
     def decode(self, token_ids: Iterable[int]) -> str:
-        """The text that these tokens add to what is before them. Special tokens add none.
+        """The text that these tokens append to earlier text. Special tokens append nothing.
 
-        Bytes that are no UTF-8 become U+FFFD. A leading space is kept, also where SentencePiece
-        would take it for its own, because generated text continues a prompt.
+        Invalid UTF-8 becomes U+FFFD. A leading space is kept, although SentencePiece would remove it, because
+        generated text continues a prompt.
         """
         return b"".join(map(self.token_bytes, token_ids)).decode(errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes a token stands for; none for a special token or an id without one."""
+        """The bytes of a token; empty for a special token and for an unused id."""
         known = self._bytes_of.get(token_id)
         if known is None:
             known = self._bytes_of[token_id] = self._read_token(token_id)
         return known
 
     def without_space(self, token_id: int) -> int:
-        """The token of the same word without the space before it, if there is one; else the same."""
+        """The token of the same word without its leading space, if there is one; otherwise the same token."""
         known = self._without_space.get(token_id)
         if known is None:
             piece = self._backend.id_to_token(token_id) or ""
@@ -107,7 +96,7 @@ class Tokenizer:
         return known
 
     def to_json(self) -> str:
-        """tokenizer.json as text, which is what `llguidance.LLTokenizer` takes."""
+        """The content of tokenizer.json, for `llguidance.LLTokenizer`."""
         return self._backend.to_str()
 
     def _read_token(self, token_id: int) -> bytes:
@@ -115,11 +104,24 @@ class Tokenizer:
         return b"" if piece is None or token_id in self._special_ids else self._piece_bytes(piece)
 
     def _find_bos(self) -> tuple[int, ...]:
-        """What the checkpoint's own post-processor puts before a text, leaving what it puts after."""
+        """The tokens that the checkpoint's post-processor puts before a text; those that it puts after are ignored."""
         plain = self._backend.encode("a", add_special_tokens=False).ids
         framed = self._backend.encode("a", add_special_tokens=True).ids
         starts = range(len(framed) - len(plain) + 1)
         return tuple(framed[: next(i for i in starts if framed[i : i + len(plain)] == plain)])
+
+
+def encode_text(backend: tokenizers.Tokenizer, text: str) -> list[int]:
+    """Token ids of a text, without any added tokens.
+
+    Raises:
+        InvalidRequestError: the text is not Unicode (it holds half of a surrogate pair).
+    """
+    try:
+        return list(backend.encode(text, add_special_tokens=False).ids)
+    except (TypeError, UnicodeEncodeError) as error:
+        message = "the text holds half of a surrogate pair, which is not a character; remove it"
+        raise InvalidRequestError(message) from error
 
 
 def _check_eos(eos_token_ids: tuple[int, ...], vocab_size: int) -> None:
@@ -131,18 +133,23 @@ def _check_eos(eos_token_ids: tuple[int, ...], vocab_size: int) -> None:
 
 
 def _read_eos(weights_dir: Path, backend: tokenizers.Tokenizer) -> list[int]:
-    """The end tokens of the first file that names any, in the order in which Hugging Face looks."""
+    """The end tokens of the first file that names any, in the order of Hugging Face's libraries."""
     for name in ("generation_config.json", "config.json"):
-        value = _read_json(weights_dir / name).get("eos_token_id")
+        value = read_json(weights_dir / name).get("eos_token_id")
         if value is not None:
             return value if isinstance(value, list) else [value]
-    token = _read_json(weights_dir / "tokenizer_config.json").get("eos_token")
+    token = read_json(weights_dir / "tokenizer_config.json").get("eos_token")
     content = token.get("content") if isinstance(token, dict) else token
     token_id = backend.token_to_id(content) if isinstance(content, str) else None
     return [] if token_id is None else [token_id]
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if there is no such file.
+
+    Raises:
+        WeightsError: the file is not a JSON object.
+    """
     if not path.is_file():
         return {}
     try:
@@ -150,5 +157,5 @@ def _read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise WeightsError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise WeightsError(f"{path} holds a {type(content).__name__}; an object is wanted")
+        raise WeightsError(f"{path} holds a {type(content).__name__}, not an object")
     return content

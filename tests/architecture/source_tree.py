@@ -1,4 +1,4 @@
-"""The repository's Python files and what they import, by reading them, never by running them."""
+"""Finds the repository's Python files and their imports by parsing them; no file is run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("serving", "honeycomb", "datagen", "scripts", "predict.py")
+PRODUCT = ("serving", "tasks", "gateway", "pipeline", "examples", "scripts", "predict.py")
 
 
 @dataclass(frozen=True)
 class Module:
-    """A Python file, by the name that an import would give it."""
+    """A Python file and its import name."""
 
     name: str
     path: Path
@@ -22,7 +22,7 @@ class Module:
 
     @cached_property
     def imports(self) -> set[str]:
-        """Modules that any import statement names when the file runs, those inside functions too.
+        """Modules that the file imports when it runs, also inside functions.
 
         `from a import b` names `a.b` where that is a module of this repository, and `a` otherwise.
         """
@@ -31,7 +31,7 @@ class Module:
 
     @cached_property
     def all_imports(self) -> set[str]:
-        """The same and those for type checkers only."""
+        """The same, and imports for type checkers only."""
         return {name for node in ast.walk(self.tree) for name in self._named_by(node)}
 
     def _typing_blocks(self) -> Iterator[ast.If]:
@@ -41,12 +41,17 @@ class Module:
 
     def _named_by(self, node: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from (self._neighbour(alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = self._absolute(node)
             for alias in node.names:
                 child = f"{base}.{alias.name}"
-                yield child if _file_of(child) is not None else base
+                yield child if _file_of(child) is not None else self._neighbour(base)
+
+    def _neighbour(self, name: str) -> str:
+        """The full name of a module; scripts import modules in their folder by bare names."""
+        beside = f"scripts.{name}"
+        return beside if self.name.startswith("scripts.") and _file_of(beside) is not None else name
 
     def _absolute(self, node: ast.ImportFrom) -> str:
         if node.level == 0:
@@ -58,7 +63,7 @@ class Module:
 
 @cache
 def modules(*folders: str) -> tuple[Module, ...]:
-    """Every Python file below these folders (or files), scripts without an ending included."""
+    """Every Python file below these folders (or files), including scripts without a suffix."""
     return tuple(_module(path) for folder in folders for path in _python_files(ROOT / folder))
 
 
@@ -92,7 +97,7 @@ def _file_of(name: str) -> Path | None:
 
 
 def reachable(start: str) -> set[str]:
-    """All modules that importing `start` imports: its packages, and what those import in turn."""
+    """All modules that are loaded by importing `start`, directly or indirectly."""
     by_name = {module.name: module for module in modules(*PRODUCT)}
     found: set[str] = set()
     todo = [start]

@@ -11,13 +11,11 @@ import pytest
 from tests.architecture.source_tree import ROOT
 
 DOCS = [
-    path
-    for path in (ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").glob("*.md")))
-    if path.is_file()
+    path for path in (ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").glob("*.md"))) if path.is_file()
 ]
 # Made by commands, so they may be absent in a fresh clone.
 MADE = ("weights/", "build/", ".venv")
-# Named by the docs, and somebody else's.
+# Paths in the docs that belong to other projects.
 NOT_OURS = {"run.py"}
 ENDINGS = (
     ".py",
@@ -36,16 +34,16 @@ ENDINGS = (
 
 
 def named_paths(text: str) -> Iterator[str]:
-    """What looks like a path of ours: in backticks, or first on a line of a code block."""
+    """Words that look like paths of this repository: in backticks, or at the start of a line of a code block."""
     blocks = re.findall(r"^```[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     inline = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
     for words in (*inline, *(line for block in blocks for line in block.splitlines())):
         first = re.match(r"\s*(?:\$ )?(?:\./)?([\w.-]+(?:/[\w.-]+)*/?)(?:::?[\w.]+)?(?=\s|$)", words)
-        if first is not None and _is_ours(first[1]):
+        if first is not None and _is_of_this_repository(first[1]):
             yield first[1]
 
 
-def _is_ours(path: str) -> bool:
+def _is_of_this_repository(path: str) -> bool:
     """A path that begins at the root, or the bare name of a Python file or a page."""
     if path.startswith(MADE) or path in NOT_OURS:
         return False
@@ -57,7 +55,7 @@ def _is_ours(path: str) -> bool:
 def exists(path: str) -> bool:
     if "/" in path:
         return (ROOT / path).exists()
-    folders = ("serving", "honeycomb", "datagen", "scripts", "tests", "docs", "adapters")
+    folders = ("serving", "tasks", "gateway", "pipeline", "examples", "scripts", "tests", "docs")
     return (ROOT / path).exists() or any(any((ROOT / folder).rglob(path)) for folder in folders)
 
 
@@ -67,7 +65,7 @@ def test_paths_in_the_docs_exist(page: Path) -> None:
     assert missing == set()
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_have_targets() -> None:
     missing = []
     for page in DOCS:
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):

@@ -1,36 +1,28 @@
-"""The import rules: what may know of what. Broken ones are listed as `importer -> imported`."""
+"""The import rules between engines, tasks and the rest. Violations are listed as `importer -> imported`."""
 
 from __future__ import annotations
-
-import graphlib
 
 import pytest
 
 from serving import engine as seam
-from tests.architecture.source_tree import PRODUCT, modules, reachable, within
+from tests.architecture.source_tree import PRODUCT, ROOT, modules, reachable, within
 
 ENGINES = {
-    "paged": ("serving.paged",),
-    "vllm": ("serving.vllm_engine",),
-    "fake": ("serving.fake_engine", "serving.fake_model"),
+    "paged": ("serving.engines.paged",),
+    "vllm": ("serving.engines.vllm",),
+    "fake": ("serving.engines.fake",),
 }
 MODEL = ("serving.models", "serving.layers", "serving.kernels")
 INSIDES = (*MODEL, *(package for packages in ENGINES.values() for package in packages))
 WITHOUT_TORCH = [
-    *(f"serving.paged.{name}" for name in ("scheduler", "block_manager", "request", "draft")),
-    *(f"serving.{name}" for name in ("types", "errors", "config", "engine", "text", "checks", "weights")),
-    "honeycomb",
+    *(f"serving.engines.paged.{name}" for name in ("scheduler", "block_manager", "request")),
+    *(f"serving.{name}" for name in ("types", "errors", "config", "engine", "text", "request_checks", "weights")),
+    "tasks",
 ]
-# what a folder may import of the folders below `serving`
-LAYERS = {
-    "serving.kernels": ("serving.kernels",),
-    "serving.layers": ("serving.kernels", "serving.layers"),
-    "serving.models": MODEL,
-}
 
 
 def broken(importers: tuple[str, ...], imported: tuple[str, ...], allowed: tuple[str, ...] = ()) -> list[str]:
-    """Imports from the one to the other, for types only included."""
+    """Imports of `imported` in `importers`, including imports for types only."""
     return [
         f"{module.name} -> {name}"
         for module in modules(*PRODUCT)
@@ -39,28 +31,38 @@ def broken(importers: tuple[str, ...], imported: tuple[str, ...], allowed: tuple
     ]
 
 
-def test_the_task_and_the_engines_do_not_know_each_other() -> None:
-    assert broken(("honeycomb",), ("serving",)) == []
-    assert broken(("serving",), ("honeycomb",)) == []
+def test_tasks_and_engines_do_not_import_each_other() -> None:
+    """They share types, constraints, text and errors; only the predictor connects a task with an engine."""
+    shared = ("serving.types", "serving.constraints", "serving.errors", "serving.grammar", "serving.text")
+    assert broken(("tasks",), ("serving",), allowed=shared) == []
+    expected = {"serving.predictor -> tasks.errors", "serving.predictor -> tasks.task"}
+    assert set(broken(("serving",), ("tasks",))) == expected
+    tasks = ("tasks.honeycomb", "tasks.schema", "tasks.chat")
+    for task in tasks:
+        assert broken((task,), tuple(other for other in tasks if other != task)) == []
+    assert broken(("tasks.task",), tasks) == []
 
 
-def test_nothing_below_knows_of_what_uses_it() -> None:
-    assert broken(("honeycomb", "serving"), ("predict", "scripts", "datagen", "tests")) == []
-    assert broken(("predict", "scripts", "datagen"), ("tests",)) == []
+def test_serving_does_not_mention_the_default_task() -> None:
+    """Its names, weights and words belong to `tasks.honeycomb` and `examples`. Comments and C++ files count too."""
+    files = [path for path in (ROOT / "serving").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    named = [str(path.relative_to(ROOT)) for path in files if b"honeycomb" in path.read_bytes().lower()]
+    assert len(files) > 50
+    assert named == []
 
 
-def test_those_who_use_engines_know_their_front_only() -> None:
-    assert broken(("predict", "scripts", "datagen"), INSIDES) == []
+def test_nothing_outside_tests_imports_tests() -> None:
+    assert broken(tuple(name.removesuffix(".py") for name in PRODUCT), ("tests",)) == []
 
 
-def test_engines_do_not_know_each_other() -> None:
+def test_engines_do_not_import_each_other() -> None:
     assert set(ENGINES) == set(seam._ENGINES), "name the new engine's modules here"
     for name, own in ENGINES.items():
         others = tuple(module for other in ENGINES for module in ENGINES[other] if other != name)
         assert broken(own, others) == []
 
 
-def test_only_create_engine_reaches_an_engine_and_never_by_an_import_statement() -> None:
+def test_only_create_engine_imports_an_engine_and_not_by_an_import_statement() -> None:
     engines = tuple(package for packages in ENGINES.values() for package in packages)
     outside = [module.name for module in modules("serving") if not within(module.name, engines)]
     for name in outside:
@@ -69,35 +71,22 @@ def test_only_create_engine_reaches_an_engine_and_never_by_an_import_statement()
         assert within(entry.module, engines)
 
 
-@pytest.mark.parametrize("folder", LAYERS)
-def test_the_model_is_built_upwards(folder: str) -> None:
-    assert broken((folder,), INSIDES, allowed=LAYERS[folder]) == []
-
-
 @pytest.mark.parametrize("name", WITHOUT_TORCH)
-def test_what_plans_and_what_faces_the_user_starts_without_torch(name: str) -> None:
-    """However long the way: a module that imports one that imports torch counts."""
+def test_the_scheduler_and_the_user_s_commands_import_no_torch(name: str) -> None:
+    """Indirect imports of torch count as well."""
+    assert name in {module.name for module in modules(*PRODUCT)}
     assert {found.partition(".")[0] for found in reachable(name)} & {"torch", "transformers", "vllm"} == set()
 
 
-def test_the_scheduler_does_not_know_the_model() -> None:
-    planners = tuple(name for name in WITHOUT_TORCH if name.startswith("serving.paged."))
+def test_the_scheduler_does_not_import_the_model() -> None:
+    planners = tuple(name for name in WITHOUT_TORCH if name.startswith("serving.engines.paged."))
     assert broken(planners, MODEL) == []
 
 
-def test_transformers_is_for_scripts_and_tests() -> None:
-    assert broken(("predict", "serving", "honeycomb"), ("transformers", "peft")) == []
+def test_only_scripts_and_tests_import_transformers() -> None:
+    assert broken(("predict", "serving", "tasks"), ("transformers", "peft")) == []
 
 
-def test_vllm_is_named_in_its_adapter_only() -> None:
-    product = ("serving", "honeycomb", "predict")
+def test_only_the_vllm_engine_imports_vllm() -> None:
+    product = ("serving", "tasks", "predict")
     assert [line for line in broken(product, ("vllm",)) if not within(line.split()[0], ENGINES["vllm"])] == []
-
-
-def test_no_module_needs_itself() -> None:
-    """Imports are a graph without circles; packages and their parts count as different modules."""
-    known = {module.name for module in modules(*PRODUCT)}
-    graph = {
-        m.name: {name for name in m.imports if name in known and name != m.name} for m in modules(*PRODUCT)
-    }
-    list(graphlib.TopologicalSorter(graph).static_order())

@@ -12,8 +12,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,14 +28,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class CogServer:
-    """One server; ready when entered, gone when left.
+    """A server as a context manager: ready on entry, stopped on exit.
 
     Args:
-        reference: what cog.yaml would name, relative to the repository.
-        env: settings of the server.
-        concurrency: predictions at once; one more is refused.
-        log: where its output goes.
-        setup_seconds: until it must be ready.
+        reference: the value of `predict` in cog.yaml, relative to the package.
+        env: environment variables of the server.
+        concurrency: how many predictions run at the same time; one more is refused.
+        log: file for its output.
+        setup_seconds: time limit for becoming ready.
+        package: the folder in which it runs.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class CogServer:
         log: Path,
         concurrency: int = 32,
         setup_seconds: float = 120,
+        package: Path = ROOT,
     ) -> None:
         self.log = log
+        self.package = package
         self._setup_seconds = setup_seconds
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -58,7 +61,7 @@ class CogServer:
             "PORT": str(self.port),
             "COG_PREDICT_TYPE_STUB": reference,
             "COG_MAX_CONCURRENCY": str(concurrency),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(package),
             **env,
         }
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=300)
@@ -67,7 +70,7 @@ class CogServer:
         command = [sys.executable, "-m", "cog.server.http", "--host", "127.0.0.1"]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env=self._env, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                command, cwd=self.package, env=self._env, stdout=log, stderr=log, stdin=subprocess.DEVNULL
             )
         try:
             self.wait_for("READY", self._setup_seconds)
@@ -90,7 +93,7 @@ class CogServer:
         return self.client.get("/health-check").json()
 
     def wait_for(self, status: str, seconds: float = 120) -> dict[str, Any]:
-        """The health check, once it has that status."""
+        """Wait until the health check has this status, and return it."""
         deadline = time.monotonic() + seconds
         seen: dict[str, Any] = {}
         while time.monotonic() < deadline and self.process.poll() is None:
@@ -109,12 +112,21 @@ class CogServer:
 
     @contextmanager
     def stream(self, prediction_id: str, **inputs: Any) -> Iterator[Iterator[tuple[str, Any, float]]]:
-        """Server-sent events of a prediction: name, data, and when it came."""
-        headers = {"Accept": "text/event-stream"}
-        body = {"id": prediction_id, "input": inputs}
-        with self.client.stream(
-            "PUT", f"/predictions/{prediction_id}", json=body, headers=headers
-        ) as response:
+        """Server-sent events of a prediction: name, data, and time of arrival.
+
+        Retries when the server says that it is full: with 8 simultaneous requests on an overloaded machine, coglet
+        0.23.1 has refused the last although 24 of its 32 slots were free (docs/log.md).
+        """
+        with ExitStack() as stack:
+            for _ in range(5):
+                body = {"id": prediction_id, "input": inputs}
+                opened = self.client.stream(
+                    "PUT", f"/predictions/{prediction_id}", json=body, headers={"Accept": "text/event-stream"}
+                )
+                response = stack.enter_context(opened)
+                if response.status_code != 409:
+                    break
+                time.sleep(0.1)
             assert response.status_code == 200, response.read()
             yield _events(response)
 
@@ -128,14 +140,28 @@ def _events(response: httpx.Response) -> Iterator[tuple[str, Any, float]]:
             yield name, json.loads(line.removeprefix("data:")), time.monotonic()
 
 
-def make_tiny_weights(folder: Path, *, surface: str = "json") -> dict[str, str]:
-    """A tokenizer, a profile and their lock, enough for the fake engine; the settings that name them."""
+def make_tiny_weights(
+    folder: Path,
+    *,
+    surface: str = "json",
+    task: Mapping[str, Any] | None = None,
+    files: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Write a tokenizer, a task file and their lock, enough for the fake engine; returns the settings for them.
+
+    Args:
+        folder: of the weights' folder and the lock.
+        surface: of the Honeycomb task.
+        task: another task's file.
+        files: texts of more files in the weights' folder.
+    """
     weights = folder / "tiny"
     weights.mkdir()
     save(byte_level(), weights)
     save_file({"unused": np.zeros(1, np.float32)}, weights / "model.safetensors")
-    profile = {"name": "tiny", "prompt": "columns-first", "surface": surface}
-    (weights / "profile.json").write_text(json.dumps(profile))
+    honeycomb = {"task": "honeycomb", "name": "tiny", "prompt": "columns-first", "surface": surface}
+    for name, text in {"task.json": json.dumps(task or honeycomb), **(files or {})}.items():
+        (weights / name).write_text(text)
     lock = folder / "weights.lock"
     lock.write_text(lock_text(weights))
     return {"WEIGHTS_DIR": str(weights), "WEIGHTS_LOCK": str(lock)}

@@ -1,4 +1,4 @@
-"""The tests' side of ControlledPredictor: what it tells, and waiting for it to say the right thing.
+"""Controls a ControlledPredictor from a test: reads its statistics and waits until it is idle.
 
 Control(folder).wait_until_idle(server)  # a server with CONTROL=folder in its environment
 """
@@ -15,7 +15,7 @@ CONTROLLED = "tests/cog/controlled_predict.py:ControlledPredictor"
 
 
 class Control:
-    """What ControlledPredictor does and tells; see there."""
+    """Reads and controls a ControlledPredictor through files; see there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,7 +1,7 @@
-"""Predictor with an engine that the tests can slow down, break and look into.
+"""A Predictor with an engine that tests can slow down, break and inspect.
 
-Started by the real Cog server in tests/cog/test_server.py; what the tests need to know and to do goes
-through files in the folder CONTROL: `stats.json` is written, and `kill` obeyed, at each health check.
+The real Cog server in tests/cog/test_server.py starts it. Tests communicate with it through files in the folder
+CONTROL: each health check writes `stats.json`, and kills the engine if there is a file `kill`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from predict import Predictor
-from serving.fake_engine import FakeEngine
+from serving.engines.fake.engine import FakeEngine
 
 CONTROL = Path(os.environ["CONTROL"])
 
 
 class ControlledPredictor(Predictor):
-    """As Predictor; a fake engine is replaced by one that repeats the question as a filter's value."""
+    """A Predictor whose fake engine is replaced by one that repeats the question as a filter's value."""
 
     def setup(self) -> None:
         super().setup()
@@ -44,7 +44,7 @@ class ControlledPredictor(Predictor):
 
 
 def repeat_question(prompt: str) -> str:
-    """A query that could answer nothing else but this prompt."""
+    """A query that contains the prompt's question, so that no other prompt has the same answer."""
     match = re.search(r"### Columns:\n\['(.*?)'.*### NLQ:\n\"(.*)\"\n", prompt, re.DOTALL)
     if match is None:
         return "health"

@@ -1,7 +1,7 @@
-"""The shape of predict that streams live, runs concurrently and can be cancelled; without a server.
+"""Streaming, concurrency and cancellation of predictions, without a server.
 
-Cog's part is played by what Cog does: `run_coroutine_threadsafe` on a loop in another thread, `result()`,
-iteration in the caller's thread, `future.cancel()` from a third. tests/cog/test_server.py has the real one.
+These tests call predict as Cog does: `run_coroutine_threadsafe` on a loop in another thread, `result()`, iteration in
+the caller's thread, `future.cancel()` from a third thread. tests/cog/test_server.py uses the real server.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ def submit(loop: asyncio.AbstractEventLoop, chunks: Callable[[], AsyncGenerator[
     return asyncio.run_coroutine_threadsafe(predict(), loop)
 
 
-def test_chunks_arrive_while_later_ones_are_still_to_come(loop):
-    go_on = asyncio.Event()
+def test_chunks_arrive_before_the_answer_is_complete(loop):
+    proceed = asyncio.Event()
 
     async def chunks():
         yield "first"
-        await go_on.wait()
+        await proceed.wait()
         yield "second"
 
     generator = submit(loop, chunks).result()
     assert next(generator) == "first"
-    loop.call_soon_threadsafe(go_on.set)
+    loop.call_soon_threadsafe(proceed.set)
     assert list(generator) == ["second"]
 
 
 def test_predictions_run_at_the_same_time(loop):
-    """Each waits until all have begun: one at a time would never end."""
+    """Each prediction waits until all have begun, so predictions that run one after the other would never end."""
     all_begun = asyncio.Barrier(8)
 
     def chunks(number: int) -> Callable[[], AsyncGenerator[str]]:
@@ -107,7 +107,7 @@ def test_cancel_before_the_first_chunk(loop):
 
 
 def test_cancel_before_the_task_had_its_first_step(loop):
-    """A task cancelled that early never runs; the generator must not wait for it for ever."""
+    """A task that is cancelled so early never runs; the generator must not wait for it forever."""
     began = []
 
     async def chunks():
@@ -125,7 +125,7 @@ def test_cancel_before_the_task_had_its_first_step(loop):
     assert began == []
 
 
-def test_cancel_that_came_before_the_hook_is_not_lost(loop):
+def test_cancel_before_the_hook_is_registered_is_not_lost(loop):
     closed = threading.Event()
 
     async def chunks():
@@ -167,7 +167,7 @@ def test_dropping_the_generator_closes_the_chunks(loop):
 
 
 @pytest.mark.parametrize("text", ["no such column 'order.cancelled'", "CancelledError", "plain"])
-def test_an_error_comes_out_of_the_generator_and_not_of_the_coroutine(loop, text):
+def test_an_error_is_raised_by_the_generator_and_not_by_the_coroutine(loop, text):
     """Cog searches a coroutine's error for "cancelled" and would report that prediction as canceled."""
 
     async def chunks():
@@ -180,7 +180,7 @@ def test_an_error_comes_out_of_the_generator_and_not_of_the_coroutine(loop, text
         next(generator)
 
 
-def test_an_error_before_the_first_chunk_comes_out_of_the_generator_too(loop):
+def test_an_error_before_the_first_chunk_is_raised_by_the_generator_too(loop):
     async def chunks():
         raise ValueError("order.cancelled is no column")
         yield "never"
@@ -234,8 +234,8 @@ def test_the_hook_still_finds_the_future_that_cog_holds(loop):
     assert heard == [True]
 
 
-async def test_without_that_future_there_is_no_cancel_and_all_else_works():
-    """A task that nobody chained a future to, as if Cog submitted coroutines in another way."""
+async def test_without_that_future_only_cancel_does_not_work():
+    """The task has no chained future, as if Cog submitted coroutines in another way."""
     assert on_cancel(lambda: None) is False
 
     async def chunks():

@@ -1,4 +1,4 @@
-"""Predictor without a server: what it checks, what it shows, what it records."""
+"""The Predictor without a server: input checks, streamed output, metrics and logs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from honeycomb.errors import InputError
 from predict import Predictor
+from serving.engines.fake.engine import FakeEngine
 from serving.errors import ContextLengthError, EngineDeadError, InvalidRequestError, WeightsError
-from serving.fake_engine import FakeEngine
+from tasks.errors import InputError
 from tests.cog.cog_server import make_tiny_weights
 
 COLUMNS = "['name', 'duration_ms']"
@@ -31,11 +31,11 @@ class RecordingPredictor(Predictor):
 
     async def chunks(self, **inputs: Any) -> list[str]:
         """All that is streamed, with the defaults that Cog fills in."""
-        generator = await self.predict(**{"cols": COLUMNS, "max_tokens": 512, "seed": None, **inputs})
+        generator = await self.predict(**{"cols": COLUMNS, "max_tokens": 512, **inputs})
         return await asyncio.to_thread(list, generator)
 
     def answers(self, text: str, **options: Any) -> None:
-        """Make the engine write this."""
+        """Make the engine generate this text."""
         self.engine.close()
         self.engine = FakeEngine(self.tokenizer, answer=lambda prompt: text, **options)
 
@@ -60,12 +60,12 @@ def make(tmp_path, monkeypatch):
     gc.unfreeze()
 
 
-def test_collections_do_not_visit_what_setup_made(make):
+def test_garbage_collections_skip_objects_made_in_setup(make):
     predictor = make()
     assert not any(seen is predictor.engine for seen in gc.get_objects())
 
 
-async def test_a_canonical_answer_is_streamed_as_it_is(make):
+async def test_a_canonical_answer_is_streamed_unchanged(make):
     predictor = make()
     predictor.answers(CANONICAL)
     chunks = await predictor.chunks(nlq="slowest")
@@ -73,8 +73,8 @@ async def test_a_canonical_answer_is_streamed_as_it_is(make):
     assert len(chunks) > 10
 
 
-async def test_a_python_literal_comes_out_as_canonical_json(make):
-    """A model of that surface writes a quoted Python dict; nobody downstream should see that."""
+async def test_a_python_literal_is_returned_as_canonical_json(make):
+    """A model with that surface writes a quoted Python dict; clients must get JSON."""
     predictor = make("python-repr")
     predictor.answers(
         " \"{'breakdowns': ['name'], 'calculations': [{'op': 'P99', 'column': 'duration_ms'}], 'limit': 5}\""
@@ -82,12 +82,12 @@ async def test_a_python_literal_comes_out_as_canonical_json(make):
     assert await predictor.chunks(nlq="slowest") == [CANONICAL]
 
 
-async def test_what_the_grammar_cannot_see_is_mended_and_told_in_the_logs(make, capsys):
+async def test_violations_that_the_grammar_allows_are_repaired_and_logged(make, capsys):
     predictor = make()
     order = '{"op": "MAX", "column": "name", "order": "ascending"}'
     predictor.answers('{"calculations": [{"op": "COUNT"}], "orders": [' + order + "]}")
     assert "".join(await predictor.chunks(nlq="slowest")) == '{"calculations": [{"op": "COUNT"}]}'
-    assert "mended: orders[0] dropped" in capsys.readouterr().out
+    assert "repaired: orders[0] dropped" in capsys.readouterr().out
 
 
 async def test_the_metrics_are_those_of_the_prediction(make):
@@ -111,7 +111,7 @@ async def test_the_metrics_are_those_of_the_prediction(make):
         ({"nlq": "x", "cols": ""}, "cols"),
     ],
 )
-async def test_wrong_input_is_refused_by_name_before_any_model_work(make, inputs, name):
+async def test_wrong_input_is_refused_by_name_before_the_engine_is_called(make, inputs, name):
     predictor = make()
     with pytest.raises(InputError, match=f"^{name}: "):
         await predictor.chunks(**inputs)
@@ -126,7 +126,7 @@ async def test_a_prompt_over_the_context_names_the_inputs_and_the_limit(make):
     assert predictor.engine.stats().num_steps == 0
 
 
-async def test_an_answer_cut_short_fails_and_names_what_cut_it(make):
+async def test_a_truncated_answer_is_an_error_that_names_the_limit(make):
     predictor = make()
     predictor.answers(CANONICAL)
     with pytest.raises(InvalidRequestError, match=r"^max_tokens: .* not complete after 7 tokens"):
@@ -134,9 +134,7 @@ async def test_an_answer_cut_short_fails_and_names_what_cut_it(make):
     assert predictor.metrics["output_token_count"] == 7
     room = predictor.metrics["input_token_count"] + 10
     predictor.answers(CANONICAL, max_model_len=room)
-    with pytest.raises(
-        ContextLengthError, match=f"^nlq and cols: the model's context of {room} tokens is full"
-    ):
+    with pytest.raises(ContextLengthError, match=f"^nlq and cols: the model's context of {room} tokens is full"):
         await predictor.chunks(nlq="slowest")
 
 
@@ -147,7 +145,7 @@ async def test_an_answer_that_is_complete_at_its_last_token_is_an_answer(make):
     assert "".join(await predictor.chunks(nlq="slowest", max_tokens=num_tokens)) == CANONICAL
 
 
-async def test_section_headers_and_quotes_in_user_text_change_nothing_but_themselves(make):
+async def test_section_headers_and_quotes_in_user_text_add_no_section(make):
     """The engine sees a prompt with the same sections, and the answer is for the same columns."""
     predictor = make()
     seen = []
@@ -158,7 +156,7 @@ async def test_section_headers_and_quotes_in_user_text_change_nothing_but_themse
     assert seen[-1].endswith("\n\n### Response:\n")
 
 
-async def test_health_is_the_engine_s(make):
+async def test_the_health_check_returns_the_engine_s_health(make):
     predictor = make()
     assert await predictor.healthcheck() is True
     predictor.engine.kill()
@@ -168,7 +166,7 @@ async def test_health_is_the_engine_s(make):
 
 async def test_a_hanging_engine_is_unhealthy_before_cog_stops_waiting(make, monkeypatch):
     predictor = make()
-    monkeypatch.setattr("predict.HEALTH_SECONDS", 0.2)
+    monkeypatch.setattr("serving.predictor.HEALTH_SECONDS", 0.2)
     predictor.engine.hang()
     with pytest.raises(EngineDeadError, match=r"0\.2 s"):
         await predictor.healthcheck()
@@ -176,14 +174,14 @@ async def test_a_hanging_engine_is_unhealthy_before_cog_stops_waiting(make, monk
 
 def test_the_health_deadline_is_within_cog_s(make):
     """Cog gives a health check 5 seconds."""
-    from predict import HEALTH_SECONDS
+    from serving.predictor import HEALTH_SECONDS
 
     assert HEALTH_SECONDS < 5
 
 
 def test_altered_weights_are_refused_before_anything_is_loaded(make, tmp_path):
     make()
-    profile = Path(tmp_path / "tiny" / "profile.json")
-    profile.write_text(json.dumps({"name": "other", "prompt": "columns-first", "surface": "json"}))
-    with pytest.raises(WeightsError, match=r"profile\.json"):
+    profile = Path(tmp_path / "tiny" / "task.json")
+    profile.write_text(json.dumps({"task": "honeycomb", "name": "other", "prompt": "columns-first", "surface": "json"}))
+    with pytest.raises(WeightsError, match=r"task\.json"):
         RecordingPredictor().setup()

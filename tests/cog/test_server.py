@@ -1,4 +1,4 @@
-"""The real Cog server around the Predictor: what clients see. The engine is a fake with real queues."""
+"""The real Cog server with the Predictor, as clients see it; the engine is a fake with real queues."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from honeycomb.prompt import build_prompt
-from honeycomb.query import parse_query
+from tasks.honeycomb.prompt import build_prompt
+from tasks.honeycomb.query import parse_query
 from tests.cog.cog_server import ROOT, CogServer, make_tiny_weights
 from tests.cog.control import CONTROLLED, Control
 from tests.tiny_tokenizers import byte_level
@@ -60,12 +60,12 @@ def read_stream(server: CogServer, prediction_id: str, nlq: str) -> list[tuple[s
         return list(events)
 
 
-def test_the_query_arrives_while_it_is_written(server):
+def test_the_query_is_streamed(server):
     events = read_stream(server, "live", "how many orders were there?")
     chunks = [(data["chunk"], when) for name, data, when in events if name == "output"]
     last, end = next((data, when) for name, data, when in events if name == "completed")
     assert len(chunks) > 20
-    assert end - chunks[0][1] > 0.3, "the first chunk came with the last"
+    assert end - chunks[0][1] > 0.3, "the first chunk arrived only with the last"
     assert last["status"] == "succeeded"
     assert last["output"] == [chunk for chunk, _ in chunks]
     query = parse_query("".join(last["output"]), COLUMNS)
@@ -79,7 +79,7 @@ def test_as_many_predictions_as_slots_run_at_the_same_time_each_with_its_own_ans
         streams = list(pool.map(lambda q: read_stream(server, f"all-{len(q)}", q), questions))
     begins = [next(when for name, _, when in events if name == "output") for events in streams]
     ends = [events[-1][2] for events in streams]
-    assert max(begins) < min(ends), "one waited for another"
+    assert max(begins) < min(ends), "a prediction waited for another one"
     tokenizer = byte_level()
     for question, events in zip(questions, streams, strict=True):
         prediction = events[-1][1]
@@ -92,8 +92,8 @@ def test_as_many_predictions_as_slots_run_at_the_same_time_each_with_its_own_ans
         assert metrics["tokens_per_second"] > 0
 
 
-def test_what_was_mended_is_in_the_logs_of_that_prediction_only(server):
-    """The answer is sorted by what is not calculated; others run meanwhile."""
+def test_repairs_are_in_the_logs_of_their_own_prediction_only(server):
+    """The answer is sorted by something that is not calculated; other predictions run at the same time."""
     questions = ["mend this", "leave this", "mend that", "leave that"]
     with ThreadPoolExecutor(len(questions)) as pool:
         streams = list(pool.map(lambda q: read_stream(server, f"logs-{q.replace(' ', '-')}", q), questions))
@@ -101,7 +101,7 @@ def test_what_was_mended_is_in_the_logs_of_that_prediction_only(server):
         prediction = events[-1][1]
         query = parse_query("".join(prediction["output"]), COLUMNS)
         assert (query.orders == ()) == ("mend" in question)
-        assert prediction["logs"].count("mended: orders[0] dropped") == ("mend" in question)
+        assert prediction["logs"].count("repaired: orders[0] dropped") == ("mend" in question)
 
 
 def test_cancel_ends_the_prediction_and_frees_the_engine(server, control):
@@ -116,7 +116,7 @@ def test_cancel_ends_the_prediction_and_frees_the_engine(server, control):
     control.wait_until_idle(server, seconds=2)
 
 
-def test_half_of_many_cancelled_leaves_the_others_whole(server, control):
+def test_cancelling_half_of_the_predictions_does_not_change_the_others(server, control):
     def predict(number: int) -> dict[str, Any]:
         return read_stream(server, f"half-{number}", f"{LONG} {number}")[-1][1]
 
@@ -133,7 +133,7 @@ def test_half_of_many_cancelled_leaves_the_others_whole(server, control):
         assert query.filters[0].value == f"{LONG} {number}"
 
 
-def test_a_client_that_goes_away_frees_the_engine(server, control):
+def test_a_client_that_disconnects_frees_the_engine(server, control):
     with server.stream("leave", nlq=LONG, cols=str(COLUMNS)) as events:
         for name, _, _ in events:
             if name == "output":
@@ -142,7 +142,7 @@ def test_a_client_that_goes_away_frees_the_engine(server, control):
     control.wait_until_idle(server, seconds=3)
 
 
-def test_one_more_than_the_slots_is_refused_at_once(server, control):
+def test_one_prediction_more_than_the_slots_is_refused_at_once(server, control):
     with ThreadPoolExecutor(CONCURRENCY) as pool:
         futures = [pool.submit(read_stream, server, f"full-{n}", LONG) for n in range(CONCURRENCY)]
         while control.stats(server)["num_running"] < CONCURRENCY:
@@ -165,7 +165,6 @@ def test_one_more_than_the_slots_is_refused_at_once(server, control):
         ({"nlq": "a", "cols": "a", "max_tokens": 0}, "max_tokens", "minimum of 1"),
         ({"nlq": "a", "cols": "a", "max_tokens": 2501}, "max_tokens", "maximum of 2500"),
         ({"nlq": "a", "cols": "a", "max_tokens": "many"}, "max_tokens", "integer"),
-        ({"nlq": "a", "cols": "a", "seed": -1}, "seed", "minimum of 0"),
     ],
 )
 def test_an_input_outside_the_schema_is_422_and_names_it(server, inputs, field, message):
@@ -188,7 +187,7 @@ def test_an_input_outside_the_schema_is_422_and_names_it(server, inputs, field, 
             {"nlq": "a", "cols": ",".join("x" * 100 + str(n) for n in range(99))},
             "nlq and cols: the prompt has",
         ),
-        ({"nlq": "a", "cols": "a", "max_tokens": 5}, "max_tokens: the query was not complete after 5 tokens"),
+        ({"nlq": "a", "cols": "a", "max_tokens": 5}, "max_tokens: the answer was not complete after 5 tokens"),
     ],
 )
 def test_an_input_that_cannot_be_answered_fails_with_its_name_and_limit(server, inputs, message):
@@ -198,13 +197,13 @@ def test_an_input_that_cannot_be_answered_fails_with_its_name_and_limit(server, 
     assert message in prediction["error"]
 
 
-def test_a_whole_number_written_as_a_float_is_one(server):
-    """JSON schema takes 400.0 for an integer, and Cog passes a float on."""
-    prediction = server.post(nlq="a", cols="a", max_tokens=400.0, seed=0.0).json()
+def test_a_float_without_a_fraction_is_accepted_as_an_integer(server):
+    """JSON Schema accepts 400.0 as an integer, and Cog passes it on as a float."""
+    prediction = server.post(nlq="a", cols="a", max_tokens=400.0).json()
     assert prediction["status"] == "succeeded"
 
 
-def test_the_same_id_again_joins_the_prediction_in_flight(server, control):
+def test_a_second_request_with_the_same_id_joins_the_prediction_in_flight(server, control):
     stream = threading.Thread(target=read_stream, args=(server, "twice", LONG))
     stream.start()
     while not control.stats(server)["num_running"]:
@@ -217,12 +216,12 @@ def test_the_same_id_again_joins_the_prediction_in_flight(server, control):
     stream.join(10)
 
 
-def test_the_server_serves_the_schema_that_is_checked_in(server):
+def test_the_server_serves_the_committed_schema(server):
     checked_in = json.loads((ROOT / ".cog" / "openapi_schema.json").read_text())
     assert server.client.get("/openapi.json").json() == checked_in
 
 
-def test_a_dead_engine_fails_what_waits_and_the_health_check(tmp_path):
+def test_a_dead_engine_fails_pending_predictions_and_the_health_check(tmp_path):
     control = Control(tmp_path)
     with start(tmp_path, control) as server:
         assert server.health()["status"] == "READY"
@@ -240,7 +239,7 @@ def test_a_dead_engine_fails_what_waits_and_the_health_check(tmp_path):
         assert "the engine was killed" in server.post(nlq="a", cols="a").json()["error"]
 
 
-def test_sigterm_finishes_what_is_in_flight_and_ends_well(tmp_path):
+def test_sigterm_finishes_predictions_in_flight_and_exits_with_0(tmp_path):
     control = Control(tmp_path)
     with start(tmp_path, control) as server, ThreadPoolExecutor(CONCURRENCY) as pool:
         futures = [pool.submit(read_stream, server, f"drain-{n}", f"{LONG} {n}") for n in range(CONCURRENCY)]

@@ -1,4 +1,4 @@
-"""The real Cog server, the default weights and our own engine, all together."""
+"""The real Cog server with the default weights and the paged engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from honeycomb.query import parse_query
+from tasks.honeycomb.query import parse_query
 from tests.cog.cog_server import CogServer
 
 pytestmark = [pytest.mark.server, pytest.mark.weights]
@@ -36,7 +36,7 @@ MAX_TOKENS = 48
 
 
 def ask(server: CogServer, number: int, name: str) -> dict:
-    """The whole prediction; what was shown of it is in its output also when it was cut short."""
+    """The whole prediction; if the answer was cut short, its output has the text that was streamed."""
     inputs = {"nlq": QUESTIONS[number], "cols": str(COLUMNS), "max_tokens": MAX_TOKENS}
     with server.stream(f"{name}-{number}", **inputs) as events:
         seen = list(events)
@@ -50,21 +50,21 @@ def free_blocks(server: CogServer, control: Path) -> tuple[int, int]:
     return stats["num_free_blocks"], stats["num_blocks"]
 
 
-def test_an_answer_is_the_same_alone_and_together_and_a_query_or_an_error(server):
+def test_an_answer_does_not_depend_on_the_batch_and_is_a_query_or_an_error(server):
     numbers = range(len(QUESTIONS))
     alone = [ask(server, number, "alone") for number in numbers]
     with ThreadPoolExecutor(len(QUESTIONS)) as pool:
-        together = list(pool.map(lambda number: ask(server, number, "together"), numbers))
-    for one, other in zip(alone, together, strict=True):
+        batched = list(pool.map(lambda number: ask(server, number, "batched"), numbers))
+    for one, other in zip(alone, batched, strict=True):
         assert (one["status"], one["shown"]) == (other["status"], other["shown"]), "a batch changed an answer"
         assert 0 < one["metrics"]["output_token_count"] <= MAX_TOKENS
         if one["status"] == "succeeded":
             parse_query(one["shown"], COLUMNS)
         else:
-            assert f"max_tokens: the query was not complete after {MAX_TOKENS} tokens" in one["error"]
+            assert f"max_tokens: the answer was not complete after {MAX_TOKENS} tokens" in one["error"]
 
 
-def test_cancel_gives_every_block_back(server, control):
+def test_cancel_frees_every_block(server, control):
     free, total = free_blocks(server, control)
     with server.stream("cancelled", nlq=QUESTIONS[0], cols=str(COLUMNS), max_tokens=2500) as events:
         next(events)

@@ -1,4 +1,4 @@
-"""The real Cog server, the default weights and the real vLLM, all together."""
+"""The real Cog server with the default weights and the real vLLM."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from honeycomb.query import parse_query
+from tasks.honeycomb.query import parse_query
 from tests.cog.cog_server import ROOT, CogServer, lock_text
 from tests.cog.control import CONTROLLED, Control
-from tests.conformance.kinds import WEIGHTS
-from tests.serving.vllm_engine.vllm_processes import frozen, vllm_process, vllm_processes
+from tests.conformance.kinds import WEIGHTS, vllm_dtype
+from tests.serving.engines.vllm.vllm_processes import frozen, vllm_process, vllm_processes
 
 pytestmark = [pytest.mark.server, pytest.mark.vllm]
 
@@ -31,10 +31,10 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Control:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, control: Control) -> Iterator[CogServer]:
-    assert (WEIGHTS / "profile.json").is_file(), f"{WEIGHTS} is no folder that the Predictor loads"
+    assert (WEIGHTS / "task.json").is_file(), f"the Predictor cannot load {WEIGHTS}"
     folder = tmp_path_factory.mktemp("server")
     lock = ROOT / "weights.lock"
-    if WEIGHTS.name != "honeycomb-nlq":  # vLLM's CPU build needs others on some machines
+    if WEIGHTS.name != "honeycomb-nlq":  # vLLM's CPU build needs other weights on some machines
         lock = folder / "weights.lock"
         lock.write_text(lock_text(WEIGHTS))
     env = {
@@ -43,6 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, control: Control) -> Iterat
         "WEIGHTS_LOCK": str(lock),
         "CONTROL": str(control.folder),
         "MAX_NUM_SEQS": str(PLACES),
+        "DTYPE": vllm_dtype(),
         "MAX_MODEL_LEN": "512",
         "NUM_THREADS": "1",
     }
@@ -65,21 +66,21 @@ def chunks(events: list[tuple[str, Any, float]]) -> list[tuple[str, float]]:
     return [(data["chunk"], when) for name, data, when in events if name == "output"]
 
 
-def test_a_query_is_streamed_while_it_is_written(server: CogServer) -> None:
+def test_a_query_is_streamed(server: CogServer) -> None:
     events = read(server, "live", SHARED)
     name, prediction, end = events[-1]
     assert (name, prediction["status"]) == ("completed", "succeeded"), prediction
     shown = chunks(events)
     assert len(shown) > 3
-    assert end - shown[0][1] > 0.2 * prediction["metrics"]["predict_time"], "the first came with the last"
+    assert end - shown[0][1] > 0.2 * prediction["metrics"]["predict_time"], "the first chunk arrived only with the last"
     parse_query("".join(chunk for chunk, _ in shown), SHARED)
 
 
-def test_as_many_as_places_are_answered_at_the_same_time_each_from_its_own_columns(server: CogServer) -> None:
+def test_as_many_predictions_as_slots_run_at_the_same_time_each_with_its_own_columns(server: CogServer) -> None:
     lists = [[f"column_{number}", f"other_{number}"] for number in range(PLACES)]
     with ThreadPoolExecutor(PLACES) as pool:
         streams = list(pool.map(lambda c: read(server, f"many-{c[0]}", c, f"p99 of {c[0]} by {c[1]}"), lists))
-    assert max(s[0][2] for s in streams) < min(s[-1][2] for s in streams), "one waited for another"
+    assert max(s[0][2] for s in streams) < min(s[-1][2] for s in streams), "a prediction waited for another one"
     for columns, events in zip(lists, streams, strict=True):
         prediction = events[-1][1]
         assert prediction["status"] == "succeeded", prediction
@@ -91,7 +92,7 @@ def test_as_many_as_places_are_answered_at_the_same_time_each_from_its_own_colum
         assert 0 < metrics["time_to_first_token"] < metrics["predict_time"]
 
 
-def test_cancel_ends_the_prediction_and_frees_its_place(server: CogServer, control: Control) -> None:
+def test_cancel_ends_the_prediction_and_frees_its_slot(server: CogServer, control: Control) -> None:
     with server.stream("cancel-me", nlq=LONG, cols=str(SHARED)) as events:
         next(event for event in events if event[0] == "output")
         assert server.client.post("/predictions/cancel-me/cancel").status_code == 200
@@ -100,20 +101,20 @@ def test_cancel_ends_the_prediction_and_frees_its_place(server: CogServer, contr
     control.wait_until_idle(server, seconds=10)
 
 
-def test_a_client_that_goes_away_frees_its_place(server: CogServer, control: Control) -> None:
+def test_a_client_that_disconnects_frees_its_slot(server: CogServer, control: Control) -> None:
     with server.stream("leave", nlq=LONG, cols=str(SHARED)) as events:
         next(event for event in events if event[0] == "output")
     control.wait_until_idle(server, seconds=10)
 
 
 def test_the_quantization_kernel_that_vllm_chose_is_logged(server: CogServer) -> None:
-    """Left to vLLM, so an operator has to be told."""
+    """vLLM chooses the kernel, so the log must show the choice to the operator."""
     if "quantization_config" not in (WEIGHTS / "config.json").read_text():
         pytest.skip("these weights are not quantized")
     assert "Kernel for AutoAWQ" in server.log.read_text()
 
 
-def test_an_engine_that_hangs_is_unhealthy_until_it_goes_on(server: CogServer) -> None:
+def test_an_engine_that_hangs_is_unhealthy_until_it_continues(server: CogServer) -> None:
     assert server.health()["status"] == "READY"
     with frozen(vllm_process(server.process.pid, "Worker")):
         health = server.wait_for("UNHEALTHY", seconds=6)
@@ -121,8 +122,8 @@ def test_an_engine_that_hangs_is_unhealthy_until_it_goes_on(server: CogServer) -
     server.wait_for("READY", seconds=60)
 
 
-def test_a_dead_engine_process_fails_what_waits_and_the_health_check(server: CogServer) -> None:
-    """Last: the server is of no use afterwards."""
+def test_a_dead_engine_process_fails_pending_predictions_and_the_health_check(server: CogServer) -> None:
+    """This test is last, because it leaves the server unusable."""
     begun = threading.Barrier(PLACES + 1)
 
     def predict(number: int) -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""How often vLLM gives the greedy text that our own engine gives, for the benchmark's questions.
+"""Counts how often vLLM gives the same greedy text as the paged engine, for the benchmark's questions.
 
-Owns: which requests, and the counting. Knows nothing of what share is enough (`kinds`). Run in vLLM's
-environment, which holds what our engine needs too.
+Run it in vLLM's environment, which has the paged engine's dependencies too.
 
     .venv-vllm/bin/python -m tests.conformance.agreement --json docs/results/agreement.json
 """
@@ -19,8 +18,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from scripts.benchmark.machine import describe_checkout, describe_machine
-from scripts.benchmark.questions import Asker, Dialect, draw, read_teams
+from pipeline.benchmark.asker import Asker
+from pipeline.benchmark.constraint_json import from_json
+from pipeline.benchmark.honeycomb_questions import HoneycombQuestions, read_teams
+from pipeline.benchmark.machine import describe_checkout, describe_machine
+from pipeline.benchmark.protocol import Dialect
 from serving.config import Settings
 from serving.engine import Engine, create_engine
 from serving.types import GenerationRequest, SamplingParams
@@ -30,23 +32,26 @@ from tests.conformance.kinds import MAX_MODEL_LEN, MAX_NUM_SEQS, WEIGHTS, limits
 MAX_TOKENS = 64
 NUM_QUESTIONS = 80  # four of each team; those that fit the suite's context are asked, which are 62
 AT_ONCE = MAX_NUM_SEQS
-ALONE = 8  # every eighth is asked alone too; all of them would take as long as the rest together
+ALONE = 8  # every eighth is asked alone too; asking all alone would double the time
 
 
 def questions(weights: Path) -> list[GenerationRequest]:
     """The benchmark's questions as greedy requests under their grammars; the same for every engine."""
-    asks = Asker(weights).asks(draw(read_teams(), NUM_QUESTIONS, "agreement"), Dialect.LARK, MAX_TOKENS)
+    asked = HoneycombQuestions(read_teams()).draw(NUM_QUESTIONS, "agreement")
     return [
         GenerationRequest(
-            f"agreement-{ask.key}", ask.prompt, SamplingParams(max_tokens=ask.max_tokens), ask.grammar
+            f"agreement-{ask.key}",
+            ask.prompt,
+            SamplingParams(max_tokens=ask.max_tokens),
+            None if ask.constraint is None else from_json(ask.constraint),
         )
-        for ask in asks
+        for ask in Asker(weights).asks(asked, Dialect.LARK, MAX_TOKENS)
         if len(ask.prompt) + MAX_TOKENS <= MAX_MODEL_LEN
     ]
 
 
 async def texts(engine: Engine, requests: Sequence[GenerationRequest], at_once: int = AT_ONCE) -> list[str]:
-    """Their greedy texts, so many computed at the same time."""
+    """The requests' greedy texts, with `at_once` requests computed at the same time."""
     places = asyncio.Semaphore(at_once)
 
     async def text(request: GenerationRequest) -> str:
@@ -57,35 +62,33 @@ async def texts(engine: Engine, requests: Sequence[GenerationRequest], at_once: 
 
 
 def reference(weights: Path) -> Engine:
-    """Our engine, rounding nothing."""
+    """The paged engine in float32."""
     return create_engine(limits("paged", weights).model_copy(update={"dtype": "float32"}))
 
 
-def count_same(ours: Sequence[str], theirs: Sequence[str]) -> int:
+def count_same(first: Sequence[str], second: Sequence[str]) -> int:
     """How many texts are the same."""
-    return sum(a == b for a, b in zip(ours, theirs, strict=True))
+    return sum(a == b for a, b in zip(first, second, strict=True))
 
 
 async def compare(paged: Engine, vllm: Engine, requests: Sequence[GenerationRequest]) -> dict[str, Any]:
     """Counts of the same texts, and the texts that differ."""
-    ours, together = await texts(paged, requests), await texts(vllm, requests)
+    expected, batched = await texts(paged, requests), await texts(vllm, requests)
     alone = await texts(vllm, requests[::ALONE], at_once=1)
     return {
         "requests": len(requests),
-        "vllm_together_as_paged": count_same(ours, together),
+        "vllm_together_as_paged": count_same(expected, batched),
         "asked_alone": len(alone),
-        "vllm_alone_as_paged": count_same(ours[::ALONE], alone),
-        "vllm_alone_as_together": count_same(together[::ALONE], alone),
+        "vllm_alone_as_paged": count_same(expected[::ALONE], alone),
+        "vllm_alone_as_together": count_same(batched[::ALONE], alone),
         "different": [
-            {"paged": mine, "vllm": theirs}
-            for mine, theirs in zip(ours, together, strict=True)
-            if mine != theirs
+            {"paged": one, "vllm": other} for one, other in zip(expected, batched, strict=True) if one != other
         ],
     }
 
 
 def measure(weights: Path, dtype: str) -> dict[str, Any]:
-    """Both engines on one checkpoint, vLLM computing in `dtype`, ours in float32."""
+    """Compare both engines on one checkpoint: vLLM computes in `dtype`, the paged engine in float32."""
     with closing(reference(weights)) as paged:
         settings: Settings = limits("vllm", weights).model_copy(update={"dtype": dtype})
         with closing(create_engine(settings)) as vllm:
@@ -97,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, required=True, help="where the counts go")
     parser.add_argument("--weights", type=Path, default=WEIGHTS)
-    parser.add_argument("--dtype", default="bfloat16", help="of vLLM; ours computes in float32")
+    parser.add_argument("--dtype", default="bfloat16", help="vLLM's; the paged engine computes in float32")
     options = parser.parse_args()
     result = {
         "version": 1,

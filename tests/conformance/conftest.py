@@ -1,4 +1,4 @@
-"""One engine of each kind for the whole suite, and after every test a look at what is left in it."""
+"""Starts one engine of each kind for the whole suite; after every test, checks that no request or block is left."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from serving.engine import Engine
 from serving.types import EngineStats
-from tests.conformance.kinds import KINDS, Kind, chosen
+from tests.conformance.kinds import KINDS, Kind, selected_kinds
 
 
-@pytest.fixture(scope="session", params=chosen())
+@pytest.fixture(scope="session", params=selected_kinds())
 def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kind:
     return KINDS[request.param](tmp_path_factory.mktemp(request.param))
 
@@ -26,7 +26,7 @@ def running_engine(kind: Kind) -> Iterator[Engine]:
 
 @pytest.fixture
 def engine(running_engine: Engine) -> Iterator[Engine]:
-    """The shared engine. A test that leaves a request or a block behind fails, whatever it was about."""
+    """The shared engine. A test that leaves a request or a block in it fails."""
     before = running_engine.stats()
     yield running_engine
     deadline = time.monotonic() + 10
@@ -36,5 +36,5 @@ def engine(running_engine: Engine) -> Iterator[Engine]:
 
 
 def is_idle(now: EngineStats, before: EngineStats) -> bool:
-    """Nothing runs or waits, and no block is held that was free before."""
+    """Whether nothing runs or waits, and every block that was free before is free now."""
     return (now.num_running, now.num_waiting, now.num_free_blocks) == (0, 0, before.num_free_blocks)

@@ -1,4 +1,4 @@
-"""A caller may go away at any time; what it held is freed and nobody else notices."""
+"""A caller may abort at any time; its blocks are freed and other requests are not affected."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.conformance.asking import PROMPTS, answer, ask, ask_long, read_some, 
 from tests.conformance.kinds import MAX_NUM_SEQS, Kind
 
 
-async def test_closing_the_stream_in_the_middle_frees(engine: Engine, kind: Kind) -> None:
-    """Long before the answer would have ended by itself, which the steps show."""
+async def test_closing_the_stream_in_the_middle_frees_the_request(engine: Engine, kind: Kind) -> None:
+    """Long before the answer would have ended by itself, as the number of steps shows."""
     before = engine.stats()
     await read_some(engine, ask_long(kind.tokenizer))
     await until_idle(engine)
@@ -36,8 +36,8 @@ async def test_closing_a_finished_stream_does_nothing(engine: Engine, kind: Kind
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.001, 0.05])
-async def test_cancelling_the_task_that_reads_frees(engine: Engine, kind: Kind, delay: float) -> None:
-    """At once, while it is admitted, or in the middle of its answer."""
+async def test_cancelling_the_task_that_reads_frees_the_request(engine: Engine, kind: Kind, delay: float) -> None:
+    """Immediately, while the request is admitted, or in the middle of its answer."""
     task = asyncio.create_task(answer(engine, ask_long(kind.tokenizer)))
     await asyncio.sleep(delay)
     before = engine.stats()  # a fast machine has taken any number of steps by now
@@ -48,7 +48,7 @@ async def test_cancelling_the_task_that_reads_frees(engine: Engine, kind: Kind, 
     assert engine.stats().num_steps - before.num_steps < 50
 
 
-async def test_cancelling_what_waits_leaves_what_runs(engine: Engine, kind: Kind) -> None:
+async def test_cancelling_waiting_requests_does_not_affect_running_ones(engine: Engine, kind: Kind) -> None:
     streams = [engine.generate(ask_long(kind.tokenizer, prompt)) for prompt in PROMPTS[:MAX_NUM_SEQS]]
     await asyncio.gather(*(anext(stream) for stream in streams))
     waiting = [asyncio.create_task(answer(engine, ask_long(kind.tokenizer))) for _ in range(4)]
@@ -62,8 +62,8 @@ async def test_cancelling_what_waits_leaves_what_runs(engine: Engine, kind: Kind
         await stream.aclose()
 
 
-async def test_a_storm_of_cancels_changes_nobody_elses_answer(engine: Engine, kind: Kind) -> None:
-    """Half go away while queued, in prefill or in decode; the others get what they get alone."""
+async def test_many_cancels_do_not_change_other_answers(engine: Engine, kind: Kind) -> None:
+    """Half are cancelled while queued, in prefill or in decode; the others' answers are the same as without them."""
     rng = random.Random(4)
     alone = {prompt: (await answer(engine, ask(kind.tokenizer, prompt))).text for prompt in PROMPTS[:6]}
     goers = [asyncio.create_task(answer(engine, ask_long(kind.tokenizer, p))) for p in PROMPTS[6:18]]

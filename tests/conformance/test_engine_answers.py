@@ -1,11 +1,11 @@
-"""What a stream is: deltas that join to the whole, a reason at the end, counts that are right."""
+"""Deltas join to the whole text, the last has a finish reason, and the counts are right."""
 
 from __future__ import annotations
 
 import pytest
 
 from serving.engine import Engine
-from serving.types import FinishReason
+from serving.types import CHOSEN, FinishReason
 from tests.conformance.asking import PROMPTS, answer, answers, ask
 from tests.conformance.kinds import MAX_MODEL_LEN, Kind
 
@@ -26,13 +26,13 @@ async def test_deltas_join_to_the_text_of_the_tokens(engine: Engine, kind: Kind)
         assert 1 <= len(whole.token_ids) <= 24
 
 
-async def test_an_answer_comes_in_pieces(engine: Engine, kind: Kind) -> None:
+async def test_an_answer_is_streamed(engine: Engine, kind: Kind) -> None:
     whole = await answer(engine, ask(kind.tokenizer, grammar="start: /[a-z ]{300}/", max_tokens=60))
     assert len(whole.deltas) >= 3
 
 
 @pytest.mark.parametrize("prompt", UNICODE)
-async def test_any_script_goes_in_and_whole_characters_come_out(
+async def test_prompts_may_have_any_script_and_deltas_have_whole_characters(
     engine: Engine, kind: Kind, prompt: str
 ) -> None:
     whole = await answer(engine, ask(kind.tokenizer, prompt))
@@ -49,7 +49,7 @@ async def test_max_tokens_of_one_gives_one_token(engine: Engine, kind: Kind) -> 
     assert (len(whole.token_ids), whole.finish_reason) == (1, FinishReason.LENGTH)
 
 
-async def test_max_tokens_cut_an_answer_and_say_so(engine: Engine, kind: Kind) -> None:
+async def test_max_tokens_truncates_an_answer_with_finish_reason_length(engine: Engine, kind: Kind) -> None:
     grammar = "start: /[a-z ]{300}/"
     short = await answer(engine, ask(kind.tokenizer, grammar=grammar, max_tokens=7))
     longer = await answer(engine, ask(kind.tokenizer, grammar=grammar, max_tokens=14))
@@ -57,8 +57,8 @@ async def test_max_tokens_cut_an_answer_and_say_so(engine: Engine, kind: Kind) -
     assert longer.token_ids[:7] == short.token_ids
 
 
-async def test_the_models_own_end_is_a_stop_and_shows_nowhere(engine: Engine, kind: Kind) -> None:
-    """Sampled at several seeds, so that some answer ends whatever the model."""
+async def test_the_end_token_finishes_with_stop_and_is_not_in_the_text(engine: Engine, kind: Kind) -> None:
+    """Sampled with several seeds, so that some answer ends, whatever the model."""
     requests = [
         ask(kind.tokenizer, seed=seed, temperature=1.0, max_tokens=80, prompt='Answer "yes" or "no": ')
         for seed in range(8)
@@ -70,7 +70,7 @@ async def test_the_models_own_end_is_a_stop_and_shows_nowhere(engine: Engine, ki
         assert whole.text == kind.tokenizer.decode(whole.token_ids)
 
 
-async def test_metrics_count_what_came(engine: Engine, kind: Kind) -> None:
+async def test_metrics_count_prompt_and_output_tokens(engine: Engine, kind: Kind) -> None:
     request = ask(kind.tokenizer, grammar="start: /[a-z ]{300}/", max_tokens=20)
     metrics = (await answer(engine, request)).metrics
     assert metrics.output_token_count == 20
@@ -81,6 +81,13 @@ async def test_metrics_count_what_came(engine: Engine, kind: Kind) -> None:
     assert metrics.time_to_first_token is not None
     assert 0 < metrics.time_to_first_token <= metrics.total_time
     assert metrics.tokens_per_second == pytest.approx(20 / metrics.total_time)
+    if metrics.passes:  # of engines that know them
+        sources = [source for one in metrics.passes for source in one.sources]
+        assert len(sources) == 20
+        assert sources.count(CHOSEN) == 20 - metrics.accepted_token_count
+        times = [one.at for one in metrics.passes]
+        assert times == sorted(times)
+        assert times[-1] <= metrics.total_time
 
 
 async def test_a_prompt_that_leaves_room_for_one_token_gets_one(engine: Engine, kind: Kind) -> None:
@@ -92,13 +99,9 @@ async def test_a_prompt_that_leaves_room_for_one_token_gets_one(engine: Engine, 
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
-async def test_stop_strings_end_the_text_before_them_and_never_show(
-    engine: Engine, kind: Kind, length: int
-) -> None:
+async def test_stop_strings_end_the_text_and_are_not_in_it(engine: Engine, kind: Kind, length: int) -> None:
     whole = (await answer(engine, ask(kind.tokenizer, max_tokens=20))).text
-    starts = [
-        start for start in range(0, len(whole) - length, 3) if "\ufffd" not in whole[start : start + length]
-    ]
+    starts = [start for start in range(0, len(whole) - length, 3) if "\ufffd" not in whole[start : start + length]]
     assert starts
     stops = [whole[start : start + length] for start in starts]
     requests = [ask(kind.tokenizer, max_tokens=20, stop=(stop, "never to be seen")) for stop in stops]
@@ -108,14 +111,12 @@ async def test_stop_strings_end_the_text_before_them_and_never_show(
         assert kind.tokenizer.decode(cut.token_ids).startswith(cut.text + stop)
 
 
-async def test_a_stop_string_that_never_comes_changes_nothing(engine: Engine, kind: Kind) -> None:
-    """Though its beginnings may come and be held back for a while."""
-    plain = await answer(engine, ask(kind.tokenizer))
-    stop = tuple(plain.text[start : start + 4] + "\x07" for start in range(len(plain.text)))
-    assert (await answer(engine, ask(kind.tokenizer, stop=stop))).text == plain.text
+async def test_a_stop_string_that_does_not_occur_changes_nothing(engine: Engine, kind: Kind) -> None:
+    """Although text that could be its beginning is held back for a while."""
+    default = await answer(engine, ask(kind.tokenizer))
+    stop = tuple(default.text[start : start + 4] + "\x07" for start in range(min(len(default.text), 64)))
+    assert (await answer(engine, ask(kind.tokenizer, stop=stop))).text == default.text
 
 
 def _with_prompt(request, prompt: list[int]):
-    return type(request)(
-        request.request_id, tuple(prompt), request.sampling, request.grammar, request.adapter
-    )
+    return type(request)(request.request_id, tuple(prompt), request.sampling, request.constraint, request.adapter)

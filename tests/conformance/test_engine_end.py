@@ -1,4 +1,4 @@
-"""The end of an engine: everyone is told, nothing hangs, and it may be said twice."""
+"""Closing an engine ends every request with an error, does not hang, and may be done twice."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.conformance.asking import PROMPTS, answer, ask, ask_long
 from tests.conformance.kinds import MAX_NUM_SEQS, Kind
 
 
-async def test_close_tells_all_and_may_be_called_twice(kind: Kind) -> None:
-    """Those that run, those that wait, and those that come later."""
+async def test_close_fails_all_requests_and_may_be_called_twice(kind: Kind) -> None:
+    """Running, waiting and later requests."""
     engine = await asyncio.to_thread(kind.start)
     prompts = [PROMPTS[i % len(PROMPTS)] for i in range(MAX_NUM_SEQS + 4)]
     readers = [asyncio.create_task(answer(engine, ask_long(kind.tokenizer, prompt))) for prompt in prompts]

@@ -1,4 +1,4 @@
-"""A grammar is obeyed always: greedy and sampled, alone and in company, finished and cut off."""
+"""Every engine obeys a grammar: greedy and sampled, alone and in a batch, finished and truncated."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ GRAMMARS = {
 
 
 def obeys(tokenizer: Tokenizer, name: str, whole: Answer) -> bool:
-    """By llguidance for any prefix, and by a plain regular expression for what is complete."""
+    """Checks a truncated answer with llguidance, and a complete one with a regular expression, too."""
     grammar, pattern = GRAMMARS[name]
     vocabulary = LLTokenizer(tokenizer.to_json(), eos_token=tokenizer.eos_token_ids[0])
     matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar), log_level=0)
-    if whole.finish_reason is FinishReason.LENGTH:  # the last character may be cut in half
+    if whole.finish_reason is FinishReason.LENGTH:  # the last character may be incomplete
         ids = vocabulary.tokenize_bytes(b"".join(map(tokenizer.token_bytes, whole.token_ids)))
         return matcher.try_consume_tokens(ids) == len(ids)
     ids = vocabulary.tokenize_str(whole.text)
@@ -54,11 +54,9 @@ async def test_greedy_answers_obey(engine: Engine, kind: Kind, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
-async def test_hot_samples_obey(engine: Engine, kind: Kind, name: str) -> None:
+async def test_samples_at_high_temperature_obey(engine: Engine, kind: Kind, name: str) -> None:
     grammar = GRAMMARS[name][0]
-    requests = [
-        ask(kind.tokenizer, grammar=grammar, max_tokens=60, temperature=2.0, seed=seed) for seed in range(8)
-    ]
+    requests = [ask(kind.tokenizer, grammar=grammar, max_tokens=60, temperature=2.0, seed=seed) for seed in range(8)]
     for whole in await answers(engine, requests):
         assert obeys(kind.tokenizer, name, whole), whole.text
 
@@ -74,7 +72,7 @@ async def test_requests_with_different_grammars_do_not_mix(engine: Engine, kind:
 
 
 @pytest.mark.parametrize("cut", [1, 5, 12])
-async def test_an_answer_cut_off_is_the_start_of_a_valid_one(engine: Engine, kind: Kind, cut: int) -> None:
+async def test_a_truncated_answer_is_the_beginning_of_a_valid_one(engine: Engine, kind: Kind, cut: int) -> None:
     whole = await answer(engine, ask(kind.tokenizer, grammar=QUERY, max_tokens=cut))
     assert whole.finish_reason is FinishReason.LENGTH and obeys(kind.tokenizer, "query", whole)
 
@@ -84,12 +82,12 @@ async def test_a_complete_grammar_ends_the_answer(engine: Engine, kind: Kind) ->
     assert (whole.text, whole.finish_reason) == ("all there is", FinishReason.STOP)
 
 
-async def test_stop_strings_work_beside_a_grammar(engine: Engine, kind: Kind) -> None:
+async def test_stop_strings_work_together_with_a_grammar(engine: Engine, kind: Kind) -> None:
     whole = await answer(engine, ask(kind.tokenizer, grammar='start: "all there is"', stop=("ere",)))
     assert (whole.text, whole.finish_reason) == ("all th", FinishReason.STOP)
 
 
-async def test_an_answer_complete_at_its_last_token_is_not_cut_off(engine: Engine, kind: Kind) -> None:
+async def test_an_answer_complete_at_its_last_token_finishes_with_stop(engine: Engine, kind: Kind) -> None:
     """The end token is not counted by max_tokens, so this is a stop."""
     grammar = 'start: "all there is"'
     whole = await answer(engine, ask(kind.tokenizer, grammar=grammar, max_tokens=100))

@@ -1,4 +1,4 @@
-"""Many at once: everyone gets their own answer, and over the limit a refusal at once."""
+"""Many requests at once: each gets its own answer, and requests over the limit are refused at once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.conformance.asking import PROMPTS, answer, answers, ask, ask_long, un
 from tests.conformance.kinds import MAX_MODEL_LEN, MAX_NUM_SEQS, MAX_QUEUE, Kind
 
 
-async def test_32_at_once_get_what_each_gets_alone(engine: Engine, kind: Kind) -> None:
+async def test_32_requests_at_once_get_the_same_answers_as_alone(engine: Engine, kind: Kind) -> None:
     prompts = [f"{number} {PROMPTS[number % len(PROMPTS)]}" for number in range(MAX_NUM_SEQS + MAX_QUEUE)]
     assert len(prompts) == 32
-    together = await answers(engine, [ask(kind.tokenizer, prompt, max_tokens=12) for prompt in prompts])
+    batched = await answers(engine, [ask(kind.tokenizer, prompt, max_tokens=12) for prompt in prompts])
     alone = [await answer(engine, ask(kind.tokenizer, prompt, max_tokens=12)) for prompt in prompts]
-    same = sum(a.text == b.text for a, b in zip(together, alone, strict=True))
+    same = sum(a.text == b.text for a, b in zip(batched, alone, strict=True))
     assert same >= kind.same_share * len(prompts)
     assert len({whole.text for whole in alone}) > 8  # otherwise a mix-up could not be seen
 
@@ -28,9 +28,7 @@ async def test_32_at_once_get_what_each_gets_alone(engine: Engine, kind: Kind) -
 async def test_over_the_queue_is_refused_at_once_while_others_continue(engine: Engine, kind: Kind) -> None:
     streams = [engine.generate(ask_long(kind.tokenizer, prompt)) for prompt in PROMPTS[:MAX_NUM_SEQS]]
     await asyncio.gather(*(anext(stream) for stream in streams))
-    burst = [
-        asyncio.create_task(_first_item(engine, ask_long(kind.tokenizer))) for _ in range(MAX_QUEUE + 16)
-    ]
+    burst = [asyncio.create_task(_first_item(engine, ask_long(kind.tokenizer))) for _ in range(MAX_QUEUE + 16)]
     refused = []
     async with asyncio.timeout(2):
         while not refused:
@@ -39,13 +37,11 @@ async def test_over_the_queue_is_refused_at_once_while_others_continue(engine: E
     assert len(refused) <= 16
     for task in refused:
         assert isinstance(task.exception(), EngineBusyError)
-        assert str(MAX_QUEUE) in str(task.exception()) or str(MAX_QUEUE + MAX_NUM_SEQS) in str(
-            task.exception()
-        )
+        assert str(MAX_QUEUE) in str(task.exception()) or str(MAX_QUEUE + MAX_NUM_SEQS) in str(task.exception())
     too_long = GenerationRequest("too-long", tuple(kind.tokenizer.encode("x " * MAX_MODEL_LEN)))
-    with pytest.raises(ContextLengthError):  # what is wrong is said to be wrong, however busy
+    with pytest.raises(ContextLengthError):  # also when the queue is full
         await answer(engine, too_long)
-    await engine.health(timeout=10)  # busy is not dead
+    await engine.health(timeout=10)  # a full queue is not a failure
     await asyncio.gather(*(anext(stream) for stream in streams))
     for task in burst:
         task.cancel()
@@ -63,7 +59,7 @@ async def _first_item(engine: Engine, request: GenerationRequest) -> None:
         await stream.aclose()
 
 
-async def test_refusals_take_no_time(engine: Engine, kind: Kind) -> None:
+async def test_refusals_are_immediate(engine: Engine, kind: Kind) -> None:
     request = GenerationRequest("too-long", tuple(kind.tokenizer.encode("x " * MAX_MODEL_LEN)))
     start = time.perf_counter()
     for _ in range(20):
@@ -93,7 +89,7 @@ def test_two_event_loops_in_two_threads_share_an_engine(engine: Engine, kind: Ki
     assert same >= kind.same_share * len(prompts)
 
 
-async def test_health_is_a_token_in_time(engine: Engine) -> None:
+async def test_health_generates_a_token_within_the_deadline(engine: Engine) -> None:
     steps = engine.stats().num_steps
     await engine.health(timeout=10)
     assert engine.stats().num_steps > steps

@@ -1,4 +1,4 @@
-"""What an engine must refuse: at the first item, by a typed error, with nothing queued."""
+"""Invalid requests fail at the first item with a typed error, and nothing is queued."""
 
 from __future__ import annotations
 
@@ -23,6 +23,14 @@ WRONG_SAMPLING = [
     ({"top_k": 0}, "top_k"),
     ({"seed": -1}, "seed"),
     ({"stop": ("",)}, "stop"),
+    ({"stop": ("x",) * 65}, "stop"),
+    ({"min_p": 1.1}, "min_p"),
+    ({"repetition_penalty": 0.0}, "repetition_penalty"),
+    ({"presence_penalty": 2.5}, "presence_penalty"),
+    ({"frequency_penalty": -2.5}, "frequency_penalty"),
+    ({"min_tokens": -1}, "min_tokens"),
+    ({"min_tokens": 25}, "min_tokens is 25; give 0 to 24"),
+    ({"logprobs": 21}, "logprobs"),
 ]
 
 
@@ -51,6 +59,15 @@ async def test_sampling_outside_its_limits_is_refused(
         await answer(engine, ask(kind.tokenizer, **sampling))
 
 
+async def test_parameters_that_an_engine_does_not_have_are_refused_by_name(engine: Engine, kind: Kind) -> None:
+    for name in kind.refuses:
+        with pytest.raises(InvalidRequestError, match=f"{name} is 0.5.*does not have"):
+            await answer(engine, ask(kind.tokenizer, **{name: 0.5}))
+    if not kind.constrained_logprobs:
+        with pytest.raises(InvalidRequestError, match="logprobs is 0, and under a constraint"):
+            await answer(engine, ask(kind.tokenizer, grammar='start: "a"', logprobs=0))
+
+
 async def test_an_unknown_adapter_is_refused_by_name(engine: Engine, kind: Kind) -> None:
     for name in ("no-such-adapter", "../etc", ""):
         with pytest.raises(UnknownAdapterError, match=f"adapter {name!r} is unknown"):
@@ -63,7 +80,7 @@ async def test_a_grammar_that_does_not_compile_is_refused(engine: Engine, kind: 
         await answer(engine, ask(kind.tokenizer, grammar=grammar))
 
 
-async def test_an_id_in_flight_is_refused_and_the_first_request_goes_on(engine: Engine, kind: Kind) -> None:
+async def test_an_id_in_flight_is_refused_and_the_first_request_continues(engine: Engine, kind: Kind) -> None:
     first = ask_long(kind.tokenizer)
     stream = engine.generate(first)
     await anext(stream)

@@ -1,4 +1,4 @@
-"""A script makes its environment, enters it, and makes good what was killed; a tiny wheel, no network."""
+"""A script makes its environment, enters it, and repairs an interrupted installation; tiny wheels, no network."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
+from pipeline.environment import install
 
-import _environment  # noqa: E402
-import _install  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
+
+UV_VERSION = (ROOT / "requirements" / "uv.txt").read_text("utf-8").split()[0].partition("==")[2]
 
 SCRIPT = """
 import sys
@@ -35,60 +35,77 @@ class Tree:
         self.folder = folder
         (folder / "scripts").mkdir(parents=True)
         (folder / "requirements").mkdir()
-        for name in ("_environment.py", "_install.py"):
-            shutil.copy(ROOT / "scripts" / name, folder / "scripts")
+        shutil.copy(ROOT / "scripts" / "_environment.py", folder / "scripts")
+        shutil.copytree(ROOT / "pipeline" / "environment", folder / "pipeline" / "environment")
+        (folder / "serving").mkdir()
+        for name in ("pipeline/__init__.py", "pipeline/paths.py", "serving/__init__.py", "serving/devices.py"):
+            shutil.copy(ROOT / name, folder / name)
+        shutil.copy(ROOT / "requirements" / "uv.txt", folder / "requirements")
         (folder / "scripts" / "probe").write_text(SCRIPT)
         self.require("cpu", "tiny==1")
         for version in ("1", "2"):
-            self._make_wheel(version)
+            self.make_wheel("tiny", version, f"VERSION = {version}\n")
+        self.make_wheel("uv", UV_VERSION, "", f'#!/bin/sh\nexec {install.load_uv().program} "$@"\n')
 
     def require(self, name: str, text: str) -> None:
         (self.folder / "requirements" / f"{name}.txt").write_text(f"{text}\n")
 
-    def start(self, name: str = "cpu", *arguments: str) -> subprocess.Popen[str]:
-        """With the base Python, as a user would; not the one of the tests' environment."""
+    def start(self, name: str = "cpu", *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        """Start it with the system's Python, as a user would, not with the tests' environment."""
         env = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "_ENTERED_VENV", "PYTHONPATH")}
         env |= {
             "PIP_NO_INDEX": "1",
             "PIP_FIND_LINKS": str(self.folder / "wheels"),
             "PIP_CONFIG_FILE": os.devnull,
+            **variables,
         }
         python = str(Path(sys.base_prefix) / "bin" / "python3.11")
         command = [python, str(self.folder / "scripts" / "probe"), name, *arguments]
         pipe = subprocess.PIPE
-        return subprocess.Popen(
-            command, env=env, stdout=pipe, stderr=pipe, text=True, stdin=subprocess.DEVNULL
-        )
+        return subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True, stdin=subprocess.DEVNULL)
 
-    def run(self, name: str = "cpu", *arguments: str) -> tuple[int, str, str]:
-        process = self.start(name, *arguments)
+    def run(self, name: str = "cpu", *arguments: str, **variables: str) -> tuple[int, str, str]:
+        process = self.start(name, *arguments, **variables)
         out, err = process.communicate(timeout=120)
         return process.returncode, out, err
 
-    def _make_wheel(self, version: str) -> None:
+    def make_wheel(self, name: str, version: str, module: str, script: str = "", needs: str = "") -> None:
+        """Write a package of one module, with a script of the same name if `script` is given."""
         (self.folder / "wheels").mkdir(exist_ok=True)
-        info = f"tiny-{version}.dist-info"
-        with zipfile.ZipFile(self.folder / "wheels" / f"tiny-{version}-py3-none-any.whl", "w") as wheel:
-            wheel.writestr("tiny.py", f"VERSION = {version}\n")
-            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: tiny\nVersion: {version}\n")
-            tag = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-            wheel.writestr(f"{info}/WHEEL", tag)
-            wheel.writestr(
-                f"{info}/RECORD", f"tiny.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n"
-            )
+        info = f"{name}-{version}.dist-info"
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        files = {
+            f"{name}.py": module,
+            f"{info}/METADATA": metadata + (f"Requires-Dist: {needs}\n" if needs else ""),
+            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        }
+        if script:
+            files[f"{name}-{version}.data/scripts/{name}"] = script
+        files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
+        with zipfile.ZipFile(self.folder / "wheels" / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+            for path, text in files.items():
+                entry = zipfile.ZipInfo(path)
+                entry.external_attr = 0o100755 << 16
+                wheel.writestr(entry, text)
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, tuple[int, str, str]]:
-    """A checkout after its first call, and what that said."""
+    """A checkout after its first call, and what that printed. An earlier download of uv was interrupted."""
     tree = Tree(tmp_path_factory.mktemp("first") / "checkout")
+    half = tree.folder / "build" / f"uv-{UV_VERSION}" / "bin" / "uv"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"\x7fELF, and then nothing")
+    half.chmod(0o755)
     return tree, tree.run("cpu", "-x", "a b")
 
 
 @pytest.fixture
 def tree(first: tuple[Tree, object], tmp_path: Path) -> Tree:
-    """A checkout whose environment was made by hand: making one takes seconds, copying one does not."""
+    """A checkout with a copied environment, which is faster than making one."""
     tree = Tree(tmp_path / "checkout")
+    (tree.folder / "build").mkdir()
+    (tree.folder / "build" / f"uv-{UV_VERSION}").symlink_to(first[0].folder / "build" / f"uv-{UV_VERSION}")
     shutil.copytree(first[0].folder / ".venv", tree.folder / ".venv", symlinks=True)
     (tree.folder / ".venv" / "installed.json").unlink()
     return tree
@@ -99,7 +116,7 @@ def test_the_first_call_makes_the_environment_and_the_script_runs_in_it(first):
     assert code == 0, err
     assert out == f"1 {tree.folder}/.venv ['cpu', '-x', 'a b']\n"
     assert "Setting up .venv" in err
-    assert "1/1 packages" in err
+    assert "tiny==1" in err, "uv's own words"
     assert ".venv is ready" in err
 
 
@@ -114,10 +131,33 @@ def test_the_second_call_is_quick_and_a_change_of_requirements_installs_again(tr
     assert "Setting up" in err
 
 
-def test_dev_is_cpu_and_more_in_the_same_folder(tree):
+def test_packages_are_compiled_once_for_any_environment_variables(tree):
+    assert tree.run(PYTHONDONTWRITEBYTECODE="1")[0] == 0
+    assert list(tree.folder.glob(".venv/lib/python3.11/site-packages/__pycache__/tiny.*.pyc"))
+
+
+def test_a_user_without_a_home_folder_gets_an_environment_too(tree):
+    assert tree.run(HOME="/proc/nobody", XDG_CACHE_HOME="")[1][0] == "1"
+    assert (tree.folder / "build" / "uv-cache").is_dir()
+
+
+def test_dev_extends_cpu_in_the_same_folder(tree):
     tree.require("dev", "-r cpu.txt")
     assert tree.run("dev")[0] == 0
     assert tree.run("cpu")[2] == "", "what dev installed is not installed again for cpu"
+
+
+def test_an_environment_that_extends_another_is_installed_after_it_in_the_same_folder(tree):
+    tree.make_wheel("extra", "1", "")
+    tree.require("vllm", "tiny==1")
+    tree.require("vllm-suffix", "extra==1")
+    code, out, err = tree.run("vllm-suffix")
+    assert (code, out[0]) == (0, "1"), err
+    assert err.index("tiny==1") < err.index("extra==1")
+    assert tree.run("vllm")[2] == "", "a complete environment is not changed"
+    tree.require("vllm", "tiny==2")
+    assert tree.run("vllm")[1][0] == "2"
+    assert "Setting up" in tree.run("vllm-suffix")[2], "its base has changed"
 
 
 def test_of_two_calls_at_once_one_installs_and_one_waits(tree):
@@ -129,8 +169,8 @@ def test_of_two_calls_at_once_one_installs_and_one_waits(tree):
     assert messages.count("Waiting for another process") == 1
 
 
-def test_a_killed_install_is_made_good(tree):
-    """What pip had half installed looks whole to it, so the folder is made anew."""
+def test_an_interrupted_installation_is_repaired(tree):
+    """A partly installed package looks complete to uv, so the folder is made again."""
     assert tree.run()[0] == 0
     site_packages = tree.folder / ".venv" / "lib" / "python3.11" / "site-packages"
     (site_packages / "tiny.py").write_text("half a fi")
@@ -139,18 +179,53 @@ def test_a_killed_install_is_made_good(tree):
     assert (code, out[0]) == (0, "1"), err
 
 
-def test_what_pip_cannot_install_is_told_and_tried_again_later(tree):
+def test_a_package_that_is_not_found_is_named_and_the_environment_is_unchanged(tree):
+    assert tree.run()[0] == 0
     tree.require("cpu", "tiny==3")
     code, out, err = tree.run()
     assert (code, out) == (1, "")
     assert "tiny==3" in err
+    assert "Fix the cause above" in err
     assert "Traceback" not in err
-    tree.require("cpu", "tiny==2")
+    tree.require("cpu", "tiny==1")
+    assert tree.run() == (0, f"1 {tree.folder}/.venv ['cpu']\n", ""), "nothing had to be installed"
+
+
+def test_an_installation_that_fails_in_the_middle_starts_again(tree):
+    """uv does not undo its changes, so the environment may not count as complete then."""
     assert tree.run()[0] == 0
+    (tree.folder / "wheels" / "tiny-2-py3-none-any.whl").write_bytes(b"PK, and then nothing")
+    tree.require("cpu", "tiny==2")
+    assert tree.run()[0] == 1
+    tree.require("cpu", "tiny==1")
+    code, out, err = tree.run()
+    assert (code, out[0]) == (0, "1"), err
 
 
-def test_packages_that_ask_for_too_much_are_installed_without_what_they_ask_for(tree):
-    """NAME.no-deps.txt, after NAME.txt; a change of it counts too."""
+def test_no_cuda_is_installed_without_a_gpu(tree):
+    """The torch that pip would find needs CUDA, and PyTorch's own index has no version 0.0.1."""
+    tree.make_wheel("torch", "0.0.1", "", needs="nvidia-tiny==1")
+    tree.make_wheel("nvidia_tiny", "1", "")
+    tree.require("cpu", "tiny==1\ntorch==0.0.1")
+    code, _, err = tree.run(CUDA_VISIBLE_DEVICES="")
+    assert code == 1
+    assert "This machine has no GPU, so PyTorch's CPU build is installed" in err
+    assert "nvidia-tiny==1, which needs a GPU. Put PyTorch's CPU build into a folder" in err
+    assert not list(tree.folder.glob(".venv/lib/python3.11/site-packages/nvidia*"))
+
+
+def test_a_cpu_build_that_pip_would_find_is_used(tree):
+    """For example in a folder of wheels, or in PyTorch's index, if pip is configured so."""
+    tree.make_wheel("torch", "0.0.1", "", needs="nvidia-tiny==1")
+    tree.make_wheel("torch", "0.0.1+cpu", "")
+    tree.require("cpu", "tiny==1\ntorch==0.0.1")
+    code, _, err = tree.run(CUDA_VISIBLE_DEVICES="")
+    assert code == 0, err
+    assert "torch==0.0.1+cpu" in err
+
+
+def test_packages_in_a_no_deps_file_are_installed_without_their_dependencies(tree):
+    """NAME.no-deps.txt is installed after NAME.txt, and again after a change."""
     (tree.folder / "requirements" / "cpu.txt").write_text("# nothing\n")
     tree.require("cpu.no-deps", "tiny==1")
     assert tree.run()[1][0] == "1"
@@ -158,36 +233,6 @@ def test_packages_that_ask_for_too_much_are_installed_without_what_they_ask_for(
     assert tree.run()[1][0] == "2"
 
 
-def test_unknown_names_and_missing_files_are_told(tree):
+def test_unknown_environments_and_missing_files_are_named(tree):
     assert "Unknown environment 'gpu'; there are cpu, dev" in tree.run("gpu")[2]
     assert "requirements/awq.txt is missing" in tree.run("awq")[2]
-
-
-def test_without_python_3_11_it_says_what_to_install(monkeypatch, tmp_path):
-    old = tmp_path / "python3"
-    old.write_text("#!/bin/sh\necho 3.8\n")
-    old.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(old))
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(SystemExit, match=r"Python 3\.11 is needed.*python3\.11-venv"):
-        _install._find_python()
-
-
-@pytest.mark.parametrize("name", ["cpu", "dev", "image"])
-def test_every_requirement_is_an_exact_version(name):
-    lines = (ROOT / "requirements" / f"{name}.txt").read_text("utf-8").splitlines()
-    requirements = [line.split("#")[0].strip() for line in lines]
-    assert not [line for line in requirements if line and "==" not in line and not line.startswith("-r ")]
-
-
-def test_every_environment_has_its_requirement_file():
-    for name in _environment.ENVIRONMENTS:
-        assert _environment.requirement_files(name)
-
-
-def test_the_scripts_that_make_environments_run_on_python_3_8():
-    """They tell which Python is missing, so they must not need it themselves."""
-    import ast
-
-    for name in ("_environment.py", "_install.py"):
-        ast.parse((ROOT / "scripts" / name).read_text("utf-8"), feature_version=(3, 8))

@@ -1,4 +1,4 @@
-"""The README's first command in a fresh clone: what a newcomer gets."""
+"""The README's first command in a fresh clone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from honeycomb.query import parse_query
+from tasks.honeycomb.query import parse_query
 
 pytestmark = [pytest.mark.clone, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +21,7 @@ SECONDS = 10  # for a later call, on two cores
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is committed, and nothing else."""
+    """A clone: only what is committed."""
     folder = tmp_path_factory.mktemp("clone") / "repository"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
     return folder
@@ -43,7 +43,7 @@ def run(clone: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_first_command_sets_up_all_and_prints_a_query(clone, command):
+def test_the_first_command_installs_everything_and_prints_a_query(clone, command):
     done = run(clone, command)
     assert done.returncode == 0, done.stderr[-4000:]
     (line,) = done.stdout.splitlines()
@@ -52,8 +52,8 @@ def test_the_first_command_sets_up_all_and_prints_a_query(clone, command):
     assert "Setting up .venv" in done.stderr
 
 
-def test_a_later_call_is_quick_and_silent_and_says_the_same(clone, command):
-    """Measured in processor time, since the machine may be busy with other things."""
+def test_a_later_call_is_quick_and_silent_and_prints_the_same(clone, command):
+    """Measured in processor time, because the machine may be busy with other work."""
     first = run(clone, command)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     later = run(clone, command)
@@ -63,8 +63,6 @@ def test_a_later_call_is_quick_and_silent_and_says_the_same(clone, command):
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2 * SECONDS
 
 
-def test_nothing_that_is_made_shows_up_in_git(clone):
-    status = subprocess.run(
-        ["git", "status", "--porcelain"], cwd=clone, capture_output=True, text=True, check=True
-    )
+def test_generated_files_are_ignored_by_git(clone):
+    status = subprocess.run(["git", "status", "--porcelain"], cwd=clone, capture_output=True, text=True, check=True)
     assert status.stdout == ""

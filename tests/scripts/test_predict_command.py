@@ -1,4 +1,4 @@
-"""scripts/predict as a user runs it, with a fake engine: what goes to stdout, stderr and the exit code."""
+"""scripts/predict as a user runs it, with a fake engine: stdout, stderr and the exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from honeycomb.query import parse_query
+from tasks.honeycomb.query import parse_query
 from tests.cog.cog_server import make_tiny_weights
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,14 +38,14 @@ def predict(settings, tmp_path):
     return run
 
 
-def test_the_query_and_nothing_else_is_on_stdout(predict):
+def test_only_the_query_is_on_stdout(predict):
     done = predict("-i", "nlq=count by name", "-i", "cols=['name']")
     assert (done.returncode, done.stderr) == (0, "")
     (line,) = done.stdout.splitlines()
     parse_query(line, ["name"])
 
 
-def test_json_prints_the_whole_prediction_as_the_server_does(predict, tmp_path):
+def test_json_prints_the_same_prediction_as_the_server(predict, tmp_path):
     (tmp_path / "cols.txt").write_text("name, error")
     done = predict("--json", "-i", "nlq=errors", "-i", "cols=@cols.txt", "-i", "max_tokens=300")
     prediction = json.loads(done.stdout)
@@ -54,7 +54,10 @@ def test_json_prints_the_whole_prediction_as_the_server_does(predict, tmp_path):
     parse_query("".join(prediction["output"]), ["name", "error"])
     assert set(prediction["metrics"]) == {
         "input_token_count",
+        "cached_token_count",
         "output_token_count",
+        "finish_reason",
+        "kv_cache_usage",
         "model_passes",
         "tokens_per_second",
         "time_to_first_token",
@@ -68,7 +71,7 @@ def test_json_prints_the_whole_prediction_as_the_server_does(predict, tmp_path):
         (["-i", "nlq=a"], "cols: Field required"),
         (["-i", "nlq=a", "-i", "cols=["], "cols: item 1 does not parse"),
         (["-i", "nlq= ", "-i", "cols=a"], "nlq: is blank"),
-        (["-i", "nlq=a", "-i", "cols=a", "-i", "max_tokens=3"], "max_tokens: the query was not complete"),
+        (["-i", "nlq=a", "-i", "cols=a", "-i", "max_tokens=3"], "max_tokens: the answer was not complete"),
         (["-i", "nlq=a", "-i", "cols=a", "-e", "nonesuch"], "engine 'nonesuch' is unknown"),
     ],
 )
@@ -82,10 +85,10 @@ def test_bad_input_is_exit_code_2_with_nothing_on_stdout(predict, arguments, mes
 def test_a_failed_prediction_is_exit_code_1(predict, tmp_path):
     done = predict("-i", "nlq=a", "-i", "cols=a", WEIGHTS_DIR=str(tmp_path / "nothing"))
     assert (done.returncode, done.stdout) == (1, "")
-    assert "no such folder of weights" in done.stderr
+    assert "this folder of weights does not exist" in done.stderr
 
 
-def test_a_wrong_setting_is_told_by_name(predict):
+def test_a_wrong_setting_is_named(predict):
     done = predict("-i", "nlq=a", "-i", "cols=a", MAX_NUM_SEQS="many")
     assert done.returncode == 2
     assert "max_num_seqs" in done.stderr
@@ -98,5 +101,7 @@ def test_a_failed_prediction_is_still_printed_as_json(predict):
     assert prediction["error"].startswith("max_tokens:")
 
 
-def test_help_shows_an_example(predict):
-    assert 'scripts/predict -i nlq="slowest traces"' in predict("--help").stdout
+def test_help_lists_the_inputs(predict):
+    shown = predict("--help").stdout
+    assert "scripts/predict -i NAME=VALUE" in shown
+    assert "nlq (string, required): The question" in shown

@@ -1,4 +1,4 @@
-"""scripts/serve as an operator runs it: ready, a good end, and what goes wrong before."""
+"""scripts/serve as an operator runs it: start, shutdown, and failures to start."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ import httpx
 import pytest
 
 from tests.cog.cog_server import make_tiny_weights
+from tests.gateway.door_server import free_port
 
 pytestmark = pytest.mark.server
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class Serve:
-    """The command, and what it says on stderr."""
+    """The command, and what it prints on stderr."""
 
     def __init__(self, folder: Path, *arguments: str, **env: str) -> None:
         settings = make_tiny_weights(folder)
@@ -61,50 +62,78 @@ def serve(tmp_path) -> Iterator[list[Serve]]:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    return free_port()
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_it_says_when_it_is_ready_and_how_to_ask_and_ends_well(serve, tmp_path, port, end):
-    server = Serve(tmp_path, "--engine", "fake", "--port", str(port))
+def test_it_prints_a_request_that_works_and_shuts_down_with_0(serve, tmp_path, port, end):
+    server = Serve(tmp_path, "--bare", "--engine", "fake", "--port", str(port))
     serve.append(server)
     server.wait_for("/health-check")
     assert f"READY on http://127.0.0.1:{port}" in server.said
     command = re.search(r"^  (curl .*\\\n.*)$", server.said, re.MULTILINE)[1].replace("\\\n", " ")
     words = shlex.split(command)
-    answer = httpx.post(
-        words[2], content=words[words.index("-d") + 1], headers={"Content-Type": "application/json"}
-    )
+    answer = httpx.post(words[2], content=words[words.index("-d") + 1], headers={"Content-Type": "application/json"})
     assert answer.json()["status"] == "succeeded"
     server.process.send_signal(end)
     assert server.process.wait(30) == 0, server.said
 
 
+def test_the_door_is_beside_it_and_ends_with_it(serve, tmp_path):
+    ports = free_port(), free_port()
+    options = ("--engine", "fake", "--port", str(ports[0]), "--door-port", str(ports[1]))
+    server = Serve(tmp_path, *options, DOOR_DATABASE=str(tmp_path / "predictions.sqlite"))
+    serve.append(server)
+    server.wait_for("/health-check")
+    url = f"http://127.0.0.1:{ports[1]}"
+    assert f"REPLICATE_BASE_URL={url}, model local/tiny" in server.said
+    assert f"Playground  {url}/\n" in server.said
+    assert '<h2 id="input-title">Input</h2>' in httpx.get(url).text
+    body = {"input": {"nlq": "a", "cols": "a"}}
+    answer = httpx.post(f"{url}/v1/models/local/tiny/predictions", json=body, headers={"Prefer": "wait"})
+    assert answer.json()["status"] == "succeeded"
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(30) == 0, server.said
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url)
+
+
+def test_a_door_that_cannot_listen_ends_all_with_an_error(serve, tmp_path, port):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        door_port = str(taken.getsockname()[1])
+        options = ("--engine", "fake", "--port", str(port), "--door-port", door_port)
+        server = Serve(tmp_path, *options, DOOR_DATABASE=str(tmp_path / "predictions.sqlite"))
+        serve.append(server)
+        assert server.process.wait(60) == 1
+        server.wait_for("in use")
+        server.wait_for("The door ended")
+
+
 def test_concurrency_is_the_number_of_slots(serve, tmp_path, port):
     server = Serve(
-        tmp_path, "--engine", "fake", "--port", str(port), "--concurrency", "2", COG_LOG_LEVEL="info"
+        tmp_path, "--bare", "--engine", "fake", "--port", str(port), "--concurrency", "2", COG_LOG_LEVEL="info"
     )
     serve.append(server)
     server.wait_for("READY")
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", server.said)
-    assert "num_slots=2" in plain
+    without_colors = re.sub(r"\x1b\[[0-9;]*m", "", server.said)
+    assert "num_slots=2" in without_colors
 
 
-def test_weights_that_do_not_match_end_it_with_the_reason(serve, tmp_path, port):
-    server = Serve(tmp_path, "--engine", "fake", "--port", str(port), WEIGHTS_LOCK=str(tmp_path / "none"))
+def test_weights_that_do_not_match_the_lock_are_reported(serve, tmp_path, port):
+    server = Serve(tmp_path, "--bare", "--engine", "fake", "--port", str(port), WEIGHTS_LOCK=str(tmp_path / "none"))
     serve.append(server)
     assert server.process.wait(60) == 1
     server.wait_for("The model did not load")
     assert "cannot read the lock" in server.said
 
 
-def test_a_port_in_use_ends_it_with_an_error(serve, tmp_path):
+def test_a_port_in_use_is_reported(serve, tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        server = Serve(tmp_path, "--engine", "fake", "--port", str(taken.getsockname()[1]))
+        server = Serve(tmp_path, "--bare", "--engine", "fake", "--port", str(taken.getsockname()[1]))
         serve.append(server)
         assert server.process.wait(60) != 0
         server.wait_for("in use")

@@ -1,9 +1,9 @@
-"""The least that `create_engine` wants of a module."""
+"""A minimal module that `create_engine` accepts."""
 
 from __future__ import annotations
 
 from serving.config import Settings
-from serving.fake_engine import FakeEngine
+from serving.engines.fake.engine import FakeEngine
 from tests import tiny_tokenizers
 
 

@@ -1,4 +1,4 @@
-"""`create_engine`: the engine asked for and no other, or an error that says what to do."""
+"""`create_engine` returns the requested engine, or an error that says what to do."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 
 from serving import engine as seam
 from serving.config import Settings
-from serving.engine import create_engine, has_cuda_device
-from serving.errors import EngineNotAvailableError
+from serving.devices import has_cuda_device
+from serving.engine import create_engine
+from serving.errors import EngineNotAvailableError, SettingError
 from tests import tiny_tokenizers
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +27,7 @@ def test_an_engine_is_made_by_name(tmp_path: Path) -> None:
     engine.close()
 
 
-def test_an_unknown_name_is_told_the_known_ones() -> None:
+def test_the_error_of_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(EngineNotAvailableError, match=r"'tpu' is unknown.*auto, paged, vllm, fake"):
         create_engine(Settings(engine="tpu"))
 
@@ -38,33 +39,48 @@ def test_a_missing_package_is_an_error_that_says_what_to_install() -> None:
 
 
 def test_a_new_engine_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module with `create`, and a line in the table."""
+    """It needs a module with `create`, and a line in the table."""
     line = seam._Entry("tests.serving.engine_for_test", package="json", install="nothing")
     monkeypatch.setitem(seam._ENGINES, "mine", line)
     assert create_engine(Settings(engine="mine", max_model_len=99)).max_model_len == 99
 
 
-def test_an_engine_that_does_not_import_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_an_engine_that_cannot_be_imported_has_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     line = seam._Entry("tests.serving.no_such_module", package="json", install="a-package==1.0")
     monkeypatch.setitem(seam._ENGINES, "broken", line)
     with pytest.raises(EngineNotAvailableError, match=r"no_such_module.*pip install a-package==1\.0"):
         create_engine(Settings(engine="broken"))
 
 
-def test_auto_takes_vllm_only_where_there_is_a_gpu_and_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed, missing = seam._Entry("a", "json", ""), seam._Entry("a", "no_such_package_at_all", "")
-    for entry, device, expected in (
-        (installed, True, "vllm"),
-        (installed, False, "paged"),
-        (missing, True, "paged"),
-    ):
-        monkeypatch.setitem(seam._ENGINES, "vllm", entry)
-        assert seam.choose_engine(has_device=device) == expected
+INSTALLED, MISSING = seam._Entry("a", "json", ""), seam._Entry("a", "no_such_package_at_all", "vllm==1 (or other)")
 
 
-def test_a_gpu_is_seen_by_its_device_file_unless_it_is_hidden(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("has_device", "vllm", "expected"), [(True, INSTALLED, "vllm"), (False, INSTALLED, "paged")])
+def test_auto_selects_vllm_only_on_a_gpu(
+    has_device: bool, vllm: seam._Entry, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(seam._ENGINES, "vllm", vllm)
+    assert seam.choose_engine(has_device=has_device)[0] == expected
+
+
+def test_a_gpu_that_would_be_idle_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise somebody would pay for a GPU while the CPU computes the answers."""
+    monkeypatch.setitem(seam._ENGINES, "vllm", MISSING)
+    with pytest.raises(EngineNotAvailableError, match=r"pip install vllm==1, or set ENGINE=paged to run on the CPU"):
+        seam.choose_engine(has_device=True)
+
+
+def test_auto_logs_its_choice_and_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(seam, "has_cuda_device", lambda: False)
+    monkeypatch.setitem(seam._ENGINES, "paged", seam._Entry("tests.serving.engine_for_test", "json", ""))
+    create_engine(Settings(weights_dir=tmp_path)).close()
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "ENGINE=auto: paged, because there is no GPU\n")
+
+
+def test_a_gpu_is_found_by_its_device_file_unless_it_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (tmp_path / "nvidiactl").touch()
     assert not has_cuda_device(tmp_path)
@@ -75,24 +91,66 @@ def test_a_gpu_is_seen_by_its_device_file_unless_it_is_hidden(
         assert not has_cuda_device(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("engine", "setting", "value", "others"),
+    [
+        ("fake", "max_num_batched_tokens", 512, "ENGINE=paged or ENGINE=vllm"),
+        ("fake", "prefix_caching", True, "ENGINE=paged or ENGINE=vllm"),
+        ("fake", "dtype", "float32", "ENGINE=paged or ENGINE=vllm"),
+        ("paged", "tensor_parallel_size", 2, "ENGINE=vllm"),
+        ("paged", "gpu_memory_utilization", 0.9, "ENGINE=vllm"),  # the default value, but set explicitly
+    ],
+)
+def test_a_setting_that_the_engine_would_ignore_is_refused(
+    engine: str, setting: str, value: object, others: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = f"{setting.upper()}={value} would be ignored by the engine {engine}; unset it, or set {others}"
+    with pytest.raises(SettingError, match=re.escape(expected)):
+        create_engine(Settings(engine=engine, weights_dir=tmp_path, **{setting: value}))
+    monkeypatch.setenv(setting.upper(), str(value))
+    with pytest.raises(SettingError, match=re.escape(expected)):
+        create_engine(Settings(engine=engine, weights_dir=tmp_path))
+
+
+def test_settings_with_empty_values_are_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an image that lists all variables."""
+    tiny_tokenizers.save(tiny_tokenizers.byte_level(), tmp_path)
+    monkeypatch.setenv("TENSOR_PARALLEL_SIZE", "auto")
+    monkeypatch.setenv("NUM_THREADS", "")
+    create_engine(Settings(engine="fake", weights_dir=tmp_path, num_blocks=None, dtype="auto")).close()
+
+
+@pytest.mark.parametrize("engine", seam._ENGINES)
+def test_an_engine_reads_exactly_the_settings_that_it_declares(engine: str) -> None:
+    """Compares the declared settings with those that its code reads."""
+    package = seam._ENGINES[engine].module.rpartition(f"{engine}")[0] + engine
+    read: set[str] = set()
+    for path in (ROOT / package.replace(".", "/")).rglob("*.py"):
+        read |= set(re.findall(r"\bsettings\.(\w+)", path.read_text()))
+    honoured = seam._ENGINES[engine].settings - {
+        "engine",
+        "weights_lock",
+        "token_trace",
+    }  # read where engines are selected and weights verified, and by the predictor
+    assert read & Settings.model_fields.keys() == honoured
+
+
 def test_choosing_an_engine_imports_neither_torch_nor_another_engine(tmp_path: Path) -> None:
-    """Asked of a fresh interpreter; torch alone would cost seconds."""
+    """Checked in a new interpreter, because importing torch takes seconds."""
     tiny_tokenizers.save(tiny_tokenizers.byte_level(), tmp_path)
     program = (
         "import sys; from pathlib import Path;"
         "from serving.config import Settings; import serving.engine as seam;"
-        "seam.choose_engine(has_device=True);"
+        "seam.choose_engine(has_device=False);"
         f"seam.create_engine(Settings(engine='fake', weights_dir=Path({str(tmp_path)!r}))).close();"
-        "print([m for m in ('torch', 'vllm', 'transformers', 'serving.paged', 'serving.vllm_engine')"
+        "print([m for m in ('torch', 'vllm', 'transformers', 'serving.engines.paged', 'serving.engines.vllm')"
         " if m in sys.modules])"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert result.stdout.strip() == "[]", result.stdout + result.stderr
 
 
-def test_what_errors_say_to_install_is_what_the_requirements_pin() -> None:
+def test_errors_name_the_pinned_versions_of_packages_to_install() -> None:
     text = "\n".join(path.read_text() for path in ROOT.glob("requirements/*.txt"))
     pinned: dict[str, set[str]] = {}
     for name, version in re.findall(r"^([\w.-]+)==([\w.]+)", text, re.MULTILINE):

@@ -1,10 +1,13 @@
-// Causal attention over the blocks of the KV cache, nothing gathered.
+// Causal attention that reads the blocks of the KV cache in place.
 //
-// A unit is some rows of one request and one KV head: its query heads of those rows share every key and
-// value that is loaded. Each query goes over its whole context, positions in order: scores (one chain
-// over head_dim each), their maximum, exponentials summed by lane (position mod W) and lane order, values
-// (one chain over positions each). So neither chunking, tiling nor other rows change its bits: positions
-// that a query may not see weigh exactly 0.
+// A unit of work is some rows of one request and one KV head, so that all query heads of the group share each key and
+// value that is loaded. Each query passes over its whole context in order of position:
+//   1. scores: one chain of fma over head_dim for each position;
+//   2. their maximum;
+//   3. exponentials, summed by lane (position mod W), then over the lanes in a fixed order;
+//   4. values: one chain of fma over the positions for each dim.
+// Masked positions have a weight of exactly 0. A query's result is therefore the same, bit for bit, whatever the
+// chunking, the tiling and the other rows of the batch are.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +29,7 @@ inline bool all_below(const int32_t* values, int64_t count, int64_t limit) {
   return true;
 }
 
-// Whether every row and position of the batch lies inside what it points to.
+// Whether all rows, context lengths and block numbers of the batch are in range.
 inline bool valid(const Batch& b) {
   if (b.query_start[0] != 0 || b.query_start[b.seqs] != b.tokens) return false;
   for (int64_t s = 0; s < b.seqs; s++) {
@@ -41,7 +44,7 @@ inline bool valid(const Batch& b) {
 // Some rows of one request and one KV head.
 struct Unit {
   int64_t row, count;  // rows row … row + count - 1 of the batch
-  int64_t position;    // of the first
+  int64_t position;    // of the first row
   const int32_t* blocks;
   int64_t head;
 };
@@ -49,20 +52,20 @@ struct Unit {
 // The queries of one unit and the range of positions that any of them sees.
 struct Queries {
   int64_t count, first, last;  // positions first … last - 1, first a multiple of W
-  int64_t start;               // of the block that holds `first`
+  int64_t start;               // first position of the block that holds `first`
   float* rows;                 // [count, head_dim], scaled
-  float* sums;                 // [count, padded] weighted values; padded is head_dim in whole tiles
+  float* sums;                 // [count, padded] weighted sums of values; padded: head_dim rounded up to 2 W
   int64_t padded;
   float* scores;               // [count, stride], position p at p - start
   int64_t stride;
 };
 
-constexpr int kPositions = 64;  // whose values stay in the first-level cache
-constexpr int kQueries = 6;  // queries in registers at a time, two vectors of positions or dims each
+constexpr int kPositions = 64;  // positions per pass over the values: as many as stay in the L1 cache
+constexpr int kQueries = 6;  // queries in registers at a time, with two vectors of positions or dims each
 
-// scores[q, p] for positions of one block, NP vectors of them at a time; writes up to a vector too far, which
-// the next block overwrites. Blocks lie anywhere, so the processor cannot foresee them: the next keys and
-// these values are fetched here.
+// scores[q, p] for the positions of one block, NP vectors of positions at a time. It may write up to one vector past
+// the block, which the next block overwrites. Blocks are scattered in memory, where the hardware prefetcher does not
+// find them, so the keys of the next block and the values of this one are prefetched here.
 template <int MQ, int NP>
 inline void score_block(const float* q, const float* keys, const float* next_keys, const float* values,
                         int64_t size, int64_t dim, float* out, int64_t stride) {
@@ -95,7 +98,8 @@ inline vi lanes() {
   return v;
 }
 
-// Scores of one query become weights; returns 1 / their sum. It sees positions low … high - 1.
+// Replaces the scores of one query by unnormalized weights and returns 1 / their sum. The query sees positions
+// low … high - 1; all others get a weight of 0.
 inline float softmax(const Queries& u, int64_t query, int64_t low, int64_t high) {
   float* scores = u.scores + query * u.stride - u.start;
   auto seen = [&](int64_t p, vf value, float otherwise) {
@@ -115,8 +119,8 @@ inline float softmax(const Queries& u, int64_t query, int64_t low, int64_t high)
   return 1.0f / sum(total);
 }
 
-// sums[q, d] += Σ weights[q, p] · values[p, d] over positions first … last - 1, for MQ queries from `query`
-// on and two vectors of d.
+// sums[q, d] += Σ weights[q, p] · values[p, d] over positions first … last - 1, for the MQ queries from `query` on and
+// the two vectors of dims from `d` on.
 template <int MQ>
 inline void weigh_values(const Queries& u, int64_t query, const KvCache& cache, const Unit& unit,
                          int64_t first, int64_t last, int64_t d) {
@@ -154,6 +158,7 @@ inline void weigh_values(const Queries& u, int64_t query, const KvCache& cache, 
   }
 }
 
+// Calls f with min(count, kQueries) as a compile-time constant.
 template <int MQ = kQueries, class F>
 inline void with_count(int64_t count, F f) {
   if constexpr (MQ > 1)
@@ -169,7 +174,7 @@ inline Queries gather_queries(const Unit& unit, const float* qkv, AttentionShape
   u.first = shape.window ? std::max<int64_t>(0, unit.position + 1 - shape.window) / W * W : 0;
   u.last = unit.position + unit.count;
   u.start = u.first / size * size;
-  u.stride = (u.last - u.start + size + 4 * W) / W * W + 2;  // not a power of two: rows in different sets
+  u.stride = (u.last - u.start + size + 4 * W) / W * W + 2;  // no power of two, so that rows use different cache sets
   u.padded = (dim + 2 * W - 1) / (2 * W) * (2 * W);
   u.rows = scratch(u.count * (dim + u.padded + u.stride));
   u.sums = u.rows + u.count * dim;
@@ -214,7 +219,7 @@ inline void attend(const Unit& unit, const float* qkv, const KvCache& cache, Att
   }
 }
 
-// Calls f(unit) for units of so many queries of one request and KV head, at least one row each.
+// Calls f(unit) for units of about `queries` queries of one request and KV head, at least one row each.
 template <class F>
 inline void each_unit(Pool& pool, const Batch& b, AttentionShape shape, int64_t queries, F f) {
   const int64_t rows = std::max<int64_t>(1, queries * shape.kv_heads / shape.heads);

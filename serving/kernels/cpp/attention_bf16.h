@@ -1,8 +1,8 @@
-// The attention of attention.h on AMX tiles, with queries, keys, values and their weights rounded to bfloat16;
-// scores, exponentials and sums are float32 as there.
+// The attention of attention.h on AMX tiles. Queries, keys, values and attention weights are rounded to bfloat16;
+// scores, exponentials and sums stay float32.
 //
-// Keys and values are loaded as they lie in the cache. Positions go in groups of 16 that start at multiples of
-// 16, so here too neither chunking nor other rows change a query's bits.
+// The cache already holds keys and values in the layout of tiles. Positions are processed in groups of 16 that start
+// at multiples of 16, so a query's result is the same, bit for bit, whatever the chunking and the other rows are.
 #pragma once
 
 #include "attention.h"
@@ -12,7 +12,7 @@ namespace hk {
 
 #if defined(HK_AMX_BF16)
 
-// Tiles 0 … 3: sums; 4: 16 queries; 5: keys; 6: values, half a tile; 7: weights of 16 positions.
+// Tiles 0 … 3: sums; 4: 16 queries; 5: keys; 6: half a tile of values; 7: weights of 16 positions.
 inline void configure_attention_tiles() {
   struct {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -23,16 +23,16 @@ inline void configure_attention_tiles() {
   _tile_loadconfig(&config);
 }
 
-// What a unit needs. Its queries lie head by head: query i is row i % unit.count of head i / unit.count of those
-// that share the keys. `u.scores` are of one tile of queries, of positions u.start on; u.start = u.first.
+// The buffers of one unit. Its queries are ordered by head: query i is row i % unit.count of head i / unit.count
+// within the group that shares the keys. `u.scores` holds one tile of queries, from position u.start = u.first on.
 struct Tiled {
   Queries u;
   const Unit& unit;
   const KvCache& cache;
-  int64_t seen_to;             // positions from here on exist for no query of the unit
+  int64_t seen_to;             // end of the context: no query of the unit sees a position from here on
   uint8_t *queries, *weights;  // [count / 16, dim / 32] tiles; [16, width] bfloat16
-  uint8_t* end;                // values of the last 16 positions, where some do not exist yet
-  float* sums;                 // [dim / 16, 16 queries, 16]: weighted values
+  uint8_t* end;                // zero-padded copy of the values of the last 16 positions, if some are past seen_to
+  float* sums;                 // [dim / 16, 16 queries, 16]: weighted sums of values
   int64_t width() const { return u.last - u.start; }
   int64_t block(int64_t p) const { return unit.blocks[p / cache.block_size]; }
   const uint8_t* keys(int64_t p) const { return cache.key_tiles(block(p), unit.head, p % cache.block_size); }
@@ -44,8 +44,9 @@ struct Tiled {
   int64_t head(int64_t query) const { return unit.head * (u.count / unit.count) + query / unit.count; }
 };
 
-// Values of positions that do not exist yet may be anything in memory, and are 0 here.
-inline void copy_end(const Tiled& t) {
+// Copies the last 16 positions' values with 0 for positions past the context, whose memory is uninitialized (it may
+// hold NaN, and 0 · NaN is NaN).
+inline void copy_last_values(const Tiled& t) {
   const uint8_t* from = t.stored_values(t.u.last - W);
   const int64_t count = t.seen_to % W;
   for (int64_t line = 0; line < t.cache.head_dim / 2; line++) {
@@ -63,7 +64,7 @@ inline Tiled make_tiled(const Unit& unit, const KvCache& cache, AttentionShape s
   u.count = unit.count * group;
   u.first = u.start = seen_from / W * W;
   u.last = (t.seen_to + W - 1) / W * W;
-  u.stride = std::max(t.width(), dim) + W;  // an odd number of lines: rows in different sets
+  u.stride = std::max(t.width(), dim) + W;  // an odd number of cache lines, so that rows use different cache sets
   if (u.stride / W % 2 == 0) u.stride += W;
   const int64_t tall = (u.count + W - 1) / W * W;
   u.scores = scratch(W * u.stride + dim * W + (tall * dim + W * u.stride + dim * W) / 2);
@@ -71,11 +72,11 @@ inline Tiled make_tiled(const Unit& unit, const KvCache& cache, AttentionShape s
   t.queries = reinterpret_cast<uint8_t*>(t.sums + dim * W);
   t.weights = t.queries + tall * dim * 2;
   t.end = t.weights + W * u.stride * 2;
-  if (t.seen_to % W) copy_end(t);
+  if (t.seen_to % W) copy_last_values(t);
   return t;
 }
 
-// 16 floats at x and 16 that lie `next` on, scaled and rounded.
+// The 16 floats at x and the 16 at x + next, scaled and rounded to bfloat16.
 inline __m512i round_line(const float* x, int64_t next, float scale) {
   return (__m512i)_mm512_cvtne2ps_pbh((__m512)(loadf(x + next) * scale), (__m512)(loadf(x) * scale));
 }
@@ -85,14 +86,14 @@ inline void load_queries(const Tiled& t, const float* qkv, AttentionShape shape)
   const int64_t ld = (shape.heads + 2 * shape.kv_heads) * dim;
   const float scale = 1.0f / std::sqrt(float(dim));
   for (int64_t i = 0; i < (t.u.count + W - 1) / W * W; i++) {
-    const int64_t at = std::min(i, t.u.count - 1);  // past the last query: it again
+    const int64_t at = std::min(i, t.u.count - 1);  // the tile is padded with copies of the last query
     const float* from = qkv + (t.unit.row + t.row(at)) * ld + t.head(at) * dim;
     uint8_t* to = t.queries + i / W * W * dim * 2 + i % W * 64;
     for (int64_t d = 0; d < dim; d += kPairs, to += kTileBytes) _mm512_store_si512(to, round_line(from + d, W, scale));
   }
 }
 
-// Scores of 16 queries for positions up to `last`, four groups at a time.
+// Scores of 16 queries for positions u.start … last - 1, four groups of 16 positions at a time.
 inline void score_tiles(const Tiled& t, const uint8_t* queries, int64_t last) {
   const int64_t dim = t.cache.head_dim, stride = t.u.stride * sizeof(float);
   for (int64_t p = t.u.start; p < last; p += 4 * W) {
@@ -123,8 +124,8 @@ inline void score_tiles(const Tiled& t, const uint8_t* queries, int64_t last) {
   memory_barrier();
 }
 
-// e^x for x ≤ 0, and 0 for what is far below: 2 to a whole number times a polynomial (relative error 7.5e-8).
-inline __m512 exp_below(__m512 x) {
+// e^x for x ≤ 0, which underflows to 0: 2^n times a polynomial in the rest (relative error 7.5e-8).
+inline __m512 exp_nonpositive(__m512 x) {
   x = _mm512_mul_ps(x, _mm512_set1_ps(1.44269504088896341f));
   const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = _mm512_sub_ps(x, n);
   __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(1.3276470686e-3f), r, _mm512_set1_ps(9.6755413240e-3f));
@@ -134,8 +135,8 @@ inline __m512 exp_below(__m512 x) {
   return _mm512_scalef_ps(_mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f)), n);
 }
 
-// Scores of query m of a tile become rounded weights, 0 where it sees nothing; returns 1 / their sum. It sees
-// positions low … high - 1, and those of u.start … last - 1 get weights.
+// Turns the scores of query m of a tile into unnormalized bfloat16 weights and returns 1 / their sum. Positions
+// u.start … last - 1 get a weight; it is 0 outside low … high - 1, which the query sees.
 inline float weigh_scores(const Tiled& t, int64_t m, int64_t low, int64_t high, int64_t last) {
   const float* scores = t.u.scores + m * t.u.stride - t.u.start;
   uint8_t* weights = t.weights + (m * t.u.stride - t.u.start) * 2;
@@ -149,7 +150,7 @@ inline float weigh_scores(const Tiled& t, int64_t m, int64_t low, int64_t high, 
   const __m512 highest = _mm512_set1_ps(_mm512_reduce_max_ps(top));
   __m512 total = _mm512_setzero_ps();
   for (int64_t p = t.u.start; p < last; p += W) {
-    const __m512 power = exp_below(_mm512_sub_ps(_mm512_loadu_ps(scores + p), highest));
+    const __m512 power = exp_nonpositive(_mm512_sub_ps(_mm512_loadu_ps(scores + p), highest));
     const __m512 weight = _mm512_maskz_mov_ps(seen(p), power);
     total = _mm512_add_ps(total, weight);
     _mm256_store_si256(reinterpret_cast<__m256i*>(weights + p * 2), (__m256i)_mm512_cvtneps_pbh(weight));
@@ -157,7 +158,7 @@ inline float weigh_scores(const Tiled& t, int64_t m, int64_t low, int64_t high, 
   return 1.0f / sum((vf)total);
 }
 
-// t.sums for positions up to `last`; half tiles of values are 16 dims wide.
+// Fills t.sums from positions u.start … last - 1. Half a tile of values is 16 dims wide.
 inline void weigh_tiles(const Tiled& t, int64_t last) {
   constexpr int64_t kHalf = kTileBytes / 2;
   memory_barrier();
@@ -189,7 +190,7 @@ inline void weigh_tiles(const Tiled& t, int64_t last) {
   memory_barrier();
 }
 
-// Calls use(t, first, count, inverse) for up to 16 queries from `first` on: t.sums times inverse is what they come to.
+// Calls use(t, first, count, inverse) for up to 16 queries from `first` on; their results are t.sums · inverse.
 template <class F>
 inline void attend_in_tiles(const Unit& unit, const float* qkv, const KvCache& cache, AttentionShape shape, F use) {
   const int64_t window = shape.window;
@@ -216,12 +217,14 @@ inline void attend_in_tiles(const Unit& unit, const float* qkv, const KvCache& c
 template <class F>
 inline void each_attended(Pool& pool, const float* qkv, const KvCache& cache, const Batch& b, AttentionShape shape,
                           F use) {
-  const int64_t queries = b.tokens > 64 ? 6 * W : b.tokens > 16 ? 3 * W : W;  // few rows: more units; many: less to set up
+  // With few rows, small units keep all threads busy; with many rows, large units save setup.
+  const int64_t queries = b.tokens > 64 ? 6 * W : b.tokens > 16 ? 3 * W : W;
   each_unit(pool, b, shape, queries, [&](const Unit& unit) { attend_in_tiles(unit, qkv, cache, shape, use); });
 }
 
-// Up to 16 queries' results, rounded as the next matmul reads them. Those of 16 rows of one head are whole tiles.
-inline void store_rounded(const Tiled& t, int64_t first, int64_t count, const float* inverse, const Halves& out) {
+// Stores the results of up to 16 queries as the bfloat16 tiles that the next matmul reads. 16 aligned rows of one head
+// are written as whole tiles.
+inline void store_rounded(const Tiled& t, int64_t first, int64_t count, const float* inverse, const BFloat16Rows& out) {
   const int64_t dim = t.cache.head_dim, row = t.unit.row + t.row(first);
   const bool whole = count == W && row % W == 0 && t.row(first) + W <= t.unit.count;
   for (int64_t d = 0; d < dim; d += kPairs) {
@@ -242,7 +245,7 @@ inline void store_rounded(const Tiled& t, int64_t first, int64_t count, const fl
 }
 
 inline void attention(Pool& pool, const float* qkv, const KvCache& cache, const Batch& b, AttentionShape shape,
-                      const Halves& out) {
+                      const BFloat16Rows& out) {
   each_attended(pool, qkv, cache, b, shape, [&](const Tiled& t, int64_t first, int64_t count, const float* inverse) {
     store_rounded(t, first, count, inverse, out);
   });

@@ -1,14 +1,14 @@
-// 4-bit weights: their layout, and the matmuls over them.
+// 4-bit weights: their memory layout, and the float32 matmul.
 //
-// Columns lie in strips of W. A strip is [K / 8, W] words; word (b, c) holds the values of column c for
-// k = 8 b + kOrder[i], i = 0 … 7, lowest nibble first: even k's in the low half, odd ones in the high half,
-// so that neighbours come out together as a pair of int16 (awq_int16.h); awq_bf16.h has another order.
-// scales [K / group, W] are float16, zeros [K / group, W] bytes.
+// The N columns are split into strips of W. A strip holds [K / 8, W] 32-bit words; word (b, c) holds eight values of
+// column c, k = 8 b + kOrder[i] in nibble i (the lowest nibble first). Even k's are in the low half and odd ones in the
+// high half, so that two neighbouring k's come out as a pair of int16 (awq_int16.h). awq_bf16.h uses another order.
+// Each strip has scales [K / group, W] float16 and zeros [K / group, W] uint8.
 //
-// w = (q − z) · s has at most 16 bits, so it is exact in float32 however it is computed: here as
-// fma(q · 16^j, s · 16^-j, −z · s), which spares the shift. out[m, n] is one chain of fma over k, started
-// at 0 and in the order of the nibbles, in every path below. So a row's result has the same bits whatever
-// M is.
+// w = (q − z) · s has at most 16 significant bits, so it is exact in float32 however it is computed. Here it is
+// fma(q · 16^j, s · 16^-j, −z · s), which saves shifting the nibble down. Every path below computes out[m, n] as one
+// chain of fma over k that starts at 0 and follows the order of the nibbles, so a row's result has the same bits
+// whatever the number of rows is.
 #pragma once
 
 #include <algorithm>
@@ -21,21 +21,21 @@ namespace hk {
 constexpr int kOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};
 
 // What the inputs of a matmul are rounded to.
-enum Inputs : int64_t { kWhole = 0, kInt16Inputs = 1, kBFloat16Inputs = 2 };
+enum Inputs : int64_t { kFloat32Inputs = 0, kInt16Inputs = 1, kBFloat16Inputs = 2 };
 
 struct Awq {
   const uint32_t* quants;
   const uint8_t* zeros;
   const Half* scales;
   int64_t in, out, group;
-  int64_t inputs;  // of Inputs
+  int64_t inputs;  // an Inputs value
 
   int64_t strips() const { return (out + W - 1) / W; }
   int64_t groups() const { return in / group; }
   const uint32_t* words(int64_t strip, int64_t k) const { return quants + (strip * in + k) / 8 * W; }
 };
 
-// For NV strips and one group of k: s · 16^-j for j = 0 … 3, and −z · s.
+// Constants for dequantizing one group of NV strips: s · 16^-j for j = 0 … 3, and −z · s.
 template <int NV>
 struct Group {
   vf scale[NV][4], offset[NV];
@@ -50,7 +50,8 @@ struct Group {
   }
 };
 
-// One block of words. A strip is too short for the processor to foresee the next: that one is fetched here.
+// Loads the words of eight k's. A strip is too short for the hardware prefetcher, so the next strips' words are
+// prefetched here.
 template <int NV>
 inline vi load_words(const Awq& a, int64_t strip, int64_t k) {
   __builtin_prefetch(a.words(strip + NV, k));
@@ -80,7 +81,7 @@ inline __attribute__((always_inline)) void dequantize8(const Awq& a, const Group
   }
 }
 
-// A few rows: dequantized in registers, never stored.
+// Matmul for few rows: weights are dequantized in registers and never stored.
 template <int MR, int NV>
 void few_rows(const Awq& a, int64_t strip, const float* x, float* out) {
   vf acc[MR][NV] = {};
@@ -97,7 +98,7 @@ void few_rows(const Awq& a, int64_t strip, const float* x, float* out) {
       storef_n(out + m * a.out + (strip + n) * W, acc[m][n], a.out - (strip + n) * W);
 }
 
-// The weights of groups first … last - 1 and NV strips as [k, NV · W] floats, k in the order of the nibbles.
+// Dequantizes groups first … last - 1 of NV strips into [k, NV · W] floats, k in the order of the nibbles.
 template <int NV>
 void dequantize(const Awq& a, int64_t strip, int64_t first, int64_t last, float* w_out) {
   for (int64_t g = first; g < last; g++) {
@@ -111,13 +112,13 @@ void dequantize(const Awq& a, int64_t strip, int64_t first, int64_t last, float*
   }
 }
 
-// Results go where nothing has been lately: ask for the lines before the work that fills them.
+// The output lines are probably in no cache: prefetches them for writing before they are computed.
 template <int MR>
 inline void prefetch_tile(const float* out, int64_t ldo) {
   for (int m = 0; m < MR; m++) __builtin_prefetch(out + m * ldo, 1);
 }
 
-// out += x · w for MR rows, going on from what out holds (from 0 when it is the first of K's parts).
+// out += x · w for MR rows and one part of K; the first part starts from 0 instead of the contents of out.
 template <int MR, int NV>
 void tile(const float* w, int64_t depth, const float* x, int64_t ldx, bool first, float* out, int64_t ldo,
           int64_t columns) {
@@ -146,10 +147,10 @@ void tile(const float* w, int64_t depth, const float* x, int64_t ldx, bool first
     for (int n = 0; n < NV; n++) storef_n(out + m * ldo + n * W, acc[m][n], columns - n * W);
 }
 
-// Rows of a tile: with NV strips its accumulators take 12 of 16 registers, or up to 24 of 32.
+// Rows of a tile: the accumulators of NV strips take 12 of 16 registers (AVX2), or up to 24 of 32 (AVX512).
 template <int NV>
 constexpr int kTileRows = W == 16 || NV <= 2 ? 6 : 12 / NV;
-constexpr int kDepth = 2048;  // k's dequantized at a time: they stay in the second-level cache
+constexpr int kDepth = 2048;  // k's dequantized at a time: as many as stay in the L2 cache
 
 template <int NV, int MR = kTileRows<NV>>
 inline void tile_of(int64_t rows, const float* w, int64_t depth, const float* x, int64_t ldx, bool first,
@@ -159,7 +160,7 @@ inline void tile_of(int64_t rows, const float* w, int64_t depth, const float* x,
   tile<MR, NV>(w, depth, x, ldx, first, out, ldo, columns);
 }
 
-// Many rows and NV strips: dequantize once, then multiply tile by tile, rows split evenly.
+// Matmul for many rows: dequantizes NV strips once, then multiplies tiles of an equal number of rows.
 template <int NV>
 void many_rows(const Awq& a, int64_t strip, const float* x, int64_t rows, float* out) {
   const int64_t tiles = (rows + kTileRows<NV> - 1) / kTileRows<NV>, groups = a.groups();
@@ -187,15 +188,15 @@ inline void strips_of(const Awq& a, int64_t strip, const float* x, int64_t rows,
   }
 }
 
-// Strips taken together, by the number of rows; measured, see docs/log.md.
-inline int64_t strips_together(int64_t rows) {
+// Number of strips in a unit of work, by the number of rows; measured, see docs/log.md.
+inline int64_t strips_per_unit(int64_t rows) {
   if (W == 16 || rows == 1) return 4;
   if (rows == 4 || rows == 5 || rows == 6 || rows > 8) return 2;
   return 3;
 }
 
 inline void awq_gemm_float32(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
-  pool.each_range(a.strips(), strips_together(rows), [&](int64_t first, int64_t last) {
+  pool.each_range(a.strips(), strips_per_unit(rows), [&](int64_t first, int64_t last) {
     switch (last - first) {
       case 4: return strips_of<4>(a, first, x, rows, out);
       case 3: return strips_of<3>(a, first, x, rows, out);
@@ -205,21 +206,24 @@ inline void awq_gemm_float32(Pool& pool, const Awq& a, const float* x, int64_t r
   });
 }
 
-// From AutoAWQ's layout: qweight [K, N / 8] and qzeros [K / group, N / 8], column i of eight in nibble
-// kNibble[i]. Columns past N become zeros with scale 0.
+// AutoAWQ's GEMM layout has qweight [K, N / 8] and qzeros [K / group, N / 8]; of each eight columns, column i is in
+// nibble kNibble[i].
 constexpr int kNibble[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
-constexpr int kCodes = 64;  // k's of two columns that share 64 bytes in the layout of awq_bf16.h
+constexpr int kPairDepth = 64;  // in the layout of awq_bf16.h, 64 bytes hold this many k's of two columns
+
+// Writes the value of one weight into the packed layout.
 
 inline void pack_code(const Awq& a, int64_t strip, int64_t k, int64_t column, uint32_t code, uint32_t* quants) {
   if (a.inputs == kBFloat16Inputs) {
-    uint16_t* words = reinterpret_cast<uint16_t*>(quants) + ((strip * a.in + k) / kCodes * W + column) / 2 * 32;
-    words[k % 32] |= uint16_t(code << 4 * (column % 2 * 2 + k % kCodes / 32));
+    uint16_t* words = reinterpret_cast<uint16_t*>(quants) + ((strip * a.in + k) / kPairDepth * W + column) / 2 * 32;
+    words[k % 32] |= uint16_t(code << 4 * (column % 2 * 2 + k % kPairDepth / 32));
   } else {
     quants[(strip * a.in + k) / 8 * W + column] |= code << 4 * (k % 2 * 4 + k % 8 / 2);
   }
 }
 
+// Converts AutoAWQ's layout into the packed one. The columns that fill up the last strip get scale 0.
 inline void pack_awq(Pool& pool, const uint32_t* qweight, const uint32_t* qzeros, const Half* scales_in,
                      const Awq& shape, uint32_t* quants, uint8_t* zeros, Half* scales) {
   const int64_t packed = shape.out / 8, groups = shape.groups();

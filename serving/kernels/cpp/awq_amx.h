@@ -1,8 +1,8 @@
-// The matmul of awq_int16.h on AMX tiles: the same whole numbers, so the same bits, some five times as fast.
+// The matmul of awq_int16.h on AMX tiles: the same integer arithmetic and thus the same bits, about five times as fast.
 //
-// v = 256 · high + low, one signed and one unsigned byte; q − z is a signed byte. A tile instruction sums 64
-// products for 16 rows and 16 columns: one for the high bytes, one for the low. Both sums are exact, and they
-// are put together before the group's scale is applied, as in awq_int16.h.
+// An input is v = 256 · high + low, with a signed high byte and an unsigned low byte; q − z is a signed byte. One tile
+// instruction sums 64 products for 16 rows and 16 columns; high and low bytes take one each. Both sums are exact, and
+// they are combined before the group's scale is applied, as in awq_int16.h.
 // Source: Intel Architecture Instruction Set Extensions Programming Reference, chapter 3 (Intel AMX).
 #pragma once
 
@@ -19,12 +19,12 @@ namespace hk {
 #if defined(HK_AMX)
 
 constexpr int kStep = 64;       // k's of one tile instruction
-constexpr int kTileBytes = 1024;  // 16 lines of 64
+constexpr int kTileBytes = 1024;  // 16 lines of 64 bytes
 constexpr int kMaxGroup = 512;
-constexpr int kRowBlock = 192;  // rows whose inputs stay in the second-level cache
-constexpr int kFewestRows = 5;  // from which tiles are faster than vectors
+constexpr int kRowBlock = 192;  // rows in a unit of work: as many as have their inputs in the L2 cache
+constexpr int kFewestRows = 5;  // tiles are faster than vectors from this many rows on
 
-// Linux lets a process use the tiles after it has asked once.
+// Whether Linux lets this process use tiles; it must ask for the permission once.
 inline bool amx_allowed() {
   static const bool allowed = syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* tile data */) == 0;
   return allowed;
@@ -35,7 +35,7 @@ inline bool amx_fits(const Awq& a) { return a.group % kStep == 0 && a.group <= k
 // The compiler does not know that tile instructions read and write memory.
 inline void memory_barrier() { asm volatile("" ::: "memory"); }
 
-// Tiles 0 … 3: sums, high and low of each strip; 4, 5: inputs; 6, 7: weights of each strip.
+// Tiles 0 … 3: sums of the high and low bytes for each strip; 4, 5: inputs; 6, 7: weights of each strip.
 inline void configure_tiles(int64_t rows) {
   struct {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -50,7 +50,7 @@ inline void configure_tiles(int64_t rows) {
   _tile_loadconfig(&config);
 }
 
-// The order that a block of 8 k's has in unpack_step's lines: nibbles of the same place in all four bytes.
+// The order of 8 k's in the lines that unpack_step writes: it takes the same nibble of all four bytes of a word.
 constexpr int kBytes[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
 struct ByteOrder {
@@ -61,26 +61,26 @@ struct ByteOrder {
 };
 constexpr ByteOrder kLow(0), kHigh(1);
 
-// 64 int16 as bytes in that order: the low ones or the high ones.
+// The low or the high bytes of 64 int16, in that order.
 inline __m512i split_bytes(const int16_t* values, const ByteOrder& order) {
   return _mm512_permutex2var_epi8(_mm512_loadu_si512(values), _mm512_load_si512(order.at),
                                   _mm512_loadu_si512(values + 32));
 }
 
-// The rounded inputs, tile by tile: for 16 rows and 64 k's a tile of high bytes, then one of low ones. Then
-// scales [rows, groups].
-struct Bytes {
+// The rounded inputs as tiles: for every 16 rows and 64 k's, a tile of high bytes, then a tile of low bytes. The
+// scales [rows, groups] follow.
+struct Int8Rows {
   uint8_t* tiles;
   float* scales;
   int64_t in, groups;
 
-  Bytes(float* buffer, const Awq& a, int64_t rows)
+  Int8Rows(float* buffer, const Awq& a, int64_t rows)
       : tiles(reinterpret_cast<uint8_t*>(buffer)), scales(buffer + (rows + 15) / 16 * 16 * a.in / 2), in(a.in),
         groups(a.groups()) {}
   uint8_t* tile(int64_t row, int64_t k) const { return tiles + (row / 16 * in / kStep + k / kStep) * 2 * kTileBytes; }
 };
 
-inline void round_rows(Pool& pool, const Awq& a, const float* x, int64_t rows, const Bytes& bytes) {
+inline void round_rows(Pool& pool, const Awq& a, const float* x, int64_t rows, const Int8Rows& bytes) {
   pool.each_range(rows, 4, [&](int64_t first, int64_t last) {
     int16_t values[kMaxGroup];
     for (int64_t m = first; m < last; m++)
@@ -96,7 +96,7 @@ inline void round_rows(Pool& pool, const Awq& a, const float* x, int64_t rows, c
   });
 }
 
-// 64 k's of NV strips as tiles: line r of a strip holds four k's of each column, in the order of kBytes.
+// Unpacks 64 k's of NV strips into tiles: line r of a tile holds four k's of each column, in the order of kBytes.
 template <int NV>
 inline void unpack_step(const Awq& a, int64_t strip, int64_t k, const __m512i* zeros, uint8_t* tiles) {
   const __m512i nibble = _mm512_set1_epi8(15);
@@ -112,13 +112,13 @@ inline void unpack_step(const Awq& a, int64_t strip, int64_t k, const __m512i* z
     }
 }
 
-// A column's zero in all four of its bytes.
+// Each column's zero point, repeated in four bytes.
 inline __m512i splat_zeros(const Awq& a, int64_t strip, int64_t g) {
   const vi zero = widen_bytes(a.zeros + (strip * a.groups() + g) * W);
   return _mm512_mullo_epi32((__m512i)zero, _mm512_set1_epi32(0x01010101));
 }
 
-// Tiles 0 … 3 = one group of inputs times one group of NV strips.
+// Tiles 0 … 3 = one group of the inputs times one group of NV strips.
 template <int NV>
 inline void multiply_group(const uint8_t* inputs, const uint8_t* weights, int64_t group) {
   memory_barrier();
@@ -149,7 +149,7 @@ inline void store_sums(int32_t* sums) {
   memory_barrier();
 }
 
-// The tiles of one group of NV strips, wherever they belong in `tiles`.
+// The address of one group's tiles within the tiles of NV strips.
 template <int NV>
 inline uint8_t* group_tiles(const Awq& a, int64_t g, uint8_t* tiles) {
   return tiles + g * a.group / kStep * NV * kTileBytes;
@@ -163,9 +163,9 @@ inline void unpack_group(const Awq& a, int64_t strip, int64_t g, uint8_t* tiles)
     unpack_step<NV>(a, strip, g * a.group + k, zeros, group_tiles<NV>(a, g, tiles) + k / kStep * NV * kTileBytes);
 }
 
-// total [16, NV · W] += the sums of one group, scaled; of group 0 they are the first.
+// total [16, NV · W] += the scaled sums of one group; group 0 overwrites total.
 template <int NV>
-inline void add_group(const Awq& a, int64_t strip, int64_t g, const Bytes& x, int64_t row, int64_t rows,
+inline void add_group(const Awq& a, int64_t strip, int64_t g, const Int8Rows& x, int64_t row, int64_t rows,
                       const int32_t* sums, float* total) {
   vf scales[NV];
   for (int n = 0; n < NV; n++) scales[n] = widen(a.scales + ((strip + n) * a.groups() + g) * W);
@@ -180,10 +180,10 @@ inline void add_group(const Awq& a, int64_t strip, int64_t g, const Bytes& x, in
     }
 }
 
-// Up to 16 rows from `row` on and NV strips; the first call for a strip fills `tiles`. The tiles work on a
-// group while the sums of the one before are added up.
+// Multiplies up to 16 rows from `row` on with NV strips; the first call for a strip fills `tiles`. The tile unit works
+// on one group while vector instructions add up the sums of the group before.
 template <int NV>
-void rows_amx(const Awq& a, int64_t strip, const Bytes& x, int64_t row, int64_t rows, bool first,
+void rows_amx(const Awq& a, int64_t strip, const Int8Rows& x, int64_t row, int64_t rows, bool first,
               uint8_t* tiles, float* out) {
   alignas(64) int32_t sums[NV * 512];
   alignas(64) float total[16 * NV * W];
@@ -201,7 +201,7 @@ void rows_amx(const Awq& a, int64_t strip, const Bytes& x, int64_t row, int64_t 
 }
 
 template <int NV>
-void strips_amx(const Awq& a, int64_t strip, const Bytes& x, int64_t first, int64_t last, float* out) {
+void strips_amx(const Awq& a, int64_t strip, const Int8Rows& x, int64_t first, int64_t last, float* out) {
   uint8_t* tiles = reinterpret_cast<uint8_t*>(scratch(a.in * NV * W / sizeof(float)));
   for (int64_t row = first; row < last; row += 16) {
     const int64_t count = std::min<int64_t>(16, last - row);
@@ -212,7 +212,7 @@ void strips_amx(const Awq& a, int64_t strip, const Bytes& x, int64_t first, int6
 }
 
 inline void awq_gemm_amx(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
-  const Bytes bytes(pool.shared(), a, rows);
+  const Int8Rows bytes(pool.shared(), a, rows);
   round_rows(pool, a, x, rows, bytes);
   const int64_t pairs = (a.strips() + 1) / 2, blocks = (rows + kRowBlock - 1) / kRowBlock;
   pool.each(blocks * pairs, [&](int64_t unit) {

@@ -1,12 +1,12 @@
-// The same matmul with inputs and weights rounded to bfloat16, on AMX tiles: what vLLM and most others compute.
+// The matmul of 4-bit weights with inputs and weights rounded to bfloat16, on AMX tiles; vLLM rounds the same way.
 //
-// A tile instruction sums 32 products for 16 columns of the weight and 16 rows of the input in float32 and goes
-// on from the sums so far, so nothing is scaled before all of K is done. A row's sum takes its k's in the same
-// order whatever else the tiles hold: its bits do not depend on other rows, nor on how many there are.
+// A tile instruction adds 32 products for 16 columns of the weight and 16 rows of the input to float32 sums. Weights
+// are scaled before they are rounded, so one sum runs over all of K. A row's sum takes the k's in the same order
+// whatever else is in the tiles, so its bits do not depend on the other rows or on their number.
 //
-// Weights have a layout of their own: [strip, K / 64, 8 pairs of columns, 32 words]. Word i holds, lowest nibble
-// first, k = i and k = 32 + i of the even column, then of the odd one. The 16 values that w = (q − z) · s can
-// have in a group and column are rounded once, to a register; one instruction then looks up 32 of them.
+// Weights have their own layout: [strip, K / 64, 8 pairs of columns, 32 words of 16 bits]. Word i holds, the lowest
+// nibble first, k = i and k = 32 + i of the even column, then of the odd one. In one group and column w = (q − z) · s
+// takes only 16 values: they are rounded once into a register, from which one instruction looks up 32 weights.
 // Source: Intel Architecture Instruction Set Extensions Programming Reference, chapter 3 (TDPBF16PS).
 #pragma once
 
@@ -16,19 +16,19 @@ namespace hk {
 
 #if defined(HK_AMX_BF16)
 
-constexpr int kPieces = 8;  // in which work on sums is spread over the next rows' tile instructions
-constexpr int64_t kInputBytes = 1 << 20;  // of a block of rows: they stay in the second-level cache
+constexpr int kPieces = 8;  // the work on finished sums is spread over the next rows' tile instructions in 8 pieces
+constexpr int64_t kInputBytes = 1 << 20;  // inputs of a block of rows: as many bytes as stay in the L2 cache
 
-// NV strips, `apart` from each other; those that this thread most likely takes next are `ahead`.
+// NV strips at a distance of `apart`. This thread probably takes the strips `ahead` of them next; they are prefetched.
 struct Strips {
   int64_t first, apart, ahead;
 };
 
-// One group of NV strips as tiles, [k / 32, strip]: line c of a tile holds 32 k's of column c.
+// Dequantizes one group of NV strips into tiles [k / 32, strip]; line c of a tile holds 32 k's of column c.
 template <int NV>
 inline void unpack_group_bf16(const Awq& a, const Strips& strips, int64_t g, uint8_t* tiles) {
   const int64_t next = strips.ahead * a.in * W / 2;
-  const __m512 codes = _mm512_load_ps(kSixteen.at);
+  const __m512 codes = _mm512_load_ps(kCodeValues.at);
   for (int n = 0; n < NV; n++) {
     const int64_t at = ((strips.first + n * strips.apart) * a.groups() + g) * W;
     __builtin_prefetch(a.scales + at + strips.ahead * a.groups() * W);
@@ -39,16 +39,16 @@ inline void unpack_group_bf16(const Awq& a, const Strips& strips, int64_t g, uin
     storef(offsets, -(to_float(widen_bytes(a.zeros + at)) * scale));
     const int64_t start = ((strips.first + n * strips.apart) * a.in + g * a.group) * W / 2;
     const uint8_t* from = reinterpret_cast<const uint8_t*>(a.quants) + start;
-    memory_barrier();  // broadcasts from memory are free, those from registers are not
-    const auto table = [&](int c) {  // twice: the fifth bit of an index is ignored
+    memory_barrier();  // makes the compiler broadcast from memory, which costs nothing, instead of from a register
+    const auto table = [&](int c) {  // the 16 values twice, because the lookup ignores the fifth bit of an index
       const __m512 values = _mm512_fmadd_ps(codes, _mm512_set1_ps(scales[c]), _mm512_set1_ps(offsets[c]));
       return _mm512_broadcast_i64x4((__m256i)_mm512_cvtneps_pbh(values));
     };
 #pragma GCC unroll 8
     for (int c = 0; c < W; c += 2) {
       const __m512i even = table(c), odd = table(c + 1);
-      for (int64_t k = 0; k < a.group; k += kCodes) {
-        const uint8_t* line = from + (k * W + c * kCodes) / 2;
+      for (int64_t k = 0; k < a.group; k += kPairDepth) {
+        const uint8_t* line = from + (k * W + c * kPairDepth) / 2;
         __builtin_prefetch(line + next);
         const __m512i words = _mm512_loadu_si512(line);
         uint8_t* to = tiles + (k / kPairs * NV + n) * kTileBytes + c * 64;
@@ -62,8 +62,8 @@ inline void unpack_group_bf16(const Awq& a, const Strips& strips, int64_t g, uin
   }
 }
 
-// Tiles 0 … 3 are sums (tile 2 n + m: strip n, rows 16 m on), 4 and 5 inputs, 6 and 7 weights. Inputs come from the
-// second-level cache and are marked as used once, so that weights stay in the first as far as they fit.
+// Tiles 0 … 3 hold the sums (tile 2 n + m: strip n, rows from 16 m on), 4 and 5 inputs, 6 and 7 weights. Inputs come
+// from the L2 cache and are loaded with a non-temporal hint, so that weights stay in the L1 cache as far as they fit.
 template <int NM, int NV>
 inline void multiply_bf16(const uint8_t* inputs, int64_t next_rows, const uint8_t* weights, int64_t depth) {
   memory_barrier();
@@ -79,11 +79,11 @@ inline void multiply_bf16(const uint8_t* inputs, int64_t next_rows, const uint8_
   }
 }
 
-// The weights of NV strips as tiles while the first rows are multiplied with them, a group behind: what was
-// stored a moment ago cannot be loaded yet. Tiles that no other rows need are overwritten: they never leave
-// the first-level cache.
+// Dequantizes NV strips into tiles and multiplies the first rows with them. The product is one group behind, because a
+// tile load would stall on data that was only just stored. Unless the tiles are kept for other rows, two groups' room
+// is used in turn and never leaves the L1 cache.
 template <int NM, int NV>
-inline void unpack_and_multiply(const Awq& a, const Strips& strips, const Halves& x, int64_t row, bool keep,
+inline void unpack_and_multiply(const Awq& a, const Strips& strips, const BFloat16Rows& x, int64_t row, bool keep,
                                 uint8_t* tiles) {
   const int64_t bytes = a.group / kPairs * NV * kTileBytes;
   const auto at = [&](int64_t g) { return tiles + (keep ? g : g % 2) * bytes; };
@@ -94,11 +94,11 @@ inline void unpack_and_multiply(const Awq& a, const Strips& strips, const Halves
   }
 }
 
-// sums[2 n + m]: what up to 16 NM rows from `row` on and strip n come to, [column, row]. Tiles are filled for the
-// first rows, and kept when others follow, for which meanwhile(0) … meanwhile(kPieces - 1) work on the sums before
-// these: between tile instructions, which take 16 cycles and leave vectors idle.
+// Computes sums[2 n + m], [column, row]: the products of up to 16 NM rows from `row` on with strip n. The first rows
+// fill the tiles of weights, which are kept if more rows follow. For these, meanwhile(0) … meanwhile(kPieces - 1)
+// process the sums of the rows before, between tile instructions: each takes 16 cycles that leave vector units idle.
 template <int NM, int NV, class F>
-inline void sum_rows(const Awq& a, const Strips& strips, const Halves& x, int64_t row, bool first, bool keep,
+inline void sum_rows(const Awq& a, const Strips& strips, const BFloat16Rows& x, int64_t row, bool first, bool keep,
                      uint8_t* tiles, float (*sums)[16 * W], F meanwhile) {
   _tile_zero(0);
   _tile_zero(1);
@@ -121,11 +121,13 @@ inline void sum_rows(const Awq& a, const Strips& strips, const Halves& x, int64_
   memory_barrier();
 }
 
-// For each 32 rows of first … last - 1 calls use(row, sums, 0) … use(row, sums, kPieces - 1), sums as above: those of
-// rows past the last, and of a second strip that there is not, were never written. That is 32 rows late; claim(row)
-// comes first, for each 16, to ask for the memory that they will be written to: the other core may have it.
+// Calls use(row, sums, 0) … use(row, sums, kPieces - 1) for every 32 rows of first … last - 1, with sums as above; sums
+// of rows past the last, and of the second strip when NV is 1, are uninitialized. The calls come one block of 32 rows
+// late. Before them comes claim(row) for every 16 rows, which prefetches the output for writing: its lines may be in
+// another core's cache.
 template <int NV, class C, class F>
-inline void each_sum(const Awq& a, const Strips& strips, const Halves& x, int64_t first, int64_t last, C claim, F use) {
+inline void each_sum(const Awq& a, const Strips& strips, const BFloat16Rows& x, int64_t first, int64_t last, C claim,
+                     F use) {
   alignas(64) float buffers[2][4][16 * W];
   uint8_t* tiles = reinterpret_cast<uint8_t*>(scratch(a.in * NV * W / 2));
   configure_tiles(16);
@@ -144,13 +146,13 @@ inline void each_sum(const Awq& a, const Strips& strips, const Halves& x, int64_
   for (int piece = 0; piece < kPieces; piece++) use(first + 32 * (at - 1), buffers[(at + 1) % 2], piece);
 }
 
-// Where a matmul's results go, [rows, columns]: over what is there, or added to it.
+// The output of a matmul, [rows, columns]: overwritten, or added to.
 struct Out {
   float* data;
   bool add;
 };
 
-// 16 columns by 16 rows of sums to `out`, as far as rows and columns go.
+// Writes or adds 16 columns × 16 rows of sums to `out`, cut off at `rows` and `columns`.
 template <bool add>
 inline void store_sums(float* sums, int64_t rows, int64_t columns, float* out, int64_t ldo) {
   __m512 lines[16];
@@ -171,7 +173,7 @@ inline void store_sums(float* sums, int64_t rows, int64_t columns, float* out, i
 }
 
 template <int NV>
-void strips_bf16(const Awq& a, int64_t strip, const Halves& x, int64_t first, int64_t last,
+void strips_bf16(const Awq& a, int64_t strip, const BFloat16Rows& x, int64_t first, int64_t last,
                  const Out& out) {
   void (*store)(float*, int64_t, int64_t, float*, int64_t) = store_sums<false>;
   if (out.add) store = store_sums<true>;
@@ -187,7 +189,7 @@ void strips_bf16(const Awq& a, int64_t strip, const Halves& x, int64_t first, in
   });
 }
 
-// Calls f(first, last, unit) for blocks of rows whose inputs stay in the second-level cache, times `units`.
+// Calls f(first, last, unit) for every unit 0 … units - 1 of every block of rows whose inputs fit the L2 cache.
 template <class F>
 inline void each_block(Pool& pool, int64_t rows, int64_t in, int64_t units, F f) {
   const int64_t blocks = (rows * in * 2 + kInputBytes - 1) / kInputBytes;
@@ -198,15 +200,16 @@ inline void each_block(Pool& pool, int64_t rows, int64_t in, int64_t units, F f)
   });
 }
 
-inline void multiply_rows(Pool& pool, const Awq& a, const Halves& x, int64_t rows, const Out& out) {
+inline void multiply_rows(Pool& pool, const Awq& a, const BFloat16Rows& x, int64_t rows, const Out& out) {
   each_block(pool, rows, a.in, (a.strips() + 1) / 2, [&](int64_t first, int64_t last, int64_t pair) {
     if (2 * pair + 1 < a.strips()) return strips_bf16<2>(a, 2 * pair, x, first, last, out);
     strips_bf16<1>(a, 2 * pair, x, first, last, out);
   });
 }
 
-// silu(gate) · up of the rows, rounded, for `a` with the columns of gate first; a.out / 2 is a multiple of 32.
-inline void gate_and_up(Pool& pool, const Awq& a, const Halves& x, int64_t rows, const Halves& out) {
+// out = silu(gate) · up, rounded to bfloat16; gate is the first half of the columns of `a`, up the second. a.out / 2 is
+// a multiple of 32.
+inline void gate_and_up(Pool& pool, const Awq& a, const BFloat16Rows& x, int64_t rows, const BFloat16Rows& out) {
   const int64_t strips = a.strips() / 2;
   each_block(pool, rows, a.in, strips, [&](int64_t first, int64_t last, int64_t strip) {
     const auto half = [&](int64_t row) {
@@ -230,19 +233,19 @@ inline void gate_and_up(Pool& pool, const Awq& a, const Halves& x, int64_t rows,
 }
 
 inline void awq_gemm_bf16(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
-  const Halves halves{reinterpret_cast<uint8_t*>(pool.shared()), a.in};
+  const BFloat16Rows halves{reinterpret_cast<uint8_t*>(pool.shared()), a.in};
   round_rows(pool, x, rows, halves);
   multiply_rows(pool, a, halves, rows, {out, false});
 }
 
 #endif
 
-// pool.shared() must hold Fixed::floats(a, rows).
+// pool.shared() must hold Int16Rows::floats(a, rows).
 inline void awq_gemm(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
 #if defined(HK_AMX_BF16)
   if (a.inputs == kBFloat16Inputs) return awq_gemm_bf16(pool, a, x, rows, out);
 #endif
-  if (a.inputs == kWhole) return awq_gemm_float32(pool, a, x, rows, out);
+  if (a.inputs == kFloat32Inputs) return awq_gemm_float32(pool, a, x, rows, out);
 #if defined(HK_AMX)
   if (rows >= kFewestRows && amx_fits(a)) return awq_gemm_amx(pool, a, x, rows, out);
 #endif

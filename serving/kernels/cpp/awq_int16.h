@@ -1,10 +1,9 @@
-// The same matmul with inputs rounded to int16, 64 (a group) at a time: about twice as fast.
+// The matmul of 4-bit weights with inputs rounded to int16 group by group: about twice as fast as in float32.
 //
-// x ≈ scale · v with |v| ≤ 32767, one scale for each row and group. Within a group everything is whole
-// numbers, q − z and v, and sums of their products are exact: |q − z| · |v| · group < 2^31. Across groups
-// out[m, n] is one chain of fma in order. So here too a row's result never depends on other rows, and it is
-// even the same on every CPU that has fma. The rounding of x costs a relative 1e-5 of the largest value in
-// its group, 30 times less than bfloat16 would.
+// x ≈ scale · v with |v| ≤ 32767 and one scale for each row and group. Within a group q − z and v are integers, and
+// sums of their products are exact: |q − z| · |v| · group < 2^31. Across groups out[m, n] is one chain of fma in
+// order. A row's result therefore never depends on other rows, and is the same on every CPU with fma. Rounding x
+// costs 1e-5 of the largest value in its group, 30 times less than bfloat16 would.
 #pragma once
 
 #include "awq.h"
@@ -12,24 +11,24 @@
 namespace hk {
 
 // The rounded inputs: values [rows, in], scales [rows, groups].
-struct Fixed {
+struct Int16Rows {
   int16_t* values;
   float* scales;
   int64_t in, groups;
 
-  Fixed(float* buffer, const Awq& a, int64_t rows)
+  Int16Rows(float* buffer, const Awq& a, int64_t rows)
       : values(reinterpret_cast<int16_t*>(buffer)), scales(buffer + rows * a.in / 2), in(a.in), groups(a.groups()) {}
-  Fixed from(int64_t row) const {
-    Fixed rest = *this;
+  Int16Rows from(int64_t row) const {
+    Int16Rows rest = *this;
     rest.values += row * in;
     rest.scales += row * groups;
     return rest;
   }
-  // Enough for whole tiles of 16 rows, too.
+  // Room for the values and scales in floats; rows are rounded up to tiles of 16 for awq_amx.h.
   static int64_t floats(const Awq& a, int64_t rows) { return (rows + 15) / 16 * 16 * (a.in / 2 + a.groups()); }
 };
 
-// Groups are multiples of 8, perhaps not of W.
+// Rounds one group of one row. `size` is a multiple of 8, perhaps not of W.
 inline void round_group(const float* x, int64_t size, int16_t* values, float* scale) {
   vf top = {};
   for (int64_t k = 0; k < size; k += W) {
@@ -48,7 +47,7 @@ inline void round_group(const float* x, int64_t size, int16_t* values, float* sc
   }
 }
 
-inline void round_rows(Pool& pool, const Awq& a, const float* x, int64_t rows, const Fixed& fixed) {
+inline void round_rows(Pool& pool, const Awq& a, const float* x, int64_t rows, const Int16Rows& fixed) {
   pool.each_range(rows, 4, [&](int64_t first, int64_t last) {
     for (int64_t m = first; m < last; m++)
       for (int64_t g = 0; g < fixed.groups; g++) {
@@ -58,7 +57,7 @@ inline void round_rows(Pool& pool, const Awq& a, const float* x, int64_t rows, c
   });
 }
 
-// Calls f(i, n, w) for the four pairs i of one block of words, k = 8 b + 2 i and its neighbour.
+// Calls f(i, n, w) for the four pairs of k's in eight: pair i is k = 8 b + 2 i and k + 1.
 template <int NV, class F>
 inline __attribute__((always_inline)) void unpack8(const Awq& a, const vi* zeros, int64_t strip, int64_t k,
                                                    F f) {
@@ -76,7 +75,7 @@ inline __attribute__((always_inline)) void unpack8(const Awq& a, const vi* zeros
 }
 
 template <int NV>
-inline void group_of(const Awq& a, int64_t strip, int64_t g, vi* zeros, vf* scales) {
+inline void load_group(const Awq& a, int64_t strip, int64_t g, vi* zeros, vf* scales) {
   for (int n = 0; n < NV; n++) {
     const int64_t at = ((strip + n) * a.groups() + g) * W;
     const vi zero = widen_bytes(a.zeros + at);
@@ -91,14 +90,14 @@ inline vi pair_at(const int16_t* x) {
   return splat_int(pair);
 }
 
-// A few rows: weights are unpacked in registers, never stored.
+// Matmul for few rows: weights are unpacked in registers and never stored.
 template <int MR, int NV>
-void few_rows_int16(const Awq& a, int64_t strip, const Fixed& x, float* out) {
+void few_rows_int16(const Awq& a, int64_t strip, const Int16Rows& x, float* out) {
   vf total[MR][NV] = {};
   for (int64_t g = 0; g < x.groups; g++) {
     vi zeros[NV], acc[MR][NV] = {};
     vf scales[NV];
-    group_of<NV>(a, strip, g, zeros, scales);
+    load_group<NV>(a, strip, g, zeros, scales);
     for (int64_t k = g * a.group; k < (g + 1) * a.group; k += 8) {
       vi pairs[4][MR];
 #pragma GCC unroll 4
@@ -123,7 +122,7 @@ void few_rows_int16(const Awq& a, int64_t strip, const Fixed& x, float* out) {
       storef_n(out + m * a.out + (strip + n) * W, total[m][n], a.out - (strip + n) * W);
 }
 
-// NV strips unpacked: pairs [in / 2, NV · W] and scales [groups, NV · W].
+// NV unpacked strips: pairs of int16 [in / 2, NV · W] and scales [groups, NV · W].
 template <int NV>
 struct Unpacked {
   int32_t* pairs;
@@ -135,7 +134,7 @@ struct Unpacked {
     for (int64_t g = 0; g < a.groups(); g++) {
       vi zeros[NV];
       vf scale[NV];
-      group_of<NV>(a, strip, g, zeros, scale);
+      load_group<NV>(a, strip, g, zeros, scale);
       for (int n = 0; n < NV; n++) storef(scales + (g * NV + n) * W, scale[n]);
       for (int64_t k = g * a.group; k < (g + 1) * a.group; k += 8)
         unpack8<NV>(a, zeros, strip, k, [&](int i, int n, vi w) __attribute__((always_inline)) {
@@ -146,7 +145,7 @@ struct Unpacked {
 };
 
 template <int MR, int NV>
-void tile_int16(const Unpacked<NV>& w, const Fixed& x, int64_t group, float* out, int64_t ldo, int64_t columns) {
+void tile_int16(const Unpacked<NV>& w, const Int16Rows& x, int64_t group, float* out, int64_t ldo, int64_t columns) {
   const int16_t* values = x.values;
   const int32_t* pairs = w.pairs;
   vf total[MR][NV] = {};
@@ -184,7 +183,7 @@ void tile_int16(const Unpacked<NV>& w, const Fixed& x, int64_t group, float* out
 }
 
 template <int NV, int MR = kTileRows<NV>>
-inline void tile_int16_of(int64_t rows, const Unpacked<NV>& w, const Fixed& x, int64_t group, float* out,
+inline void tile_int16_of(int64_t rows, const Unpacked<NV>& w, const Int16Rows& x, int64_t group, float* out,
                           int64_t ldo, int64_t columns) {
   if constexpr (MR > 1)
     if (rows < MR) return tile_int16_of<NV, MR - 1>(rows, w, x, group, out, ldo, columns);
@@ -192,7 +191,7 @@ inline void tile_int16_of(int64_t rows, const Unpacked<NV>& w, const Fixed& x, i
 }
 
 template <int NV>
-inline void strips_int16(const Awq& a, int64_t strip, const Fixed& x, int64_t rows, float* out) {
+inline void strips_int16(const Awq& a, int64_t strip, const Int16Rows& x, int64_t rows, float* out) {
   switch (rows) {
     case 1: return few_rows_int16<1, NV>(a, strip, x, out);
     case 2: return few_rows_int16<2, NV>(a, strip, x, out);
@@ -208,10 +207,10 @@ inline void strips_int16(const Awq& a, int64_t strip, const Fixed& x, int64_t ro
   }
 }
 
-constexpr int kStrips = W == 16 ? 4 : 2;  // taken together
+constexpr int kStrips = W == 16 ? 4 : 2;  // in a unit of work
 
 inline void awq_gemm_int16(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
-  const Fixed fixed(pool.shared(), a, rows);
+  const Int16Rows fixed(pool.shared(), a, rows);
   round_rows(pool, a, x, rows, fixed);
   pool.each_range(a.strips(), kStrips, [&](int64_t first, int64_t last) {
     if (last - first == kStrips) return strips_int16<kStrips>(a, first, fixed, rows, out);

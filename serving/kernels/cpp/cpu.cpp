@@ -1,7 +1,7 @@
-// The C ABI over the kernels; cpu.py calls it through ctypes and has checked shapes and dtypes.
+// The C ABI of the kernels, called from Python through ctypes, which has checked shapes and dtypes.
 //
-// Indices (token ids, slots, block tables) are checked here: what returns int32_t returns 0 when one lies
-// outside what it points into, and has then written nothing.
+// Indices (token ids, slots, block tables) are checked here: a function that returns int32_t returns 0, and writes
+// nothing, when an index is out of range; otherwise it returns 1.
 #include "decoder.h"
 #include "draft.h"
 
@@ -12,7 +12,7 @@ extern "C" {
 
 int32_t hk_vector_width() { return W; }
 
-// Whether matmuls with inputs of 16 bits run on AMX tiles.
+// Whether matmuls with int16 inputs run on AMX tiles.
 int32_t hk_has_tiles() {
 #if defined(HK_AMX)
   return amx_allowed();
@@ -21,7 +21,7 @@ int32_t hk_has_tiles() {
 #endif
 }
 
-// Whether those with inputs of bfloat16 do; otherwise such inputs are rounded to 16-bit integers.
+// Whether matmuls with bfloat16 inputs run on AMX tiles; otherwise such inputs are rounded to int16 instead.
 int32_t hk_has_bfloat16() {
 #if defined(HK_AMX_BF16)
   return W == 16 && amx_allowed();
@@ -32,6 +32,16 @@ int32_t hk_has_bfloat16() {
 
 void* hk_pool_create(int32_t threads) { return new Pool(threads); }
 void hk_pool_destroy(void* pool) { delete static_cast<Pool*>(pool); }
+
+// Has the system allocate the memory pages of `bytes` bytes, which other threads may use meanwhile: it replaces a 0 in
+// each page by 0, atomically, and leaves other values alone.
+void hk_touch(uint8_t* memory, int64_t bytes) {
+  constexpr int64_t kSmallestPage = 4096;
+  for (int64_t i = 0; i < bytes; i += kSmallestPage) {
+    uint8_t zero = 0;
+    __atomic_compare_exchange_n(memory + i, &zero, uint8_t{0}, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  }
+}
 
 int32_t hk_embedding(void* pool, const int32_t* ids, const void* table, int32_t dtype, int64_t table_rows,
                      int64_t rows, int64_t width, float* out) {
@@ -52,8 +62,14 @@ void hk_silu_and_mul(void* pool, const float* gate_up, int64_t rows, int64_t wid
   p.run(0, [&] { silu_and_mul(p, gate_up, rows, width, out); });
 }
 
-// Whether KV caches are bfloat16, in tiles; otherwise they are float32.
-int32_t hk_kept_in_tiles(const AttentionShape* shape, int64_t block_size) { return kept_in_tiles(*shape, block_size); }
+// Whether KV caches hold bfloat16 tiles; otherwise they hold float32.
+int32_t hk_cache_uses_tiles(const AttentionShape* shape, int64_t block_size) { return uses_tiles(*shape, block_size); }
+
+void hk_adjust_qkv(void* pool, float* qkv, int64_t rows, const QkvAdjustment* adjustment,
+                   const AttentionShape* shape) {
+  Pool& p = *static_cast<Pool*>(pool);
+  p.run(0, [&] { adjust_qkv(p, qkv, *adjustment, *shape, rows); });
+}
 
 int32_t hk_rotary_and_store_kv(void* pool, float* qkv, const float* cos, const float* sin, void* kv_cache,
                                int64_t num_blocks, int64_t block_size, const int32_t* slots,
@@ -75,7 +91,7 @@ int32_t hk_paged_attention(void* pool, const float* qkv, void* kv_cache, const B
   return 1;
 }
 
-// `shape` gives sizes; its pointers are where the packed weight goes.
+// `shape` gives the sizes; the packed weight is written to its pointers.
 void hk_pack_awq(void* pool, const uint32_t* qweight, const uint32_t* qzeros, const void* scales,
                  const Awq* shape) {
   Pool& p = *static_cast<Pool*>(pool);
@@ -88,7 +104,7 @@ void hk_pack_awq(void* pool, const uint32_t* qweight, const uint32_t* qzeros, co
 
 void hk_awq_gemm(void* pool, const Awq* weight, const float* x, int64_t rows, float* out) {
   Pool& p = *static_cast<Pool*>(pool);
-  p.run(Fixed::floats(*weight, rows), [&] { awq_gemm(p, *weight, x, rows, out); });
+  p.run(Int16Rows::floats(*weight, rows), [&] { awq_gemm(p, *weight, x, rows, out); });
 }
 
 void hk_dense_gemm(void* pool, const Dense* weight, const float* x, int64_t rows, float* out, int64_t ldo) {
@@ -96,11 +112,12 @@ void hk_dense_gemm(void* pool, const Dense* weight, const float* x, int64_t rows
   p.run(0, [&] { dense_gemm(p, *weight, x, rows, out, ldo); });
 }
 
-int32_t hk_chosen_products(void* pool, const Dense* weight, const float* x, int64_t rows, const Chosen* chosen) {
-  if (!all_below(chosen->rows, chosen->count, rows) || !bits_below(*chosen, weight->out)) return 0;
-  const bool alone = list_columns(*chosen) * weight->in < kWorthWaking;
+int32_t hk_masked_products(void* pool, const Dense* weight, const float* x, int64_t rows,
+                           const MaskedProducts* masked) {
+  if (!all_below(masked->rows, masked->count, rows) || !bits_below(*masked, weight->out)) return 0;
+  const bool single = list_columns(*masked) * weight->in < kMinParallelProducts;
   Pool& p = *static_cast<Pool*>(pool);
-  p.run(0, [&] { chosen_products(p, *weight, *chosen, x); }, alone);
+  p.run(0, [&] { masked_products(p, *weight, *masked, x); }, single);
   return 1;
 }
 
@@ -118,12 +135,12 @@ int32_t hk_decode(void* pool, const Decoder* decoder, const Pass* pass) {
   return 1;
 }
 
-// For each weight [out, in] of a draft model.
+// Converts one weight [out, in] of a draft model to the layout of draft_product.h; returns the bytes written.
 int64_t hk_prepare_draft(const Half* weight, int64_t out, int64_t in, void* to) {
   return prepare_weights(weight, out, in, to);
 }
 
-// On the caller's thread alone: waking another takes longer than a draft.
+// Runs on the caller's thread only: waking another one takes longer than a draft.
 int32_t hk_draft(DraftModel* model, DraftStep* step) {
   if (step->count < 0 || step->start < 0 || step->start + step->count > model->capacity) return 0;
   if (!all_below(step->ids, step->count, model->vocab)) return 0;

@@ -1,15 +1,16 @@
-// Embedding and all decoder layers in one parallel region: the same kernels in the same order as layer by layer.
+// The embedding and all decoder layers in one parallel region; results are those of calling the kernels one by one.
 #pragma once
 
 #include "attention_bf16.h"
 #include "dense.h"
 #include "elementwise.h"
+#include "qkv.h"
 
 namespace hk {
 
 constexpr int kMaxParts = 3;  // queries, keys and values
 
-// AWQ (parts = 0), or dense parts that share their input.
+// An AWQ weight (parts = 0), or dense matrices that share their input.
 struct Linear {
   Awq awq;
   int64_t parts;
@@ -19,6 +20,7 @@ struct Linear {
 struct Layer {
   const float *input_norm, *post_attention_norm;
   const Linear *qkv, *output, *gate_up, *down;
+  QkvAdjustment adjustment;
 };
 
 struct Decoder {
@@ -35,14 +37,14 @@ struct Decoder {
   float eps;
 };
 
-// One pass: rows of the batch, and a cache a layer.
+// The arguments of one forward pass.
 struct Pass {
   const int32_t *ids, *positions;
   void* const* kv_caches;
   const int32_t* slot_mapping;
   Batch batch;
   float* workspace;
-  float* out;  // [tokens, hidden], normed
+  float* out;  // [tokens, hidden], after the final norm
 };
 
 inline int64_t workspace_floats(const Decoder& d, int64_t tokens) {
@@ -52,11 +54,11 @@ inline int64_t workspace_floats(const Decoder& d, int64_t tokens) {
 
 // What awq_gemm needs in the pool's shared buffer, for the widest input.
 inline int64_t shared_floats(const Decoder& d, int64_t tokens) {
-  int64_t most = 0;
+  int64_t floats = 0;
   for (int64_t i = 0; i < d.num_layers; i++)
     for (const Linear* w : {d.layers[i].qkv, d.layers[i].output, d.layers[i].gate_up, d.layers[i].down})
-      if (w->parts == 0) most = std::max(most, Fixed::floats(w->awq, tokens));
-  return most;
+      if (w->parts == 0) floats = std::max(floats, Int16Rows::floats(w->awq, tokens));
+  return floats;
 }
 
 inline void linear(Pool& pool, const Linear& w, const float* x, int64_t rows, float* out) {
@@ -69,16 +71,16 @@ inline void linear(Pool& pool, const Linear& w, const float* x, int64_t rows, fl
 
 #if defined(HK_AMX_BF16)
 inline bool tiled(const Linear& w) { return w.parts == 0 && w.awq.inputs == kBFloat16Inputs; }
-inline Halves tiles_in(float* room, int64_t in) { return {reinterpret_cast<uint8_t*>(room), in}; }
+inline BFloat16Rows tiles_in(float* room, int64_t in) { return {reinterpret_cast<uint8_t*>(room), in}; }
 #endif
 
-// out = w · norm(hidden + branch); `normed` has room for whole tiles of 16 rows.
+// hidden += branch, if there is one; out = w · norm(hidden). `normed` has room for whole tiles of 16 rows.
 inline void norm_and_multiply(Pool& pool, const Decoder& d, const Pass& p, float* hidden, const float* branch,
                               const float* norm, const Linear& w, float* normed, float* out) {
   const int64_t rows = p.batch.tokens;
 #if defined(HK_AMX_BF16)
   if (tiled(w) && !branch) {
-    const Halves halves = tiles_in(normed, d.hidden);
+    const BFloat16Rows halves = tiles_in(normed, d.hidden);
     norm_rows(pool, hidden, norm, d.eps, rows, halves);
     return multiply_rows(pool, w.awq, halves, rows, {out, false});
   }
@@ -87,7 +89,7 @@ inline void norm_and_multiply(Pool& pool, const Decoder& d, const Pass& p, float
   linear(pool, w, normed, rows, out);
 }
 
-// What a layer's two halves return is still to be added to hidden; null where it has been.
+// The output of attention or of the MLP that is still to be added to hidden; null if it has been added already.
 using Branch = const float*;
 
 inline Branch attend_and_multiply(Pool& pool, const Decoder& d, const Pass& p, const Layer& layer,
@@ -97,7 +99,7 @@ inline Branch attend_and_multiply(Pool& pool, const Decoder& d, const Pass& p, c
 #if defined(HK_AMX_BF16)
   if (tiled(*layer.output)) {
     const int64_t width = d.shape.heads * d.shape.head_dim;
-    const Halves halves = tiles_in(cache.in_tiles ? attended : pool.shared(), width);
+    const BFloat16Rows halves = tiles_in(cache.in_tiles ? attended : pool.shared(), width);
     if (cache.in_tiles) {
       attention(pool, qkv, cache, p.batch, d.shape, halves);
     } else {
@@ -113,14 +115,14 @@ inline Branch attend_and_multiply(Pool& pool, const Decoder& d, const Pass& p, c
   return branch;
 }
 
-// down · (silu(gate) · up) of norm(hidden + before). What lies between stays in tiles where it can: for hundreds
-// of rows, writing it out would cost more time than the products.
+// down · (silu(gate) · up) of norm(hidden + before). Where the weights allow it, intermediate results stay in bfloat16
+// tiles: for hundreds of rows, writing them out as float32 would take longer than the products.
 inline Branch mlp(Pool& pool, const Decoder& d, const Pass& p, const Layer& layer, float* hidden, Branch before,
                   float* branch, float* normed, float* gate_up, float* activated) {
   const int64_t rows = p.batch.tokens;
 #if defined(HK_AMX_BF16)
   if (tiled(*layer.gate_up) && tiled(*layer.down) && d.intermediate % kPairs == 0 && !before) {
-    const Halves in = tiles_in(normed, d.hidden), between = tiles_in(gate_up, d.intermediate);
+    const BFloat16Rows in = tiles_in(normed, d.hidden), between = tiles_in(gate_up, d.intermediate);
     norm_rows(pool, hidden, layer.post_attention_norm, d.eps, rows, in);
     gate_and_up(pool, layer.gate_up->awq, in, rows, between);
     multiply_rows(pool, layer.down->awq, between, rows, {hidden, true});
@@ -133,7 +135,7 @@ inline Branch mlp(Pool& pool, const Decoder& d, const Pass& p, const Layer& laye
   return branch;
 }
 
-// Run by every thread of the pool.
+// Called by every thread of the pool.
 inline void decode(Pool& pool, const Decoder& d, const Pass& p) {
   const int64_t rows = p.batch.tokens, room = (rows + 15) / 16 * 16, dim = d.shape.head_dim;
   float* hidden = p.workspace;  // the residual
@@ -150,6 +152,7 @@ inline void decode(Pool& pool, const Decoder& d, const Pass& p) {
     const Layer& layer = d.layers[i];
     const KvCache cache(p.kv_caches[i], p.batch.block_size, d.shape);
     norm_and_multiply(pool, d, p, hidden, pending, layer.input_norm, *layer.qkv, normed, qkv);
+    adjust_qkv(pool, qkv, layer.adjustment, d.shape, rows);
     rotary_and_store_kv(pool, qkv, d.cos, d.sin, at, cache, p.slot_mapping, d.shape, rows);
     pending = attend_and_multiply(pool, d, p, layer, cache, hidden, qkv, attended, branch);
     pending = mlp(pool, d, p, layer, hidden, pending, branch, normed, gate_up, activated);

@@ -1,8 +1,8 @@
-// Matmul with unquantized weights as the checkpoint holds them, [N, K] row by row: the head, and the
-// layers of unquantized checkpoints. float16 and bfloat16 are widened on the way, which is exact.
+// Matmul with unquantized weights in the checkpoint's layout, [N, K] row by row: for the head, and for the layers of
+// unquantized checkpoints. float16 and bfloat16 are widened to float32 on loading, which is exact.
 //
-// x[m] · w[n]: lane l sums k ≡ l (mod W) in order of k, then the lanes are summed in a fixed order; the same
-// for every M, whatever else is computed.
+// x[m] · w[n]: lane l sums the k ≡ l (mod W) in order of k, then the lanes are summed in a fixed order. The result does
+// not depend on M or on which other products are computed.
 #pragma once
 
 #include <algorithm>
@@ -19,12 +19,12 @@ struct Dense {
   int64_t in, out;
 };
 
-constexpr int kTogether = 4;  // rows of weights at a time
+constexpr int kWeightRows = 4;  // rows of weights multiplied at a time
 
-// MM rows of x against kTogether rows of weights.
+// MM rows of x against kWeightRows rows of weights.
 template <int MM, class T>
 inline void dot_tile(const T* const* w, const float* x, int64_t depth, float* out, int64_t ldo) {
-  vf acc[kTogether][MM] = {};
+  vf acc[kWeightRows][MM] = {};
   auto step = [&](int64_t k, int n_lanes) __attribute__((always_inline)) {
     vf value[MM];
 #pragma GCC unroll 4
@@ -33,9 +33,9 @@ inline void dot_tile(const T* const* w, const float* x, int64_t depth, float* ou
       pin(value[m]);
     }
 #pragma GCC unroll 4
-    for (int n = 0; n < kTogether; n++) {
+    for (int n = 0; n < kWeightRows; n++) {
       vf weight = widen_n(w[n] + k, n_lanes);
-      __builtin_prefetch(w[n] + kTogether * depth + k);  // the rows that most likely come next
+      __builtin_prefetch(w[n] + kWeightRows * depth + k);  // probably the next rows
       pin(weight);
 #pragma GCC unroll 4
       for (int m = 0; m < MM; m++) acc[n][m] = fma(weight, value[m], acc[n][m]);
@@ -51,7 +51,7 @@ inline void dot_tile(const T* const* w, const float* x, int64_t depth, float* ou
   }
 }
 
-// All rows of x against kTogether rows of weights.
+// All rows of x against kWeightRows rows of weights.
 template <class T>
 inline void dot_rows(const T* const* w, const float* x, int64_t rows, int64_t depth, float* out, int64_t ldo) {
   int64_t m = 0;
@@ -60,21 +60,22 @@ inline void dot_rows(const T* const* w, const float* x, int64_t rows, int64_t de
   if (rows - m == 1) dot_tile<1>(w, x + m * depth, depth, out + m * ldo, ldo);
 }
 
-constexpr int kRows = 12;  // rows of x at a time: they stay in the first-level cache
-constexpr int kUnit = 64;  // rows of weights a unit
-constexpr int64_t kWorthWaking = 1 << 20;  // products: some 0.1 ms from cold memory; waking a thread takes longer
+constexpr int kRows = 12;  // rows of x at a time: as many as stay in the L1 cache
+constexpr int kUnit = 64;  // rows of weights in a unit of work
+// Fewer products than this (about 0.1 ms with cold caches) take less time than waking another thread.
+constexpr int64_t kMinParallelProducts = 1 << 20;
 
-// Rows of weights first … last - 1, at most kUnit. Results are collected here first: rows of `out` are far
-// apart, often by a power of two, and would push each other out of the cache.
+// Multiplies all rows of x with rows first … last - 1 of the weights, at most kUnit. Results are collected in a local
+// buffer first: rows of `out` are far apart, often by a power of two, and would evict each other from the cache.
 template <class T>
 void dense_range(const T* data, const Dense& d, int64_t first, int64_t last, const float* x, int64_t rows,
                  float* out, int64_t ldo) {
   float results[kRows][kUnit];
   for (int64_t m = 0; m < rows; m += kRows) {
     const int64_t height = std::min<int64_t>(kRows, rows - m);
-    for (int64_t n = first; n < last; n += kTogether) {
-      const T* w[kTogether];
-      for (int64_t i = 0; i < kTogether; i++) w[i] = data + std::min(n + i, last - 1) * d.in;
+    for (int64_t n = first; n < last; n += kWeightRows) {
+      const T* w[kWeightRows];
+      for (int64_t i = 0; i < kWeightRows; i++) w[i] = data + std::min(n + i, last - 1) * d.in;
       dot_rows(w, x + m * d.in, height, d.in, &results[0][n - first], kUnit);
     }
     for (int64_t i = 0; i < height; i++)
@@ -82,33 +83,33 @@ void dense_range(const T* data, const Dense& d, int64_t first, int64_t last, con
   }
 }
 
-// For each of `count` rows of x the columns whose bits are set, ascending, and what they come to: [count, most].
-struct Chosen {
+// For each of `count` rows of x: the columns whose bits are set, in ascending order, and their products.
+struct MaskedProducts {
   const int32_t* rows;
   const uint32_t* bits;  // [count, words]
-  int64_t count, words, most;
-  int32_t* counts;  // -1 where there are more than `most`
-  int32_t* columns;
-  float* out;  // 0 where a row has one column
+  int64_t count, words, capacity;
+  int32_t* counts;   // [count]; -1 for a row with more than `capacity` columns
+  int32_t* columns;  // [count, capacity]
+  float* out;        // [count, capacity]; 0 if a row has only one column
 };
 
-// Whether no bit past column `limit` - 1 is set; `words` are as many as those columns need.
-inline bool bits_below(const Chosen& c, int64_t limit) {
+// Whether no bit from column `limit` on is set. c.words must be the number of words that `limit` columns need.
+inline bool bits_below(const MaskedProducts& c, int64_t limit) {
   if (limit % 32 == 0) return true;
   for (int64_t i = 0; i < c.count; i++)
     if (c.bits[(i + 1) * c.words - 1] >> limit % 32) return false;
   return true;
 }
 
-// Fills counts and columns; returns how many products are wanted.
-inline int64_t list_columns(const Chosen& c) {
-  int64_t wanted = 0;
+// Fills counts and columns; returns the number of products to compute.
+inline int64_t list_columns(const MaskedProducts& c) {
+  int64_t products = 0;
   for (int64_t i = 0; i < c.count; i++) {
     const uint32_t* bits = c.bits + i * c.words;
-    int32_t *columns = c.columns + i * c.most, n = 0;
+    int32_t *columns = c.columns + i * c.capacity, n = 0;
     for (int64_t at = 0; at < c.words && n >= 0; at++) {
       for (uint32_t word = bits[at]; word; word &= word - 1) {
-        if (n == c.most) {
+        if (n == c.capacity) {
           n = -1;
           break;
         }
@@ -116,29 +117,29 @@ inline int64_t list_columns(const Chosen& c) {
       }
     }
     c.counts[i] = n;
-    if (n > 1) wanted += n;
+    if (n > 1) products += n;
   }
-  return wanted;
+  return products;
 }
 
 template <class T>
-void chosen_row(const T* data, const Dense& d, const Chosen& c, const float* x, int64_t i) {
-  const int32_t* columns = c.columns + i * c.most;
+void masked_row(const T* data, const Dense& d, const MaskedProducts& c, const float* x, int64_t i) {
+  const int32_t* columns = c.columns + i * c.capacity;
   const int64_t count = c.counts[i];
-  float results[kTogether];
-  if (count == 1) c.out[i * c.most] = 0;
+  float results[kWeightRows];
+  if (count == 1) c.out[i * c.capacity] = 0;
   if (count < 2) return;
-  for (int64_t n = 0; n < count; n += kTogether) {
-    const T* w[kTogether];
-    for (int64_t j = 0; j < kTogether; j++) w[j] = data + columns[std::min(n + j, count - 1)] * d.in;
-    dot_tile<1>(w, x + c.rows[i] * d.in, d.in, results, kTogether);
-    std::memcpy(c.out + i * c.most + n, results, std::min<int64_t>(kTogether, count - n) * sizeof(float));
+  for (int64_t n = 0; n < count; n += kWeightRows) {
+    const T* w[kWeightRows];
+    for (int64_t j = 0; j < kWeightRows; j++) w[j] = data + columns[std::min(n + j, count - 1)] * d.in;
+    dot_tile<1>(w, x + c.rows[i] * d.in, d.in, results, kWeightRows);
+    std::memcpy(c.out + i * c.capacity + n, results, std::min<int64_t>(kWeightRows, count - n) * sizeof(float));
   }
 }
 
-inline void chosen_products(Pool& pool, const Dense& d, const Chosen& c, const float* x) {
+inline void masked_products(Pool& pool, const Dense& d, const MaskedProducts& c, const float* x) {
   with_type(d.data, d.dtype, [&](auto data) {
-    pool.each(c.count, [&](int64_t i) { chosen_row(data, d, c, x, i); });
+    pool.each(c.count, [&](int64_t i) { masked_row(data, d, c, x, i); });
   });
 }
 

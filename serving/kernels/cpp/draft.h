@@ -1,7 +1,8 @@
-// The draft model: a transformer of small layers over the tokens of one request, on one thread.
+// The draft model: a small transformer over the tokens of one request, on one thread.
 //
-// As in Llama (Touvron et al. 2023), with as many key as query heads. A token's vector is a projection of the
-// large model's embedding, made when the token is first met; the same vectors are what the result is compared with.
+// The architecture is Llama's (Touvron et al. 2023) with as many key heads as query heads. A token's input vector is a
+// projection of the large model's embedding, computed when the token first occurs; the same vectors are the output
+// embedding.
 #pragma once
 
 #include <utility>
@@ -13,9 +14,9 @@
 namespace hk {
 
 constexpr float kDraftEps = 1e-5f;
-constexpr float kVectorEps = 1e-12f;  // small beside any embedding's: it only keeps 0 from becoming NaN
+constexpr float kVectorEps = 1e-12f;  // far below any embedding's mean square: only avoids NaN for a vector of zeros
 
-// Weights are as `prepare_weights` makes them.
+// Matrices are in the layout of `prepare_weights`.
 struct DraftLayer {
   const float* input_norm;
   const void* qkv;  // [3 size, size]
@@ -25,7 +26,7 @@ struct DraftLayer {
   const void* down;     // [size, hidden]
 };
 
-// Behind `first` and `second` always came `third`.
+// In the training data, `first` and `second` were always followed by `third`.
 struct Trigram {
   int32_t first, second, third;
 };
@@ -37,65 +38,68 @@ struct DraftModel {
   const DraftLayer* layers;
   const float* final_norm;
   const void* head;     // [size, size]
-  const void* project;  // [size, padded], 0 behind width
+  const void* project;  // [size, padded], 0 from column `width` on
   const Half* bias;     // [width]
   const float* cos;     // [capacity, kDraftHead / 2]
   const float* sin;
-  float* vectors;  // [vocab, size], as many as are known, in the order in which they were met
-  float* biases;   // the same
-  int32_t* places;  // [vocab]: 1 + where a token's vector is; 0: not known
-  float* last;      // [size]: what the last row of the last step came to
-  const Trigram* always;  // ascending
-  int64_t num_always;
-  int64_t known;
+  float* vectors;         // [vocab, size]; the first num_vectors are filled
+  float* biases;          // [vocab]; likewise
+  int32_t* vector_index;  // [vocab]: 1 + the index of the token's vector; 0: not computed yet
+  float* last_hidden;     // [size]: output of the layers for the last token of the last step
+  const Trigram* trigrams;  // in ascending order
+  int64_t num_trigrams;
+  int64_t num_vectors;
 };
 
-// Tokens from place `start` on; what stood there is forgotten. Then the candidates that most likely follow.
-// Without tokens: the same place again, among other candidates. As long as the likeliest has the share `sure`
-// it is written behind them, and what always comes there, up to `most` tokens; the candidates are what follows.
+// One call. The tokens `ids` are appended at position `start`, overwriting what the cache holds from there on; then the
+// candidates for the next token are ranked. Without ids, candidates are ranked again after the last call's tokens.
+// While the likeliest candidate has at least the probability `min_confidence`, it is generated as the next token,
+// followed by the tokens that trigrams give, up to `max_generated` tokens; the top candidates are those that follow.
 struct DraftStep {
   const int32_t* ids;
   int64_t count, start;
-  int64_t together;  // 1: these tokens see each other; 0: each sees those before it
-  uint32_t* kv;  // [num_layers, 2, size / kDraftHead, capacity * kDraftPairs], as in draft_attention.h
+  int64_t bidirectional;  // 1: all of these tokens see each other; 0: causal
+  uint32_t* kv;           // [num_layers, 2, size / kDraftHead, capacity * kDraftPairs], as in draft_attention.h
   const int32_t* candidates;
   int64_t num_candidates;
-  const uint32_t* allowed;  // a bit for each of the vocabulary, or null: others are no candidates
-  int32_t* best;            // likeliest first
-  float* chances;
-  int64_t num_best;  // on return: as many as there were
-  float sure;
-  int64_t most;
-  int32_t* written;  // [most], on return
-  float* shares;     // [most], on return: of the written
-  int64_t num_written;  // on return
+  const uint32_t* allowed;  // one bit for each token of the vocabulary, or null; restricts the candidates
+  int32_t* top_tokens;      // out: [num_top], likeliest first
+  float* top_probabilities;  // out: [num_top], among all candidates
+  int64_t num_top;           // in: room; out: how many there are
+  float min_confidence;
+  int64_t max_generated;
+  int32_t* generated;     // out: [max_generated]
+  float* probabilities;   // out: [max_generated], of the generated tokens
+  int64_t num_generated;  // out
 };
 
 inline void add_to(float* sum, const float* x, int64_t count) {
   for (int64_t i = 0; i < count; i += W) storef(sum + i, loadf(sum + i) + loadf(x + i));
 }
 
-inline const float* vector_of(const DraftModel& m, int32_t token) { return m.vectors + (m.places[token] - 1) * m.size; }
+inline const float* vector_of(const DraftModel& m, int32_t token) {
+  return m.vectors + (m.vector_index[token] - 1) * m.size;
+}
 
-// Projects and norms the embeddings of those tokens that are not known yet.
-inline void meet(DraftModel& m, const int32_t* tokens, int64_t count) {
-  std::vector<int32_t> strangers;
+// Projects and normalizes the embeddings of the tokens that have no vector yet.
+inline void compute_vectors(DraftModel& m, const int32_t* tokens, int64_t count) {
+  std::vector<int32_t> new_tokens;
   for (int64_t i = 0; i < count; i++) {
-    if (m.places[tokens[i]]) continue;
-    strangers.push_back(tokens[i]);
-    m.places[tokens[i]] = static_cast<int32_t>(m.known + strangers.size());
+    if (m.vector_index[tokens[i]]) continue;
+    new_tokens.push_back(tokens[i]);
+    m.vector_index[tokens[i]] = static_cast<int32_t>(m.num_vectors + new_tokens.size());
   }
-  const int64_t rows = strangers.size();
+  const int64_t rows = new_tokens.size();
   if (!rows) return;
-  float *vectors = m.vectors + m.known * m.size, *biases = m.biases + m.known;
-  m.known += rows;
+  float *vectors = m.vectors + m.num_vectors * m.size, *biases = m.biases + m.num_vectors;
+  m.num_vectors += rows;
   std::vector<float> x(rows * m.padded), ones(m.size, 1.0f);
   for (int64_t t = 0; t < rows; t++) {
     float* row = &x[t * m.padded];
     vf bias = {};
     with_type(m.embedding, m.dtype, [&](auto table) {
-      const auto* entry = table + strangers[t] * m.width;
-      if (t + 1 < rows) ask_for(table + strangers[t + 1] * m.width, m.width * sizeof(*table));
+      const auto* entry = table + new_tokens[t] * m.width;
+      if (t + 1 < rows) prefetch(table + new_tokens[t + 1] * m.width, m.width * sizeof(*table));
       for (int64_t i = 0; i < m.width; i += W) {
         const vf v = widen_n(entry + i, m.width - i);
         storef_n(row + i, v, m.width - i);
@@ -109,17 +113,18 @@ inline void meet(DraftModel& m, const int32_t* tokens, int64_t count) {
     norm_row(vectors + t * m.size, ones.data(), kVectorEps, m.size, vectors + t * m.size);
 }
 
-// Of one token's queries, keys and values [3, size] the queries are rotated and scaled, and the others stored.
-inline void store_rotated(const DraftModel& m, int64_t place, float* qkv, uint32_t* keys) {
-  const float *cos = m.cos + place * kDraftHead / 2, *sin = m.sin + place * kDraftHead / 2;
+// For one token's queries, keys and values [3, size]: rotates and scales the queries in place; rotates the keys and
+// stores keys and values.
+inline void store_rotated(const DraftModel& m, int64_t position, float* qkv, uint32_t* keys) {
+  const float *cos = m.cos + position * kDraftHead / 2, *sin = m.sin + position * kDraftHead / 2;
   const float scale = 1.0f / std::sqrt(float(kDraftHead));
   float rotated[kDraftHead];
   for (int64_t at = 0; at < m.size; at += kDraftHead) {
     float* query = qkv + at;
     uint32_t* head = keys + at / 2 * m.capacity;
     rotate(query + m.size, cos, sin, kDraftHead / 2, rotated);
-    store_key(rotated, place, head);
-    store_value(query + 2 * m.size, place, head + m.capacity * m.size / 2);
+    store_key(rotated, position, head);
+    store_value(query + 2 * m.size, position, head + m.capacity * m.size / 2);
     rotate(query, cos, sin, kDraftHead / 2, query);
     for (int64_t d = 0; d < kDraftHead; d += W) storef(query + d, loadf(query + d) * scale);
   }
@@ -139,7 +144,7 @@ inline void draft_layer(const DraftModel& m, const DraftLayer& layer, const Draf
   for (int64_t at = 0; at < size; at += kDraftHead)
     for (int64_t t = 0; t < n; t++) {
       const uint32_t *head_keys = keys + at / 2 * m.capacity, *head_values = head_keys + m.capacity * size / 2;
-      const int64_t seen = s.start + (s.together ? n : t + 1);
+      const int64_t seen = s.start + (s.bidirectional ? n : t + 1);
       attend(wide + t * 3 * size + at, head_keys, head_values, seen, scores, weights, mixed + t * size + at);
     }
   draft_product(cold, layer.output, size, size, mixed, n, normed);
@@ -156,94 +161,95 @@ inline void draft_layer(const DraftModel& m, const DraftLayer& layer, const Draf
   add_to(x, normed, n * size);
 }
 
-constexpr int64_t kSoon = 16;  // candidates
+constexpr int64_t kCandidatesAhead = 16;  // candidates to prefetch
 
-// The likeliest candidates after the last row, with their share among all candidates.
-inline void choose(const DraftModel& m, DraftStep& s, bool cold) {
-  std::vector<int32_t> among;
-  among.reserve(s.num_candidates);
+// Finds the likeliest candidates to follow the last token, and their probabilities among all candidates.
+inline void rank_candidates(const DraftModel& m, DraftStep& s, bool cold) {
+  std::vector<int32_t> tokens;
+  tokens.reserve(s.num_candidates);
   for (int64_t i = 0; i < s.num_candidates; i++) {
     const int32_t token = s.candidates[i];
-    if (!s.allowed || s.allowed[token / 32] >> token % 32 & 1) among.push_back(token);
+    if (!s.allowed || s.allowed[token / 32] >> token % 32 & 1) tokens.push_back(token);
   }
-  const int64_t count = among.size();
-  s.num_best = std::min(s.num_best, count);
+  const int64_t count = tokens.size();
+  s.num_top = std::min(s.num_top, count);
   if (!count) return;
-  std::vector<float> normed(m.size), aim(m.size), scores(count + kTogether);
-  norm_row(m.last, m.final_norm, kDraftEps, m.size, normed.data());
-  draft_product(cold, m.head, m.size, m.size, normed.data(), 1, aim.data());
-  for (int64_t n = 0; n < count; n += kTogether) {
-    const float* w[kTogether];
-    for (int64_t i = 0; i < kTogether; i++) {
-      w[i] = vector_of(m, among[std::min(n + i, count - 1)]);
-      if (cold) ask_for(vector_of(m, among[std::min(n + i + kSoon, count - 1)]), m.size * sizeof(float));
+  std::vector<float> normed(m.size), query(m.size), scores(count + kWeightRows);
+  norm_row(m.last_hidden, m.final_norm, kDraftEps, m.size, normed.data());
+  draft_product(cold, m.head, m.size, m.size, normed.data(), 1, query.data());
+  for (int64_t n = 0; n < count; n += kWeightRows) {
+    const float* w[kWeightRows];
+    for (int64_t i = 0; i < kWeightRows; i++) {
+      w[i] = vector_of(m, tokens[std::min(n + i, count - 1)]);
+      if (!cold) continue;
+      prefetch(vector_of(m, tokens[std::min(n + i + kCandidatesAhead, count - 1)]), m.size * sizeof(float));
     }
-    dot_tile<1>(w, aim.data(), m.size, &scores[n], kTogether);
+    dot_tile<1>(w, query.data(), m.size, &scores[n], kWeightRows);
   }
-  float most = -3e38f, total = 0.0f;
-  for (int64_t i = 0; i < count; i++) most = std::max(most, scores[i] += m.biases[m.places[among[i]] - 1]);
+  float highest = -3e38f, total = 0.0f;
+  for (int64_t i = 0; i < count; i++) highest = std::max(highest, scores[i] += m.biases[m.vector_index[tokens[i]] - 1]);
   for (int64_t i = 0; i < count; i += W) {
     const int64_t lanes = std::min<int64_t>(W, count - i);
-    const vf weights = exp(loadf_n(&scores[i], lanes) - most);
+    const vf weights = exp(loadf_n(&scores[i], lanes) - highest);
     for (int64_t lane = 0; lane < lanes; lane++) total += weights[lane];
   }
-  for (int64_t k = 0; k < s.num_best; k++) {
+  for (int64_t k = 0; k < s.num_top; k++) {
     const int64_t i = std::max_element(scores.begin(), scores.begin() + count) - scores.begin();
-    s.best[k] = among[i];
-    s.chances[k] = exp(splat(scores[i] - most))[0] / total;
+    s.top_tokens[k] = tokens[i];
+    s.top_probabilities[k] = exp(splat(scores[i] - highest))[0] / total;
     scores[i] = -3e38f;
   }
 }
 
-// The tokens of a step through the layers. Cold: no cache has the weights.
-inline void read_tokens(DraftModel& m, const DraftStep& s, bool cold) {
-  if (cold) ask_for(m.layers[0].qkv, kAhead);
-  meet(m, s.ids, s.count);
+// Runs the tokens of a step through the layers. `cold`: the weights are in no cache of the CPU.
+inline void run_layers(DraftModel& m, const DraftStep& s, bool cold) {
+  if (cold) prefetch(m.layers[0].qkv, kAhead);
+  compute_vectors(m, s.ids, s.count);
   std::vector<float> x(s.count * m.size), scratch;
   for (int64_t t = 0; t < s.count; t++)
     std::memcpy(&x[t * m.size], vector_of(m, s.ids[t]), m.size * sizeof(float));
   for (int64_t i = 0; i < m.num_layers; i++)
     draft_layer(m, m.layers[i], s, cold, s.kv + i * m.capacity * m.size, x.data(), scratch);
-  std::memcpy(m.last, &x[(s.count - 1) * m.size], m.size * sizeof(float));
+  std::memcpy(m.last_hidden, &x[(s.count - 1) * m.size], m.size * sizeof(float));
 }
 
-// What always follows two tokens; null where that differs.
-inline const Trigram* find_always(const DraftModel& m, int32_t first, int32_t second) {
+// The trigram that starts with two tokens, or null.
+inline const Trigram* find_trigram(const DraftModel& m, int32_t first, int32_t second) {
   const auto before = [](const Trigram& t, std::pair<int32_t, int32_t> key) {
     return std::make_pair(t.first, t.second) < key;
   };
-  const Trigram* end = m.always + m.num_always;
-  const Trigram* found = std::lower_bound(m.always, end, std::make_pair(first, second), before);
+  const Trigram* end = m.trigrams + m.num_trigrams;
+  const Trigram* found = std::lower_bound(m.trigrams, end, std::make_pair(first, second), before);
   return found != end && found->first == first && found->second == second ? found : nullptr;
 }
 
 inline void draft(DraftModel& m, DraftStep& s) {
-  const int64_t num_best = s.num_best;
-  const bool cold = s.count > 0;  // the same place again: they were just used
-  meet(m, s.candidates, s.num_candidates);
-  if (s.count) read_tokens(m, s, cold);
-  choose(m, s, cold);
-  s.num_written = 0;
+  const int64_t num_top = s.num_top;
+  const bool cold = s.count > 0;  // without ids, the last call has just used the weights
+  compute_vectors(m, s.candidates, s.num_candidates);
+  if (s.count) run_layers(m, s, cold);
+  rank_candidates(m, s, cold);
+  s.num_generated = 0;
   if (!s.count) return;
-  const int64_t behind = s.start + s.count, most = std::min(s.most, m.capacity - behind);
-  int32_t before = s.ids[s.count - 1];
+  const int64_t end = s.start + s.count, room = std::min(s.max_generated, m.capacity - end);
+  int32_t previous = s.ids[s.count - 1];
   DraftStep next = s;
-  next.together = 0;
-  while (s.num_written < most && s.num_best && s.chances[0] >= s.sure) {
-    const int64_t first = s.num_written;
-    int32_t token = s.best[0];
-    float share = s.chances[0];
+  next.bidirectional = 0;
+  while (s.num_generated < room && s.num_top && s.top_probabilities[0] >= s.min_confidence) {
+    const int64_t first = s.num_generated;
+    int32_t token = s.top_tokens[0];
+    float probability = s.top_probabilities[0];
     while (true) {
-      s.written[s.num_written] = token, s.shares[s.num_written++] = share;
-      const Trigram* known = find_always(m, before, token);
-      before = token;
-      if (!known || s.num_written == most) break;
-      token = known->third, share = 1.0f;
+      s.generated[s.num_generated] = token, s.probabilities[s.num_generated++] = probability;
+      const Trigram* trigram = find_trigram(m, previous, token);
+      previous = token;
+      if (!trigram || s.num_generated == room) break;
+      token = trigram->third, probability = 1.0f;
     }
-    next.ids = s.written + first, next.count = s.num_written - first, next.start = behind + first;
-    read_tokens(m, next, false);
-    s.num_best = num_best;
-    choose(m, s, false);
+    next.ids = s.generated + first, next.count = s.num_generated - first, next.start = end + first;
+    run_layers(m, next, false);
+    s.num_top = num_top;
+    rank_candidates(m, s, false);
   }
 }
 

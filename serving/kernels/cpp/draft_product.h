@@ -1,8 +1,8 @@
-// Rows of x against the weights of a draft model, on one thread.
+// The matmul of the draft model, on one thread.
 //
-// Where the CPU has AMX both are rounded to 8 bits, each row with a scale of its own, and the weights lie in the order
-// of its tiles: all layers fit the second-level cache. Otherwise weights are float16 row by row, widened on the way,
-// and x is float32. Only guesses depend on it.
+// With AMX, inputs and weights are rounded to int8, each row with its own scale, and the weights are stored as tiles:
+// all layers fit the L2 cache. Otherwise weights are float16, row by row, and x is float32. The rounding affects drafts
+// only, never the output of the large model.
 // Source: Intel Architecture Instruction Set Extensions Programming Reference (TDPBSSD).
 #pragma once
 
@@ -14,20 +14,20 @@
 
 namespace hk {
 
-// Between two passes of the large model all caches have lost this one, and the processor's own prefetching stops at
-// each page. All weights lie in the order of their use: asking for what comes so far behind finds the next ones too.
-// Asking for what a cache has costs a fifth of a guess, so it is done once a call.
-constexpr int64_t kAhead = 16 << 10;
+// Each forward pass of the large model evicts the draft model from the caches, and the hardware prefetcher stops at
+// page boundaries. Weights are stored in the order of their use, so prefetching at a fixed distance also covers the
+// next matrix. Prefetching what is in a cache already costs a fifth of a draft's time, so it is done once a call.
+constexpr int64_t kAhead = 16 << 10;  // bytes
 
-inline void ask_for(const void* data, int64_t bytes) {
+inline void prefetch(const void* data, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(data) + at, 0, 2);
 }
 
-inline void ask_ahead(bool cold, const void* weight, int64_t bytes) {
-  if (cold) ask_for(static_cast<const char*>(weight) + kAhead, bytes);
+inline void prefetch_ahead(bool cold, const void* weight, int64_t bytes) {
+  if (cold) prefetch(static_cast<const char*>(weight) + kAhead, bytes);
 }
 
-// Rows of x against the same weights, as many at a time as there are registers for.
+// Multiplies rows of x with the same weights, MM rows at a time.
 template <int MM>
 inline void product_tiles(const Half* const* w, const float* x, int64_t rows, int64_t in, float* y, int64_t out) {
   int64_t m = 0;
@@ -38,12 +38,12 @@ inline void product_tiles(const Half* const* w, const float* x, int64_t rows, in
 
 inline void product_by_rows(bool cold, const Half* weight, int64_t out, int64_t in, const float* x, int64_t rows,
                             float* y) {
-  constexpr int kMost = W == 16 ? 4 : 3;  // dot_tile unrolls so many
-  for (int64_t n = 0; n < out; n += kTogether) {
-    const Half* w[kTogether];
-    for (int64_t i = 0; i < kTogether; i++) w[i] = weight + (n + i) * in;
-    ask_ahead(cold, w[0], kTogether * in * sizeof(Half));
-    product_tiles<kMost>(w, x, rows, in, y + n, out);
+  constexpr int kMaxRows = W == 16 ? 4 : 3;  // as far as dot_tile is unrolled
+  for (int64_t n = 0; n < out; n += kWeightRows) {
+    const Half* w[kWeightRows];
+    for (int64_t i = 0; i < kWeightRows; i++) w[i] = weight + (n + i) * in;
+    prefetch_ahead(cold, w[0], kWeightRows * in * sizeof(Half));
+    product_tiles<kMaxRows>(w, x, rows, in, y + n, out);
   }
 }
 
@@ -51,11 +51,11 @@ inline void product_by_rows(bool cold, const Half* weight, int64_t out, int64_t 
 
 inline int64_t in_steps(int64_t in) { return (in + kStep - 1) / kStep * kStep; }
 
-// 8-bit numbers, 0 behind `count`, and the scale that gives x back.
+// Rounds x to int8, padded with 0; returns the scale, x ≈ scale · bytes.
 inline float round_to_bytes(const float* x, int64_t count, int8_t* bytes) {
-  vf most = splat(1e-30f);
-  for (int64_t i = 0; i < count; i += W) most = max(most, max(loadf(x + i), -loadf(x + i)));
-  const float scale = largest(most) / 127.0f, inverse = 1.0f / scale;
+  vf highest = splat(1e-30f);
+  for (int64_t i = 0; i < count; i += W) highest = max(highest, max(loadf(x + i), -loadf(x + i)));
+  const float scale = largest(highest) / 127.0f, inverse = 1.0f / scale;
   for (int64_t i = 0; i < count; i += W)
     _mm_storeu_si128(reinterpret_cast<__m128i*>(bytes + i),
                      _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32((__m512)(loadf(x + i) * inverse))));
@@ -63,8 +63,8 @@ inline float round_to_bytes(const float* x, int64_t count, int8_t* bytes) {
   return scale;
 }
 
-// Weights [out, in] to tiles: those of 16 outputs behind those of the 16 before, 64 inputs a tile, four of each output
-// side by side; then a scale for each output. Returns the bytes that they take.
+// Converts weights [out, in] to tiles [out / 16, in / 64] whose line r has inputs 4 r … 4 r + 3 of each output,
+// followed by a scale for each output. Returns the bytes written.
 inline int64_t arrange_in_tiles(const Half* weight, int64_t out, int64_t in, int8_t* tiles) {
   const int64_t padded = in_steps(in);
   float* scales = reinterpret_cast<float*>(tiles + out * padded);
@@ -79,8 +79,8 @@ inline int64_t arrange_in_tiles(const Half* weight, int64_t out, int64_t in, int
   return out * padded + out * sizeof(float);
 }
 
-// At most 16 rows, as many as tiles are configured for, by S strips of 16 outputs, to sums [rows, 64]. Tiles 0 … 3
-// are sums, 4 has x, 6 and 7 weights.
+// Multiplies at most 16 rows (as many as tiles are configured for) with S strips of 16 outputs into sums [rows, 64].
+// Tiles 0 … 3 hold the sums, 4 the rows of x, 6 and 7 weights.
 template <int S>
 inline void sum_strips(const int8_t* tiles, int64_t padded, const int8_t* x, int32_t* sums) {
   _tile_zero(0);
@@ -116,9 +116,9 @@ inline void product_in_tiles(bool cold, const int8_t* tiles, int64_t out, int64_
                              float* y) {
   const int64_t padded = in_steps(in);
   const float* scales = reinterpret_cast<const float*>(tiles + out * padded);
-  const int64_t behind = (rows + 15) / 16 * 16;  // lines of x that are read as a tile begin with a cache line
-  float* x_scales = scratch(behind + rows * padded / 4);
-  int8_t* bytes = reinterpret_cast<int8_t*>(x_scales + behind);
+  const int64_t num_scales = (rows + 15) / 16 * 16;  // rounded up so that the tiles behind start at a cache line
+  float* x_scales = scratch(num_scales + rows * padded / 4);
+  int8_t* bytes = reinterpret_cast<int8_t*>(x_scales + num_scales);
   for (int64_t m = 0; m < rows; m++) x_scales[m] = round_to_bytes(x + m * in, in, bytes + m * padded);
   alignas(64) int32_t sums[16 * 64];
   memory_barrier();
@@ -128,7 +128,7 @@ inline void product_in_tiles(bool cold, const int8_t* tiles, int64_t out, int64_
     configure_tiles(block);
     for (int64_t n = 0, strips; n < out; n += strips * 16) {
       strips = n + 64 <= out ? 4 : 2;
-      ask_ahead(cold && row == 0, tiles + n * padded, strips * 16 * padded);
+      prefetch_ahead(cold && row == 0, tiles + n * padded, strips * 16 * padded);
       for (int64_t m = row; m < row + height; m += 16) {
         (strips == 4 ? sum_strips<4> : sum_strips<2>)(tiles + n * padded, padded, bytes + m * padded, sums);
         for (int64_t i = 0; i < block; i++)
@@ -144,7 +144,8 @@ inline void product_in_tiles(bool cold, const int8_t* tiles, int64_t out, int64_
 
 #endif
 
-// Weights [out, in] to what is multiplied, which takes at most (2 in + 68) out bytes; returns how many.
+// Converts weights [out, in] to the layout that draft_product reads. Returns the bytes written, at most
+// (2 in + 68) · out.
 inline int64_t prepare_weights(const Half* weight, int64_t out, int64_t in, void* to) {
 #if defined(HK_AMX)
   if (amx_allowed()) return arrange_in_tiles(weight, out, in, static_cast<int8_t*>(to));
@@ -153,7 +154,7 @@ inline int64_t prepare_weights(const Half* weight, int64_t out, int64_t in, void
   return out * in * sizeof(Half);
 }
 
-// y [rows, out]; out and in are multiples of 32. Cold: no cache has the weights.
+// y = x · weightᵀ, [rows, out]; out and in are multiples of 32. `cold`: the weights are in no cache of the CPU.
 inline void draft_product(bool cold, const void* weight, int64_t out, int64_t in, const float* x, int64_t rows,
                           float* y) {
 #if defined(HK_AMX)

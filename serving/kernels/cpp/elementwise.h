@@ -1,4 +1,4 @@
-// What is computed element by element or row by row: embedding, norms, activation, rotation.
+// Kernels that work element by element or row by row: embedding, RMS norm, activation, rotary embedding.
 #pragma once
 
 #include "pool.h"
@@ -8,7 +8,7 @@ namespace hk {
 
 enum DType : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 
-// Calls f with a typed pointer.
+// Calls f with `data` as a pointer to its dtype.
 template <class F>
 inline void with_type(const void* data, int dtype, F f) {
   if (dtype == kFloat16)
@@ -41,7 +41,7 @@ inline void norm_row(const float* x, const float* weight, float eps, int64_t wid
   }
 }
 
-// With x, residual += x first; without, residual is only read.
+// residual += x unless x is null; out = rms_norm(residual).
 inline void add_norm_row(const float* x, float* residual, const float* weight, float eps, int64_t width,
                          float* out) {
   for (int64_t i = 0; x && i < width; i += W)

@@ -1,9 +1,10 @@
-// Where keys and values stay, and how they get there.
+// The layout of the KV cache, and the kernel that writes to it.
 //
-// In float32 a block keeps, for a head, keys [head_dim, block_size] and values [block_size, head_dim]. Where attention
-// runs on tiles they are rounded to bfloat16 when they are stored, and lie as it will load them: for 16 positions
-// [head_dim / 32] tiles of keys, line r with dims 2 r and 2 r + 1 of each position, and [head_dim / 16] half
-// tiles of values, line r with positions 2 r and 2 r + 1 of each dim.
+// In float32 a block holds, for each KV head, keys [head_dim, block_size] and values [block_size, head_dim]. Where
+// attention runs on AMX tiles, both are rounded to bfloat16 when they are stored, in the layout that tiles are loaded
+// from. For every 16 positions there are
+//   - head_dim / 32 tiles of keys: line r holds dims 2 r and 2 r + 1 of each position;
+//   - head_dim / 16 half tiles of values: line r holds positions 2 r and 2 r + 1 of each dim.
 #pragma once
 
 #include <cstring>
@@ -14,11 +15,11 @@ namespace hk {
 
 struct AttentionShape {
   int32_t heads, kv_heads, head_dim;
-  int32_t window;    // 0: none
-  int32_t bfloat16;  // whether to round to it where tiles can multiply
+  int32_t window;    // sliding window; 0: none
+  int32_t bfloat16;  // whether to round to bfloat16 where the CPU has tiles for it
 };
 
-inline bool kept_in_tiles(AttentionShape shape, int64_t block_size) {
+inline bool uses_tiles(AttentionShape shape, int64_t block_size) {
 #if defined(HK_AMX_BF16)
   return shape.bfloat16 && shape.head_dim % kPairs == 0 && block_size % W == 0;
 #else
@@ -33,7 +34,7 @@ struct KvCache {
 
   KvCache(void* data, int64_t block_size, AttentionShape shape)
       : data(data), block_size(block_size), kv_heads(shape.kv_heads), head_dim(shape.head_dim),
-        in_tiles(kept_in_tiles(shape, block_size)) {}
+        in_tiles(uses_tiles(shape, block_size)) {}
 
   int64_t start(int64_t block, int64_t head) const { return (block * 2 * kv_heads + head) * block_size * head_dim; }
   float* keys(int64_t block, int64_t head) const { return static_cast<float*>(data) + start(block, head); }
@@ -43,7 +44,7 @@ struct KvCache {
   uint8_t* tile(int64_t block, int64_t head, int64_t offset) const {
     return static_cast<uint8_t*>(data) + 2 * (start(block, head) + offset / W * W * head_dim);
   }
-  // Of 16 positions from `offset` on, the first; the others follow.
+  // The first tile of the 16 positions that contain `offset`; their other tiles follow.
   uint8_t* key_tiles(int64_t block, int64_t head, int64_t offset) const { return tile(block, head, offset); }
   uint8_t* value_tiles(int64_t block, int64_t head, int64_t offset) const {
     return tile(block, head + kv_heads, offset);
@@ -62,7 +63,7 @@ struct KvCache {
 
  private:
 #if defined(HK_AMX_BF16)
-  // Other positions of the same lines may be written by another thread meanwhile.
+  // Writes only this position's half of each line: another thread may be writing the other half.
   void store_in_tiles(uint8_t* keys, uint8_t* values, int64_t place, const float* key, const float* value) const {
     for (int64_t d = 0; d < head_dim; d += kPairs) round_row(key + d, keys + d / kPairs * kTileBytes, place);
     const __mmask32 mask = place % 2 ? 0xAAAAAAAA : 0x55555555;
@@ -74,14 +75,15 @@ struct KvCache {
 #endif
 };
 
-// Row t's angles are `at` (t) of the tables.
+// Rotates queries in place, rotates keys, and stores keys and values. Row t uses entry at(t) of the cos and sin tables.
 template <class F>
 inline void rotary_and_store_kv(Pool& pool, float* qkv, const float* cos, const float* sin, F at, KvCache cache,
                                 const int32_t* slots, AttentionShape shape, int64_t rows) {
   const int64_t dim = shape.head_dim, half = dim / 2, size = cache.block_size;
   const int64_t stride = (shape.heads + 2 * shape.kv_heads) * dim;
-  const int64_t together = rows > 64 ? 16 : 4;  // neighbours share lines of keys: better written by one thread
-  pool.each_range(rows, together, [&](int64_t first, int64_t last) {
+  // Neighbouring rows share cache lines of keys, which one thread should write.
+  const int64_t rows_per_unit = rows > 64 ? 16 : 4;
+  pool.each_range(rows, rows_per_unit, [&](int64_t first, int64_t last) {
     float* rotated = scratch(dim);
     for (int64_t t = first; t < last; t++) {
       float* row = qkv + t * stride;

@@ -1,7 +1,7 @@
-// A team of threads that stays: one parallel region a call, barriers inside, asleep when idle.
+// A persistent thread pool: each call runs one parallel region with barriers inside; idle threads sleep.
 //
-// Work is handed out unit by unit, so that a thread which the system takes away delays one unit only.
-// Who computes a unit never changes its result.
+// Work is handed out unit by unit, so that a thread which is descheduled delays one unit only. A unit's result does not
+// depend on the thread that computes it.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ inline void relax() {
 #endif
 }
 
-// A counter to wait on: spins for some 30 µs, then sleeps, so that whoever is waited for gets the core.
+// A counter to wait on. A waiting thread spins for about 30 µs, then sleeps to leave the core to other threads.
 class Gate {
  public:
   uint32_t now() const { return value_.load(std::memory_order_acquire); }
@@ -58,7 +58,7 @@ class Gate {
   std::condition_variable woken_;
 };
 
-// A buffer in huge pages, where the system has them on request; it grows, losing what it held, and stays.
+// A buffer in huge pages, if the system grants them. Growing it loses its contents.
 class Buffer {
  public:
   ~Buffer() { std::free(data_); }
@@ -81,15 +81,15 @@ class Buffer {
   size_t size_ = 0;
 };
 
-// A thread's own.
+// A buffer of the calling thread; valid until the thread's next call.
 inline float* scratch(size_t floats) {
   thread_local Buffer buffer;
   return buffer.reserve(floats);
 }
 
-// Threads that wait for each other look idle enough to the system to share one core, and then crawl. So when
-// a pool takes all cores that the process may use, each of its threads keeps to one of them: the workers
-// always, the caller during a call.
+// Pins threads to cores. The scheduler may place threads that wait for each other on one core, which makes them very
+// slow. So if a pool has as many threads as the process has cores, each is pinned to one: workers always, the caller
+// during a call.
 class Cores {
  public:
   explicit Cores(int threads) : threads_(threads) {
@@ -98,7 +98,7 @@ class Cores {
 #endif
   }
 
-  // Whether the thread was bound; not when somebody chose other cores for it meanwhile.
+  // Returns whether the thread was pinned; it is not if its affinity has been changed since the pool was made.
   bool bind(int index) const {
 #if defined(__linux__)
     cpu_set_t now, one;
@@ -146,14 +146,14 @@ class Pool {
 
   int threads() const { return threads_; }
 
-  // Every thread runs body() once, this one included; returns when all have. Inside, shared() has room for
-  // that many floats. Calls from several threads wait for each other. What is done sooner than another thread
-  // wakes up is for this one `alone`.
-  void run(size_t shared_floats, const std::function<void()>& body, bool alone = false) {
+  // Runs body() once on every thread, including this one, and returns when all are done. Inside, shared() has room for
+  // `shared_floats` floats. Calls from several threads wait for each other. With `single`, only this thread runs
+  // body(): for work that takes less time than waking the others.
+  void run(size_t shared_floats, const std::function<void()>& body, bool single = false) {
     std::lock_guard<std::mutex> one_at_a_time(run_mutex_);
     shared_ = buffer_.reserve(shared_floats);
-    alone_ = alone;
-    if (alone) return body();
+    single_ = single;
+    if (single) return body();
     body_ = &body;
     const bool bound = cores_.bind(0);
     start_.advance();
@@ -164,9 +164,9 @@ class Pool {
 
   float* shared() const { return shared_; }
 
-  // Inside run(), by all threads: f(0) … f(units - 1), each once, then a barrier. A thread begins with its own
-  // part of the units, neighbours, and helps the others afterwards: what it wrote for its part of the rows in one
-  // such loop is still in its cache in the next.
+  // To be called inside run() by all threads: calls f(0) … f(units - 1) once each, then waits for all threads. A thread
+  // starts with its own contiguous part of the units and helps the others afterwards, so that data which it wrote in
+  // one loop is still in its cache in the next.
   template <class F>
   void each(int64_t units, F f) {
     for (int turn = 0; turn < threads_; turn++) {
@@ -177,7 +177,7 @@ class Pool {
     barrier();
   }
 
-  // The same with units of up to `size` neighbours: f(first, last), last excluded.
+  // The same in ranges of up to `size` items: f(first, last), last excluded.
   template <class F>
   void each_range(int64_t count, int64_t size, F f) {
     each((count + size - 1) / size, [&](int64_t i) {
@@ -187,21 +187,21 @@ class Pool {
   }
 
  private:
-  // The last to come resets the counters and lets the others go.
+  // The last thread to arrive resets the counters and releases the others.
   void barrier() {
-    if (alone_) return forget_taken();
+    if (single_) return reset_taken();
     const uint32_t seen = end_.now();
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) < threads_ - 1) return end_.wait_past(seen);
     arrived_.store(0, std::memory_order_relaxed);
-    forget_taken();
+    reset_taken();
     end_.advance();
   }
 
-  void forget_taken() {
+  void reset_taken() {
     for (Taken& taken : taken_) taken.units.store(0, std::memory_order_relaxed);
   }
 
-  // Of the calling thread: 0 for whoever calls run().
+  // Index of the calling thread in the pool: 0 for the thread that calls run().
   static int& index() {
     thread_local int index = 0;
     return index;
@@ -221,12 +221,12 @@ class Pool {
   std::vector<std::thread> workers_;
   std::mutex run_mutex_;
   std::atomic<bool> stopping_{false};
-  bool alone_ = false;  // changes while the others sleep
+  bool single_ = false;  // changes only while the workers sleep
   Gate start_, end_;
   struct Taken {
     alignas(64) std::atomic<int64_t> units{0};
   };
-  std::vector<Taken> taken_;  // of each thread's part
+  std::vector<Taken> taken_;  // units taken so far of each thread's part
   alignas(64) std::atomic<int> arrived_{0};
   const std::function<void()>* body_ = nullptr;
   Buffer buffer_;

@@ -1,8 +1,8 @@
-// Vectors of W floats, W fixed at compile time: 16 with AVX512, else 8. One source serves both, and
-// machines that are not x86 through the compiler's vector extensions.
+// Vectors of W floats, W fixed at compile time: 16 with AVX512, else 8. The same source serves both, and through the
+// compiler's vector extensions also machines that are not x86.
 //
-// Arithmetic is the same for every element whatever its lane, so a result never depends on how work was
-// split. Built with -ffp-contract=off: only fma() fuses, everywhere or (without the instruction) nowhere.
+// Arithmetic is the same for every element whatever its lane, so results do not depend on how work was split. Built
+// with -ffp-contract=off: only fma() fuses a multiplication and an addition, if the CPU has the instruction.
 #pragma once
 
 #include <cmath>
@@ -21,7 +21,7 @@ namespace hk {
 #define HK_AVX2
 #endif
 
-#if defined(HK_AVX512) || defined(HK_WIDE)  // HK_WIDE: the wide code on a narrow machine, for tests
+#if defined(HK_AVX512) || defined(HK_WIDE)  // HK_WIDE: W = 16 without AVX512, for tests
 constexpr int W = 16;
 #else
 constexpr int W = 8;
@@ -44,7 +44,7 @@ inline vf loadf(const float* p) { return load<vf>(p); }
 inline void storef(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
 inline vf splat(float x) { return x - vf{}; }
 
-// The first n lanes; the others are 0.
+// Loads the first n lanes; the others are 0.
 inline vf loadf_n(const float* p, int n) {
   if (n >= W) return loadf(p);
   vf v = {};
@@ -57,7 +57,7 @@ inline void storef_n(float* p, vf v, int n) {
   std::memcpy(p, &v, n * sizeof(float));
 }
 
-// Keeps a value in a register: the compiler would otherwise load it again for every use.
+// Keeps a value in a register; otherwise the compiler would load it again for every use.
 template <class V>
 inline void pin(V& v) {
 #if defined(HK_AVX512)
@@ -83,12 +83,12 @@ inline vf fma(vf a, vf b, vf c) {
 #endif
 }
 
-// For whole numbers: a lane of vi as two int16.
+// For integer arithmetic: each lane of vi as a pair of int16.
 typedef int16_t vs __attribute__((vector_size(W * 4)));
 inline vi splat_int(int32_t x) { return x + vi{}; }
 inline vi subtract_pairs(vi a, vi b) { return (vi)((vs)a - (vs)b); }
 
-// acc += a0·b0 + a1·b1 of each lane's pair; exact while it fits 32 bits.
+// acc += a0·b0 + a1·b1 for the pair in each lane; exact while it fits 32 bits.
 inline void add_dot_pairs(vi& acc, vi a, vi b) {
 #if defined(__AVX512VNNI__)
   acc = (vi)_mm512_dpwssd_epi32((__m512i)acc, (__m512i)a, (__m512i)b);
@@ -101,17 +101,17 @@ inline void add_dot_pairs(vi& acc, vi a, vi b) {
 #else
   acc += (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
 #endif
-  pin(acc);  // or the compiler makes all products first, and there are not enough registers for them
+  pin(acc);  // otherwise the compiler computes all products first, for which there are not enough registers
 }
 
 inline vf to_float(vi v) { return __builtin_convertvector(v, vf); }
 
-// To the nearest, ties to even; for |v| < 2^22.
+// Rounds to nearest, ties to even; for |v| < 2^22.
 inline vi round_to_int(vf v) { return (vi)(v + 12582912.0f) - 0x4b400000; }
 
 inline vf select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
 
-// b where either is NaN.
+// b if either is NaN.
 inline vf max(vf a, vf b) {
 #if defined(HK_AVX512)
   return (vf)_mm512_max_ps((__m512)a, (__m512)b);
@@ -134,7 +134,7 @@ inline vf min(vf a, vf b) {
 
 typedef float v4 __attribute__((vector_size(16)));
 
-// Lane i takes lane i + half, for half = W/2 … 4.
+// Reduces to 4 lanes: adds lane i + half to lane i, for half = W/2 … 4.
 inline v4 fold(vf v) {
   v4 part[W / 4];
   std::memcpy(part, &v, sizeof v);
@@ -143,7 +143,7 @@ inline v4 fold(vf v) {
   return part[0];
 }
 
-// Sums the lanes of four vectors; each is summed in the same order: folded to 4 lanes, to 2, to 1.
+// The sums of the lanes of four vectors. Each is summed in the same order: reduced to 4 lanes, to 2, to 1.
 [[gnu::always_inline]] inline v4 sum4(vf a, vf b, vf c, vf d) {
   const v4 fa = fold(a), fb = fold(b), fc = fold(c), fd = fold(d);
   const v4 ab = __builtin_shufflevector(fa, fb, 0, 4, 1, 5) + __builtin_shufflevector(fa, fb, 2, 6, 3, 7);
@@ -172,7 +172,7 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-// To the nearest, ties to even; not for NaN.
+// Rounds to nearest, ties to even; not for NaN.
 inline BFloat16 round_to_bfloat16(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
@@ -212,7 +212,7 @@ inline vf widen(const Half* p) {
 #endif
 }
 
-// W bytes, unsigned. GCC before 13 converts such vectors lane by lane, hence the instructions.
+// W unsigned bytes as int32. The intrinsics are there because GCC before 13 converts such vectors lane by lane.
 inline vi widen_bytes(const uint8_t* p) {
 #if defined(HK_AVX512)
   return (vi)_mm512_cvtepu8_epi32((__m128i)load<vb>(p));
@@ -223,7 +223,7 @@ inline vi widen_bytes(const uint8_t* p) {
 #endif
 }
 
-// The first n values; the other lanes are 0.
+// Loads and widens the first n values; the other lanes are 0.
 template <class T>
 inline vf widen_n(const T* p, int n) {
   if (n >= W) return widen(p);
@@ -242,7 +242,8 @@ inline float largest(vf v) {
   return pair[0] > pair[1] ? pair[0] : pair[1];
 }
 
-// e^x for x within ±87, and e^±87 beyond: range reduction by ln 2 in two parts, then a polynomial; 2 ulp.
+// e^x for |x| ≤ 87; x is clamped to that range. Range reduction by ln 2 in two parts, then a polynomial (as in Cephes'
+// expf); error up to 2 ulp.
 inline vf exp(vf x) {
   const vf clipped = min(max(x, splat(-87.0f)), splat(87.0f));
   const vf shifted = fma(clipped, splat(1.44269504088896341f), splat(12582912.0f));  // n in the low bits

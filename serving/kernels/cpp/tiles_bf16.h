@@ -1,4 +1,4 @@
-// Matrices as bfloat16 tiles for AMX, which multiplies 16 × 32 by 32 × 16 of them at a time.
+// Matrices as bfloat16 tiles for AMX, which multiplies a 16 × 32 tile by a 32 × 16 tile in one instruction.
 //
 // The second factor's tiles hold pairs: line r has k = 2 r and 2 r + 1 of each of 16 columns, side by side.
 // Source: Intel Architecture Instruction Set Extensions Programming Reference, chapter 3 (TDPBF16PS).
@@ -17,13 +17,13 @@ namespace hk {
 
 constexpr int kPairs = 32;  // k's of one tile instruction
 
-struct Sixteen {
+struct CodeValues {
   alignas(64) float at[16];
-  constexpr Sixteen() : at() {
+  constexpr CodeValues() : at() {
     for (int i = 0; i < 16; i++) at[i] = float(i);
   }
 };
-constexpr Sixteen kSixteen;
+constexpr CodeValues kCodeValues;
 
 // rows[i][j] → rows[j][i], 32 bits each.
 inline void transpose(__m512 (&rows)[16]) {
@@ -42,7 +42,7 @@ inline void transpose(__m512 (&rows)[16]) {
       rows[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
     }
 #pragma GCC unroll 4
-  for (int j = 0; j < 4; j++) {  // now 4 × 4 blocks are right, and lie in the wrong places
+  for (int j = 0; j < 4; j++) {  // the 4 × 4 blocks are transposed by now; these steps move them to their places
     t[j] = _mm512_shuffle_f32x4(rows[j], rows[4 + j], 0x88);
     t[4 + j] = _mm512_shuffle_f32x4(rows[8 + j], rows[12 + j], 0x88);
     t[8 + j] = _mm512_shuffle_f32x4(rows[j], rows[4 + j], 0xdd);
@@ -57,17 +57,17 @@ inline void transpose(__m512 (&rows)[16]) {
   }
 }
 
-// The rounded inputs: for 16 rows and 32 k's a tile, line r holding k = 2 r and 2 r + 1 of each row.
-struct Halves {
+// Inputs rounded to bfloat16: one tile for every 16 rows and 32 k's; line r holds k = 2 r and 2 r + 1 of each row.
+struct BFloat16Rows {
   uint8_t* tiles;
   int64_t in;
   uint8_t* tile(int64_t row, int64_t k) const { return tiles + (row / 16 * (in / kPairs) + k / kPairs) * kTileBytes; }
   int64_t block() const { return in / kPairs * kTileBytes; }  // bytes of 16 rows
 };
 
-// 16 pairs of one row, to the tile that has them.
+// Writes 16 pairs of one row to their places in a tile.
 inline void scatter_line(__m512i pairs, uint8_t* tile, int64_t row) {
-  const __m512i lines = _mm512_mullo_epi32(_mm512_cvttps_epi32(_mm512_load_ps(kSixteen.at)), _mm512_set1_epi32(64));
+  const __m512i lines = _mm512_mullo_epi32(_mm512_cvttps_epi32(_mm512_load_ps(kCodeValues.at)), _mm512_set1_epi32(64));
   _mm512_i32scatter_epi32(tile + row % 16 * 4, lines, pairs, 1);
 }
 
@@ -75,13 +75,13 @@ inline void round_row(const float* x, uint8_t* tile, int64_t row) {
   scatter_line((__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x)), tile, row);
 }
 
-// Up to 16 rows of x, [rows, in], as the tiles of one row block.
+// Rounds up to 16 rows of x, [rows, in], into the tiles of one block of rows.
 inline void round_block(const float* x, int64_t rows, int64_t in, uint8_t* tiles) {
   for (int64_t k = 0; k < in; k += kPairs, tiles += kTileBytes) {
     __m512 lines[16];
 #pragma GCC unroll 16
     for (int m = 0; m < 16; m++) {
-      const float* from = x + std::min<int64_t>(m, rows - 1) * in + k;  // past the last row: it again
+      const float* from = x + std::min<int64_t>(m, rows - 1) * in + k;  // padded with copies of the last row
       lines[m] = (__m512)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + 16), _mm512_loadu_ps(from));
     }
     transpose(lines);
@@ -89,15 +89,16 @@ inline void round_block(const float* x, int64_t rows, int64_t in, uint8_t* tiles
   }
 }
 
-inline void round_rows(Pool& pool, const float* x, int64_t rows, const Halves& halves) {
+inline void round_rows(Pool& pool, const float* x, int64_t rows, const BFloat16Rows& halves) {
   pool.each((rows + 15) / 16, [&](int64_t block) {
     const int64_t row = 16 * block;
     round_block(x + row * halves.in, rows - row, halves.in, halves.tile(row, 0));
   });
 }
 
-// The norm of each row, rounded.
-inline void norm_rows(Pool& pool, const float* x, const float* weight, float eps, int64_t rows, const Halves& halves) {
+// The RMS norm of each row, rounded to bfloat16.
+inline void norm_rows(Pool& pool, const float* x, const float* weight, float eps, int64_t rows,
+                      const BFloat16Rows& halves) {
   const int64_t width = halves.in;
   pool.each((rows + 15) / 16, [&](int64_t block) {
     const int64_t first = 16 * block, count = std::min<int64_t>(16, rows - first);
@@ -115,9 +116,9 @@ struct PairOrder {
 };
 constexpr PairOrder kPairOrder;
 
-// Two neighbouring columns of 16 rows as a line of a tile.
+// Two neighbouring columns of 16 rows as one line of a tile.
 inline __m512i interleave(__m512 even, __m512 odd) {
-  const __m512i pairs = (__m512i)_mm512_cvtne2ps_pbh(odd, even);  // 16 of one, 16 of the other
+  const __m512i pairs = (__m512i)_mm512_cvtne2ps_pbh(odd, even);  // 16 even, then 16 odd ones
   return _mm512_permutexvar_epi16(_mm512_load_si512(kPairOrder.at), pairs);
 }
 

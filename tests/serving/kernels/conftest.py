@@ -1,25 +1,19 @@
-"""The kernels under test: as compiled for this machine, and the code for twice its vectors."""
+"""The kernels under test, in each build that this machine can run."""
 
 from __future__ import annotations
 
 import pytest
 
 from serving.kernels.base import Activations
-from serving.kernels.build import build_library, find_compiler
 from serving.kernels.cpu import CpuKernels
 from serving.kernels.library import CpuLibrary
 from serving.kernels.reference import ReferenceKernels
+from tests.serving.kernels.builds import MARKED, library_of
 
-BUILDS = {"native": (), "wide": ("-DHK_WIDE", "-O1")}
 
-
-@pytest.fixture(scope="session", params=BUILDS)
+@pytest.fixture(scope="session", params=MARKED)
 def library_path(request):
-    if find_compiler() is None:
-        pytest.skip("no C++ compiler here: the torch kernels are all there is")
-    path = build_library(BUILDS[request.param])
-    assert path is not None, "the kernels do not compile"
-    return path
+    return library_of(request.param)
 
 
 @pytest.fixture(scope="session", params=Activations)

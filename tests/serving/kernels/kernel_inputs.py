@@ -9,7 +9,7 @@ from serving.kernels.base import AttentionMetadata, AttentionShape, AwqTensors
 
 
 def poisoned(*shape: int) -> Tensor:
-    """An output that nothing has written yet."""
+    """An output filled with NaN."""
     return torch.full(shape, float("nan"))
 
 
@@ -18,7 +18,7 @@ def int32(values) -> Tensor:
 
 
 def random_awq(inputs: int, outputs: int, group_size: int) -> AwqTensors:
-    """Any bits are valid quants and zeros; scales as a quantizer makes them."""
+    """Random quants and zeros, for which any bits are valid, with scales as a quantizer makes them."""
     groups = inputs // group_size
     whole = {"low": -(2**31), "high": 2**31, "dtype": torch.int32}
     return AwqTensors(
@@ -30,7 +30,7 @@ def random_awq(inputs: int, outputs: int, group_size: int) -> AwqTensors:
 
 
 def random_batch(spans: list[tuple[int, int]], block_size: int, num_blocks: int) -> AttentionMetadata:
-    """One request a span (start, stop) of positions; its blocks are drawn at random, all different."""
+    """One request per span (start, stop) of positions, with different, randomly chosen blocks."""
     free = torch.randperm(num_blocks).tolist()
     tables = [[free.pop() for _ in range(-(-stop // block_size))] for _, stop in spans]
     starts, slots = [0], []

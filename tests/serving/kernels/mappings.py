@@ -1,4 +1,4 @@
-"""What Linux says of the memory that a tensor lies in (proc_pid_smaps(5))."""
+"""Reads from Linux how a tensor's memory is mapped (proc_pid_smaps(5))."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def flags_of(tensor: torch.Tensor) -> set[str]:
 
 
 def resident_bytes(tensor: torch.Tensor) -> int:
-    """Memory that the mapping really has; neighbours may be in it."""
+    """Resident memory of the mapping, which may hold other tensors too."""
     return next(1024 * int(rest.split()[0]) for name, rest in _lines(tensor) if name == "Rss:")
 
 

@@ -1,4 +1,4 @@
-"""4-bit matmuls: right at the edges of tiles, and the same bits for a row in any company."""
+"""4-bit matmuls are right at the edges of tiles, and a row has the same bits in any batch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import torch
 
 from serving.kernels.base import Activations, AwqTensors
 from serving.kernels.build import build_library
-from serving.kernels.checks import KernelArgumentError
 from serving.kernels.cpu import CpuKernels
 from serving.kernels.library import CpuLibrary
 from serving.kernels.reference import ReferenceKernels, dequantize_awq
+from serving.kernels.shape_checks import KernelArgumentError
 from tests.serving.kernels.kernel_inputs import poisoned, random_awq
 
 ROWS = [*range(1, 18), 64, 65, 127, 128, 129]
@@ -31,14 +31,14 @@ def test_every_number_of_rows_gives_the_product(cpu, activations, reference, sha
     x = torch.randn(max(ROWS), shape[0])
     expected = poisoned(max(ROWS), shape[1])
     reference.awq_gemm(x, reference.pack_awq(tensors), expected)
-    scale = (x.double().abs() @ exact.abs()).float()  # what rounding errors are relative to
+    scale = (x.double().abs() @ exact.abs()).float()  # rounding errors are relative to this
     for rows in ROWS:
         error = (multiply(cpu, weight, x[:rows]) - expected[:rows]).abs() / scale[:rows]
         assert error.max() < 2e-6, rows
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_row_has_the_same_bits_whatever_is_beside_it(cpu, shape):
+def test_a_row_has_the_same_bits_in_any_batch(cpu, shape):
     weight = cpu.pack_awq(random_awq(*shape))
     x = torch.randn(129, shape[0])
     alone = torch.cat([multiply(cpu, weight, x[i : i + 1]) for i in range(129)])
@@ -58,7 +58,7 @@ def test_the_number_of_threads_does_not_change_a_bit(library_path, activations):
 
 @pytest.mark.parametrize("shape", [(576, 960, 64), (1536, 576, 64), (128, 40, 128)], ids=str)
 def test_tiles_give_the_bits_that_vectors_give(library_path, shape):
-    """An answer must not depend on the processor it was computed on."""
+    """An answer must not depend on the processor."""
     if not CpuLibrary(library_path, 1).has_tiles:
         pytest.skip("no AMX here")
     paths = [build_library(flags) for flags in ((), ("-DHK_NO_AMX",))]
@@ -71,7 +71,7 @@ def test_tiles_give_the_bits_that_vectors_give(library_path, shape):
         assert torch.equal(multiply(tiles, tiles.pack_awq(tensors), x[:rows]), expected), rows
 
 
-def test_rounding_costs_little(cpu, activations):
+def test_the_rounding_error_is_small(cpu, activations):
     tensors, x = random_awq(576, 960, 64), torch.randn(33, 576)
     exact = x.double() @ dequantize_awq(tensors).double()
     error = multiply(cpu, cpu.pack_awq(tensors), x) - exact
@@ -79,7 +79,7 @@ def test_rounding_costs_little(cpu, activations):
     assert error.square().mean().sqrt() < most * exact.square().mean().sqrt()
 
 
-def test_zero_and_huge_rows_stay_themselves(cpu):
+def test_rows_of_zeros_and_of_huge_values_are_right(cpu):
     weight = cpu.pack_awq(random_awq(128, 64, 64))
     x = torch.randn(3, 128)
     x[1] = 0

@@ -1,4 +1,4 @@
-"""Compiling: once, anew when a source changes, and never in the way of a machine without a compiler."""
+"""Kernels are compiled once, again when a source changes, and not at all without a compiler."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import logging
 import pytest
 
 from serving.kernels import build
+from serving.kernels.library import CpuLibrary
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.select import create_kernels
+from tests.serving.kernels.builds import MARKED, library_of
 
 SOURCE = 'extern "C" int answer() { return 42; }'
 
@@ -36,6 +38,13 @@ def test_a_library_is_compiled_once_and_again_for_other_flags_or_sources(sources
     assert build.build_library(cache=cache) not in (None, first)
     assert sorted(path.suffix for path in cache.iterdir()) == [".so"] * 3
     assert cache.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_each_build_has_the_vectors_of_its_instructions(name):
+    """Otherwise a test of the AVX2 build on a machine with AVX512 would prove nothing."""
+    width = CpuLibrary(library_of(name), 1).vector_width
+    assert width == {"wide": 16, "avx2": 8}.get(name, width)
 
 
 def test_no_compiler_means_one_warning_and_torch(tmp_path, monkeypatch, caplog):

@@ -1,4 +1,4 @@
-"""Unquantized matmuls and the head: every dtype in place, any rows of the weight, the same bits always."""
+"""Unquantized matmuls and the head: weights of any dtype, any rows of the weight, and the same bits in any batch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from serving.kernels.base import ChosenProducts
-from serving.kernels.checks import KernelArgumentError
+from serving.kernels.base import MaskedProducts
 from serving.kernels.reference import ReferenceKernels
+from serving.kernels.shape_checks import KernelArgumentError
 from tests.serving.kernels.kernel_inputs import int32, poisoned
 
 ROWS = [*range(1, 18), 64, 65, 127, 128, 129]
@@ -34,10 +34,8 @@ def test_every_number_of_rows_gives_the_product_with_the_same_bits(cpu_float32, 
 
 
 def choose(kernels, weight, x, rows, bitmasks, most):
-    chosen = ChosenProducts(
-        int32([-7] * len(rows)), torch.full((len(rows), most), -7).int(), poisoned(len(rows), most)
-    )
-    kernels.chosen_products(x, weight, rows, bitmasks, chosen)
+    chosen = MaskedProducts(int32([-7] * len(rows)), torch.full((len(rows), most), -7).int(), poisoned(len(rows), most))
+    kernels.masked_products(x, weight, rows, bitmasks, chosen)
     return chosen
 
 
@@ -50,7 +48,7 @@ def bitmask_of(columns: list[list[int]], outputs: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("rows", "width"), [(5, 37), (300, 576)])  # the latter is enough for two threads
-def test_chosen_products_have_the_bits_of_the_whole(cpu_float32, dtype, rows, width):
+def test_products_of_allowed_columns_equal_those_of_the_whole_product(cpu_float32, dtype, rows, width):
     weight, x = torch.randn(333, width).to(dtype), torch.randn(31, width)
     whole = multiply(cpu_float32, weight, x)
     where = torch.randint(31, (rows,)).int()
@@ -58,15 +56,15 @@ def test_chosen_products_have_the_bits_of_the_whole(cpu_float32, dtype, rows, wi
     columns[3] = [31, 32, 63, 332]  # the highest bits of words, and the last of all
     most = 60
     chosen = choose(cpu_float32, weight, x, where, bitmask_of(columns, 333), most)
-    twin = choose(ReferenceKernels(), weight, x, where, bitmask_of(columns, 333), most)
+    reference = choose(ReferenceKernels(), weight, x, where, bitmask_of(columns, 333), most)
     for i, wanted in enumerate(columns):
-        assert chosen.counts[i] == twin.counts[i] == (len(wanted) if len(wanted) <= most else -1)
+        assert chosen.counts[i] == reference.counts[i] == (len(wanted) if len(wanted) <= most else -1)
         if len(wanted) <= most:
             count = len(wanted)
-            assert chosen.columns[i, :count].tolist() == twin.columns[i, :count].tolist() == wanted
+            assert chosen.columns[i, :count].tolist() == reference.columns[i, :count].tolist() == wanted
             expected = whole[where[i], wanted] if count > 1 else torch.zeros(count)
             assert torch.equal(chosen.products[i, :count], expected)
-            torch.testing.assert_close(twin.products[i, :count], expected, rtol=1e-5, atol=1e-3)
+            torch.testing.assert_close(reference.products[i, :count], expected, rtol=1e-5, atol=1e-3)
 
 
 def test_a_part_of_a_wider_output_is_written_and_nothing_else(cpu_float32):
@@ -81,9 +79,9 @@ def test_a_part_of_a_wider_output_is_written_and_nothing_else(cpu_float32):
 @pytest.mark.parametrize(("row", "bit"), [(-1, 0), (1, 0), (0, 70)])
 def test_a_row_or_a_bit_that_does_not_exist_is_refused(cpu_float32, row, bit):
     weight, x = torch.randn(70, 72), torch.randn(1, 72)
-    chosen = ChosenProducts(int32([-7, -7]), torch.full((2, 4), -7).int(), poisoned(2, 4))
+    chosen = MaskedProducts(int32([-7, -7]), torch.full((2, 4), -7).int(), poisoned(2, 4))
     bitmasks = bitmask_of([[0, 1], [0, bit]], 96)
     with pytest.raises(KernelArgumentError, match="a row or a bit out of range"):
-        cpu_float32.chosen_products(x, weight, int32([0, row]), bitmasks, chosen)
+        cpu_float32.masked_products(x, weight, int32([0, row]), bitmasks, chosen)
     assert chosen.products.isnan().all()
     assert (chosen.columns == -7).all() and (chosen.counts == -7).all()

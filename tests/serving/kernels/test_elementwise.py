@@ -1,13 +1,13 @@
-"""Embedding, norms, activation and rotation against their twins in torch."""
+"""Embedding, norms, activation and rotary embedding against their reference implementations in torch."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from serving.kernels.base import AttentionShape
-from serving.kernels.checks import KernelArgumentError
+from serving.kernels.base import AttentionShape, QkvAdjustment
 from serving.kernels.reference import ReferenceKernels
+from serving.kernels.shape_checks import KernelArgumentError
 from tests.serving.kernels.kernel_inputs import int32, poisoned, qkv_width
 
 REFERENCE = ReferenceKernels()
@@ -62,7 +62,7 @@ def test_silu_and_mul_equals_torch_over_the_whole_range(cpu_float32, width):
 
 @pytest.mark.parametrize("head_dim", [64, 24, 6])
 @pytest.mark.parametrize("block_size", [16, 5, 1])
-def test_rotation_and_storing_equal_torch(cpu_float32, head_dim, block_size):
+def test_rotary_embedding_and_storing_equal_torch(cpu_float32, head_dim, block_size):
     shape = AttentionShape(num_heads=6, num_kv_heads=2, head_dim=head_dim, sliding_window=None)
     rows, blocks = 23, 30
     qkv, angles = torch.randn(rows, qkv_width(shape)), torch.randn(rows, head_dim // 2)
@@ -73,8 +73,31 @@ def test_rotation_and_storing_equal_torch(cpu_float32, head_dim, block_size):
         cache.fill_(7.0)
         kernels.rotary_and_store_kv(mine, angles.cos(), angles.sin(), cache, slots, shape)
         results.append((mine[:, : 6 * head_dim], cache))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, **CLOSE)
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("head_dim", [64, 24, 6])
+@pytest.mark.parametrize("parts", ["bias", "norms", "both"])
+def test_biases_and_head_norms_equal_torch(cpu_float32, head_dim, parts):
+    shape = AttentionShape(num_heads=6, num_kv_heads=2, head_dim=head_dim, sliding_window=None)
+    qkv = torch.randn(23, qkv_width(shape))
+    adjustment = QkvAdjustment(
+        bias=None if parts == "norms" else torch.randn(qkv_width(shape)),
+        query_norm=None if parts == "bias" else torch.randn(head_dim),
+        key_norm=None if parts == "bias" else torch.randn(head_dim),
+    )
+    found, expected = qkv.clone(), qkv.clone()
+    cpu_float32.adjust_qkv(found, adjustment, shape)
+    REFERENCE.adjust_qkv(expected, adjustment, shape)
+    torch.testing.assert_close(found, expected, **CLOSE)
+    assert torch.equal(found[:, -2 * head_dim :], expected[:, -2 * head_dim :]), "values only get the bias"
+
+
+def test_one_head_norm_without_the_other_is_refused(cpu_float32):
+    shape = AttentionShape(num_heads=1, num_kv_heads=1, head_dim=8, sliding_window=None)
+    with pytest.raises(KernelArgumentError, match="both be given"):
+        cpu_float32.adjust_qkv(torch.randn(1, 24), QkvAdjustment(key_norm=torch.ones(8)), shape)
 
 
 @pytest.mark.parametrize("slot", [-1, 64])

@@ -1,4 +1,4 @@
-"""Attention over scattered blocks: right, and the same bits however rows are chunked and batched."""
+"""Attention over scattered blocks is right, and gives the same bits for any chunks and batch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from serving.kernels.base import Activations, AttentionShape
-from serving.kernels.checks import KernelArgumentError
 from serving.kernels.cpu import CpuKernels
 from serving.kernels.library import CpuLibrary
 from serving.kernels.reference import ReferenceKernels
+from serving.kernels.shape_checks import KernelArgumentError
 from tests.serving.kernels.kernel_inputs import int32, poisoned, qkv_width, random_batch
 
 REFERENCE = ReferenceKernels()
@@ -29,7 +29,7 @@ SPANS = [(0, 1), (0, 17), (126, 127), (127, 128), (128, 129), (100, 129), (5, 13
 
 
 def store(kernels, cache, slots, keys_and_values, shape):
-    """Put keys and values, [T, 2 · kv_heads · head_dim], into slots as they are: turned by no angle."""
+    """Store keys and values, [T, 2 · kv_heads · head_dim], in slots without rotating them."""
     queries = torch.zeros(len(slots), shape.num_heads * shape.head_dim)
     angles = torch.zeros(len(slots), shape.head_dim // 2)
     qkv = torch.cat([queries, keys_and_values], dim=1)
@@ -65,7 +65,7 @@ def test_a_ragged_batch_equals_torch(cpu, activations, name, block_size):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_neither_chunks_nor_company_nor_threads_change_a_bit(library_path, activations, name):
+def test_chunks_batch_and_threads_do_not_change_a_bit(library_path, activations, name):
     shape, size, length = SHAPES[name], 16, 70
     kernels = CpuKernels(CpuLibrary(library_path, 1), activations)
     cache = filled_cache(kernels, shape, 12, size)
@@ -81,13 +81,11 @@ def test_neither_chunks_nor_company_nor_threads_change_a_bit(library_path, activ
                 block_tables=torch.cat([whole.block_tables, whole.block_tables]),
             )
             rows = torch.cat([qkv[start:stop], torch.randn(3, qkv.shape[1])])
-            assert torch.equal(
-                attend(others, rows, cache, batch, shape)[: stop - start], expected[start:stop]
-            )
+            assert torch.equal(attend(others, rows, cache, batch, shape)[: stop - start], expected[start:stop])
 
 
 def test_blocks_that_no_request_holds_are_never_read(cpu):
-    """Cache memory starts as whatever was there: NaN in the worst case."""
+    """Cache memory is not initialised, so it may hold NaN."""
     shape = SHAPES["window"]
     batch = random_batch([(40, 45)], 16, 9)
     cache = filled_cache(cpu, shape, 9, 16)
@@ -101,13 +99,13 @@ def test_blocks_that_no_request_holds_are_never_read(cpu):
 
 
 @pytest.mark.parametrize("height", [1e4, 1e8])
-def test_a_score_that_towers_does_not_overflow(cpu, activations, height):
+def test_a_very_large_score_does_not_overflow(cpu, activations, height):
     shape = SHAPES["default"]
     cache, other = filled_cache(cpu, shape, 4, 16), filled_cache(REFERENCE, shape, 4, 16)
     batch = random_batch([(60, 64)], 16, 4)
     qkv = torch.randn(4, qkv_width(shape)) * height
     found = attend(cpu, qkv, cache, batch, shape)
-    if activations is Activations.BFLOAT16:  # which of two great scores is greater, rounding decides
+    if activations is Activations.BFLOAT16:  # rounding decides which of two large scores is larger
         assert torch.isfinite(found).all()
         return
     expected = attend(REFERENCE, qkv, other, batch, shape)
@@ -125,7 +123,7 @@ def test_a_score_that_towers_does_not_overflow(cpu, activations, height):
         ("query_start", [1, 2]),
     ],
 )
-def test_batches_that_point_outside_are_refused(cpu_float32, field, value):
+def test_batches_with_indices_out_of_range_are_refused(cpu_float32, field, value):
     shape = SHAPES["default"]
     cache = filled_cache(cpu_float32, shape, 4, 16)
     batch = dataclasses.replace(random_batch([(18, 20)], 16, 4), **{field: int32(value)})
@@ -136,9 +134,7 @@ def test_batches_that_point_outside_are_refused(cpu_float32, field, value):
 
 
 @pytest.mark.parametrize(("head_dim", "block_size"), [(64, 16), (64, 7), (24, 16)])
-def test_caches_are_bfloat16_where_attention_runs_on_tiles_and_no_others_are_taken(
-    cpu, activations, head_dim, block_size
-):
+def test_caches_are_bfloat16_where_attention_uses_tiles_and_others_are_refused(cpu, activations, head_dim, block_size):
     cache = cpu.allocate_kv_cache(4, block_size, 3, head_dim)
     in_tiles = activations is Activations.BFLOAT16 and head_dim % 32 == 0 and block_size % 16 == 0
     assert cache.dtype == (torch.bfloat16 if in_tiles else torch.float32)

@@ -1,4 +1,4 @@
-"""Ragged batches for tests: requests with blocks that are scattered and shuffled."""
+"""Ragged batches for tests: requests with scattered blocks in random order."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from serving.kernels.base import AttentionMetadata
 
 
 def int32(values) -> Tensor:
-    """A tensor as the runner makes them."""
+    """A tensor as the model runner makes it."""
     return torch.tensor(values, dtype=torch.int32)
 
 
 def metadata(spans: list[tuple[int, int]], tables: list[list[int]], block_size: int) -> AttentionMetadata:
-    """One request a span: it computes tokens start … stop - 1 with the blocks of its table."""
+    """One request per span: it computes tokens start … stop - 1 with the blocks of its table."""
     starts, slots = [0], []
     for (start, stop), table in zip(spans, tables, strict=True):
         starts.append(starts[-1] + stop - start)
@@ -25,7 +25,7 @@ def metadata(spans: list[tuple[int, int]], tables: list[list[int]], block_size: 
 
 
 def run(model, tokens: list[list[int]], spans: list[tuple[int, int]], tables, kv_caches, block_size: int):
-    """One forward pass over those spans of those requests → logits of every row."""
+    """One forward pass over the spans; returns the logits of every row."""
     ids = [token for row, (start, stop) in zip(tokens, spans, strict=True) for token in row[start:stop]]
     positions = [at for start, stop in spans for at in range(start, stop)]
     batch = metadata(spans, tables, block_size)
@@ -33,7 +33,7 @@ def run(model, tokens: list[list[int]], spans: list[tuple[int, int]], tables, kv
 
 
 def run_whole(model, tokens: list[int], chunks: list[int], block_size: int = 16):
-    """One request in chunks, on a cache of its own that starts as NaN → logits of every row."""
+    """One request in chunks, on a new cache filled with NaN; returns the logits of every row."""
     count = -(-len(tokens) // block_size)
     kv_caches = model.allocate_kv_caches(count + 2, block_size)
     for cache in kv_caches:

@@ -1,4 +1,4 @@
-"""All layers in one C++ call give the bits of the layers one by one, and rows do not feel each other."""
+"""All layers in one C++ call give the same bits as layer by layer, and rows do not affect each other."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import pytest
 import torch
 
 from serving.kernels.base import Activations
-from serving.kernels.checks import KernelArgumentError
-from serving.kernels.reference import ReferenceKernels
-from serving.kernels.select import create_kernels
+from serving.kernels.cpu import CpuKernels
+from serving.kernels.library import CpuLibrary
+from serving.kernels.shape_checks import KernelArgumentError
 from serving.models.loader import load_with_kernels
+from tests.serving.kernels.builds import MARKED, library_of
 from tests.serving.models import tiny_checkpoints
 from tests.serving.models.batches import int32, metadata, run, run_whole
 
 TOKENS = torch.randint(0, 199, (80,), generator=torch.Generator().manual_seed(1)).tolist()
 
 
-# Groups of 64 and heads of 32 are what tiles take: there matmuls round, and add to the residual themselves.
+# With groups of 64 and heads of 32 tiles are used: there matmuls round, and add to the residual themselves.
 WIDE = {"hidden_size": 128, "intermediate_size": 192, "num_attention_heads": 4}
 
 
@@ -30,12 +31,14 @@ def checkpoint(request, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(params=MARKED)
+def library(request):
+    return CpuLibrary(library_of(request.param), 2)
+
+
 @pytest.fixture(params=Activations)
-def model(request, checkpoint):
-    kernels = create_kernels("cpu", 2, request.param)
-    if isinstance(kernels, ReferenceKernels):
-        pytest.skip("no C++ compiler here")
-    return load_with_kernels(checkpoint, kernels)
+def model(request, checkpoint, library):
+    return load_with_kernels(checkpoint, CpuKernels(library, request.param))
 
 
 def forward(model, by_layer, kv_caches, block_size):
@@ -53,8 +56,7 @@ def test_one_call_equals_layer_by_layer_bit_for_bit(model, block_size):
     for cache in (*caches[0], *caches[1]):
         cache.zero_()
     one_call, by_layer = (
-        forward(model, by_layer, cache, block_size)
-        for by_layer, cache in zip((False, True), caches, strict=True)
+        forward(model, by_layer, cache, block_size) for by_layer, cache in zip((False, True), caches, strict=True)
     )
     assert torch.equal(one_call, by_layer)
     assert all(torch.equal(a, b) for a, b in zip(*caches, strict=True))
@@ -86,10 +88,10 @@ def test_allowed_logits_have_the_bits_of_all(model):
     assert torch.equal(allowed.products, torch.stack((everything[6, [0, 2]], everything[0, 64:66])))
 
 
-def test_angles_are_made_as_far_as_a_pass_asks(model):
-    """Beyond the tables so far as well, the bits are those of layer by layer, which is given the angles."""
+def test_rotary_tables_grow_with_the_positions_of_a_pass(model):
+    """Beyond the current tables, too, the bits are those of layer by layer."""
     batch, ids = metadata([(0, 3)], [[0]], 16), int32([7, 8, 9])
-    positions = int32([4094, 5000, 5001])  # keys at several angles: what attention sees depends on them
+    positions = int32([4094, 5000, 5001])  # keys at several positions, so that attention depends on the angles
     assert model.rotary.tables[0].shape[0] <= 4096
     one_call = model.forward(ids, positions, model.allocate_kv_caches(1, 16), batch)
     assert model.rotary.tables[0].shape[0] > 5001
@@ -102,7 +104,7 @@ def test_angles_are_made_as_far_as_a_pass_asks(model):
         model.forward(ids, int32([0, -1, 1]), model.allocate_kv_caches(1, 16), batch)
 
 
-def test_a_batch_that_points_outside_is_refused(model):
+def test_a_batch_with_indices_out_of_range_is_refused(model):
     kv_caches = model.allocate_kv_caches(2, 16)
     with pytest.raises(KernelArgumentError, match="out of range"):
         run(model, [TOKENS], [(0, 5)], [[7]], kv_caches, 16)

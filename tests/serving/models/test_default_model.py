@@ -1,4 +1,4 @@
-"""The default model on the real kernels against transformers in float32 with the weights that AWQ means."""
+"""The default model on the real kernels compared with transformers in float32 on the dequantized weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def theirs():
+def reference():
     """transformers' Llama, its linear weights dequantized from the checkpoint."""
     config, checkpoint = read_config(WEIGHTS), Checkpoint(WEIGHTS)
     settings = AutoConfig.from_pretrained(WEIGHTS)
@@ -46,40 +46,40 @@ def theirs():
             parameter.data = checkpoint.tensor(name, shape, torch.float16).float()
             continue
         outputs, inputs = shape
-        groups = inputs // config.awq_group_size
+        groups = inputs // config.quantization.group_size
         tensors = AwqTensors(
             checkpoint.tensor(f"{stem}qweight", (inputs, outputs // 8), torch.int32),
             checkpoint.tensor(f"{stem}qzeros", (groups, outputs // 8), torch.int32),
             checkpoint.tensor(f"{stem}scales", (groups, outputs), torch.float16),
-            config.awq_group_size,
+            config.quantization.group_size,
         )
         parameter.data = dequantize_awq(tensors).T.contiguous()
     return model
 
 
 @pytest.fixture(scope="module")
-def answer(theirs):
-    """The prompt and the tokens that transformers continues it with, and all their logits."""
+def answer(reference):
+    """The prompt, the tokens with which transformers continues it, and all their logits."""
     ids = Tokenizer.from_file(str(WEIGHTS / "tokenizer.json")).encode(PROMPT, add_special_tokens=False).ids
     settings = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "eos_token_id": None, "pad_token_id": 2}
     prompt = torch.tensor([ids])
-    tokens = theirs.generate(prompt, attention_mask=torch.ones_like(prompt), **settings)[0].tolist()
+    tokens = reference.generate(prompt, attention_mask=torch.ones_like(prompt), **settings)[0].tolist()
     with torch.no_grad():
-        logits = theirs(torch.tensor([tokens[:-1]])).logits[0]
+        logits = reference(torch.tensor([tokens[:-1]])).logits[0]
     return ids, tokens, logits
 
 
 @pytest.mark.parametrize("activations", Activations)
 def test_logits_and_greedy_tokens_equal_those_of_transformers(answer, activations):
     ids, tokens, expected = answer
-    ours = load_model(WEIGHTS, activations=activations)
-    logits = run_whole(ours, tokens[:-1], [len(ids)] + [1] * (NEW_TOKENS - 1))
+    model = load_model(WEIGHTS, activations=activations)
+    logits = run_whole(model, tokens[:-1], [len(ids)] + [1] * (NEW_TOKENS - 1))
     assert (logits - expected).abs().max() < TOLERANCE[activations]
     assert logits[len(ids) - 1 :].argmax(-1).tolist() == tokens[len(ids) :]
 
 
 @pytest.mark.parametrize("activations", Activations)
-def test_the_pass_does_not_change_a_bit(answer, activations):
+def test_the_division_into_passes_does_not_change_a_bit(answer, activations):
     """Verifying a draft of any length, in chunks or at once, with any number of threads."""
     tokens = answer[1]
     one_thread = load_model(WEIGHTS, num_threads=1, activations=activations)

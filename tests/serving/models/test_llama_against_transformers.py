@@ -1,4 +1,4 @@
-"""Our Llama and Mistral give the logits of transformers', in float32, whatever the chunking."""
+"""Our Llama, Mistral, Qwen2 and Qwen3 give the logits of transformers' in float32, with any chunks."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ MODELS = {
     "llama-llama3": lambda: tiny_checkpoints.tiny_llama(rope_parameters=LLAMA3),
     "llama-head-dim": lambda: tiny_checkpoints.tiny_llama(head_dim=24, num_key_value_heads=6),
     "mistral": tiny_checkpoints.tiny_mistral,
+    "qwen2": tiny_checkpoints.tiny_qwen2,
+    "qwen2-tied": lambda: tiny_checkpoints.tiny_qwen2(tie_word_embeddings=True),
+    "qwen3": tiny_checkpoints.tiny_qwen3,
+    "qwen3-head-dim": lambda: tiny_checkpoints.tiny_qwen3(head_dim=16, num_key_value_heads=6),
     "mistral-no-window": lambda: tiny_checkpoints.tiny_mistral(sliding_window=None),
 }
 KERNELS = {"reference": ReferenceKernels, "cpu": lambda: create_kernels("cpu", 2)}
@@ -37,39 +41,41 @@ def kernels(request):
     return KERNELS[request.param]()
 
 
-@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("quantized", ["no", "awq", "symmetric", "asymmetric"])
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_equal_those_of_transformers(name, quantized, kernels, tmp_path):
-    theirs = MODELS[name]()
-    tiny_checkpoints.save(theirs, tmp_path)
-    if quantized:
-        tiny_checkpoints.quantize(tmp_path, theirs)
+    reference = MODELS[name]()
+    tiny_checkpoints.save(reference, tmp_path)
+    if quantized == "awq":
+        tiny_checkpoints.quantize(tmp_path, reference)
+    elif quantized != "no":
+        tiny_checkpoints.compress(tmp_path, reference, symmetric=quantized == "symmetric")
     tokens = torch.randint(0, 199, (53,)).tolist()
     with torch.no_grad():
-        expected = theirs(torch.tensor([tokens])).logits[0]
-    ours = load_with_kernels(tmp_path, kernels)
+        expected = reference(torch.tensor([tokens])).logits[0]
+    model = load_with_kernels(tmp_path, kernels)
     for chunks in ([53], [20, 1, 32]):
-        torch.testing.assert_close(run_whole(ours, tokens, chunks), expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(run_whole(model, tokens, chunks), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_checkpoints_are_computed_in_float32(dtype, kernels, tmp_path):
-    theirs = tiny_checkpoints.tiny_mistral()
-    tiny_checkpoints.save(theirs, tmp_path, dtype)
+    reference = tiny_checkpoints.tiny_mistral()
+    tiny_checkpoints.save(reference, tmp_path, dtype)
     tokens = torch.randint(0, 199, (33,)).tolist()
     with torch.no_grad():
-        expected = theirs(torch.tensor([tokens])).logits[0]
-    ours = load_with_kernels(tmp_path, kernels)
-    torch.testing.assert_close(run_whole(ours, tokens, [33]), expected, rtol=1e-4, atol=1e-4)
+        expected = reference(torch.tensor([tokens])).logits[0]
+    model = load_with_kernels(tmp_path, kernels)
+    torch.testing.assert_close(run_whole(model, tokens, [33]), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_greedy_tokens_equal_those_of_transformers(kernels, tmp_path):
-    theirs = tiny_checkpoints.tiny_llama()
-    tiny_checkpoints.save(theirs, tmp_path)
+    reference = tiny_checkpoints.tiny_llama()
+    tiny_checkpoints.save(reference, tmp_path)
     prompt = torch.randint(1, 199, (1, 9))
-    expected = theirs.generate(
+    expected = reference.generate(
         prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=64, do_sample=False, eos_token_id=None
     )[0].tolist()
-    ours = load_with_kernels(tmp_path, kernels)
-    logits = run_whole(ours, expected[:-1], [9] + [1] * 63)
+    model = load_with_kernels(tmp_path, kernels)
+    logits = run_whole(model, expected[:-1], [9] + [1] * 63)
     assert logits[8:].argmax(-1).tolist() == expected[9:]

@@ -1,4 +1,4 @@
-"""Loading: one file or shards, in place, and every mismatch named before a model exists."""
+"""Checkpoints are loaded from one file or shards without copies, and every mismatch is named."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_shards_load_as_one_file_does(folder):
 
 
 def mapped_ranges(file):
-    """Where the file is mapped in this process."""
+    """Address ranges at which the file is mapped in this process."""
     lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(str(file))]
     return [[int(end, 16) for end in line.split()[0].split("-")] for line in lines]
 
@@ -123,7 +123,7 @@ def test_quantized_tensors_without_a_quantization_config_are_refused(folder):
     config = json.loads((folder / "config.json").read_text())
     del config["quantization_config"]
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(WeightsError, match="quant_method awq"):
+    with pytest.raises(WeightsError, match="lacks quantization_config"):
         load(folder)
 
 
@@ -140,9 +140,7 @@ def test_no_weights_at_all_are_refused_with_the_remedy(folder):
         load(folder)
 
 
-@pytest.mark.parametrize(
-    "index", ["", "{}", "[]", '{"weight_map": {"a": 5}}', '{"weight_map": {"a": "../b"}}']
-)
+@pytest.mark.parametrize("index", ["", "{}", "[]", '{"weight_map": {"a": 5}}', '{"weight_map": {"a": "../b"}}'])
 def test_a_broken_index_is_refused(folder, index):
     shard(folder).write_text(index)
     with pytest.raises(WeightsError, match=r"index\.json"):

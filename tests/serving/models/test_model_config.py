@@ -1,4 +1,4 @@
-"""config.json: what is read from it, and what is refused by name."""
+"""config.json: which fields are read, and which values are refused by name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from serving.errors import WeightsError
 from serving.models.config import parse_config, read_config
+from serving.models.quantization import Quantization
 
 SMOL = {
     "architectures": ["LlamaForCausalLM"],
@@ -31,6 +32,24 @@ SMOL = {
 }
 
 
+def packed(**weights):
+    """The configuration that llm-compressor writes for 4-bit weights and 16-bit activations."""
+    scheme = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128, "actorder": None}
+    group = {"targets": ["Linear"], "weights": scheme | weights, "input_activations": None, "output_activations": None}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head"],
+    }
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_compressed_tensors_of_four_bits_are_read(symmetric):
+    config = parse_config({**SMOL, "quantization_config": packed(symmetric=symmetric)})
+    assert config.quantization == Quantization(128, compressed_tensors=True, symmetric=symmetric)
+
+
 def test_a_checkpoint_of_the_hub_is_read():
     config = parse_config(SMOL)
     assert (config.attention.num_heads, config.attention.num_kv_heads, config.attention.head_dim) == (
@@ -38,7 +57,7 @@ def test_a_checkpoint_of_the_hub_is_read():
         3,
         64,
     )
-    assert (config.awq_group_size, config.rope.theta, config.tie_word_embeddings) == (64, 100000.0, True)
+    assert (config.quantization.group_size, config.rope.theta, config.tie_word_embeddings) == (64, 100000.0, True)
     assert config.attention.sliding_window is None
 
 
@@ -47,8 +66,8 @@ def test_absent_fields_have_the_defaults_of_transformers():
     config = parse_config({**without, "quantization_config": None, "sliding_window": 5})
     assert config.attention.num_kv_heads == 9
     assert not config.tie_word_embeddings
-    assert config.awq_group_size is None
-    assert config.attention.sliding_window is None  # Llama has none, whatever the file says
+    assert config.quantization is None
+    assert config.attention.sliding_window is None  # Llama has none, even if the file says so
 
 
 def test_rope_parameters_of_transformers_5_are_read():
@@ -83,9 +102,15 @@ def test_rope_parameters_of_transformers_5_are_read():
         ({"quantization_config": {**SMOL["quantization_config"], "group_size": 12}}, "group_size"),
         ({"quantization_config": {}}, "quant_method"),
         ({"quantization_config": "awq"}, "awq"),
+        ({"quantization_config": packed(num_bits=8)}, "num_bits"),
+        ({"quantization_config": packed(strategy="channel")}, "strategy"),
+        ({"quantization_config": packed(actorder="group")}, "actorder"),
+        ({"quantization_config": packed(group_size=None)}, "group_size"),
+        ({"quantization_config": packed() | {"format": "float-quantized"}}, "format"),
+        ({"quantization_config": packed() | {"config_groups": {}}}, "config_groups"),
     ],
 )
-def test_what_is_not_computed_is_refused_by_name(change, named):
+def test_unsupported_options_are_refused_by_name(change, named):
     with pytest.raises(WeightsError, match=named):
         parse_config({**SMOL, **change})
 
@@ -102,7 +127,7 @@ def test_a_missing_file_is_refused(tmp_path):
         read_config(tmp_path)
 
 
-def test_every_field_alone_missing_is_a_weights_error_or_fine(tmp_path):
+def test_each_missing_field_is_a_weights_error_or_has_a_default(tmp_path):
     for name in SMOL:
         rest = {key: value for key, value in SMOL.items() if key != name}
         (tmp_path / "config.json").write_text(json.dumps(rest))

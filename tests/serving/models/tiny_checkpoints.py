@@ -1,4 +1,4 @@
-"""Tiny random models, written the way Hugging Face and AutoAWQ write checkpoints."""
+"""Tiny random models, in the checkpoint formats of Hugging Face and AutoAWQ."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 TINY = {
@@ -36,8 +45,30 @@ def tiny_mistral(**overrides):
     return MistralForCausalLM(MistralConfig(**settings)).eval()
 
 
+def tiny_qwen2(**overrides):
+    """A random float32 Qwen2; its biases are random too."""
+    torch.manual_seed(9)
+    return _randomized(Qwen2ForCausalLM(Qwen2Config(**{**TINY, **overrides})).eval())
+
+
+def tiny_qwen3(**overrides):
+    """A random float32 Qwen3 with random head norms, and heads wider than hidden size / heads."""
+    torch.manual_seed(10)
+    return _randomized(Qwen3ForCausalLM(Qwen3Config(**{**TINY, "head_dim": 24, **overrides})).eval())
+
+
+def _randomized(model):
+    """Set random biases and norms, because transformers initialises them with 0 and 1."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            parameter.data.normal_(0.0, 0.3)
+        elif name.endswith("norm.weight"):
+            parameter.data.normal_(1.0, 0.2)
+    return model
+
+
 def save(model, folder: Path, dtype: torch.dtype = torch.float32) -> Path:
-    """The checkpoint, in that dtype; the model's own weights are rounded to it."""
+    """Write the checkpoint in this dtype; the model's own weights are rounded to it."""
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype).float()
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,8 +94,46 @@ def pack_nibbles(values: Tensor) -> Tensor:
     return torch.where(packed >= 2**31, packed - 2**32, packed).to(torch.int32)
 
 
+def compress(folder: Path, model, group_size: int = 16, symmetric: bool = True) -> None:
+    """Rewrite a checkpoint as llm-compressor's W4A16, and set the model's weights to the dequantized values."""
+    tensors = load_file(folder / "model.safetensors")
+    parameters = dict(model.named_parameters())
+    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+        weight = tensors.pop(name).float()  # [N, K]
+        groups = weight.reshape(weight.shape[0], -1, group_size)
+        low, high = groups.amin(2).clamp(max=0), groups.amax(2).clamp(min=0)
+        scales = ((high - low) / 15).half() if not symmetric else (groups.abs().amax(2) / 7.5).half()
+        zeros = torch.zeros_like(low) if symmetric else (-8 - low / scales.float()).round().clamp(-8, 7)
+        quants = (groups / scales.float()[:, :, None] + zeros[:, :, None]).round().clamp(-8, 7)
+        stem = name.removesuffix("weight")
+        tensors[stem + "weight_packed"] = pack_in_order(quants.reshape(weight.shape))
+        tensors[stem + "weight_scale"] = scales
+        tensors[stem + "weight_shape"] = torch.tensor(weight.shape)
+        if not symmetric:
+            tensors[stem + "weight_zero_point"] = pack_in_order(zeros.T).T
+        meant = (quants - zeros[:, :, None]) * scales.float()[:, :, None]
+        parameters[name].data = meant.reshape(weight.shape)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+    weights = {"num_bits": 4, "type": "int", "symmetric": symmetric, "strategy": "group", "group_size": group_size}
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": None}},
+        "ignore": ["lm_head"],
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def pack_in_order(values: Tensor) -> Tensor:
+    """[R, C] of -8 … 7 → [R, C // 8] int32, lowest nibble first, each plus 8 (compressed_tensors.pack_to_int32)."""
+    grouped = (values.to(torch.int64) + 8).reshape(values.shape[0], -1, 8)
+    packed = sum(grouped[:, :, i] << (4 * i) for i in range(8))
+    return torch.where(packed >= 2**31, packed - 2**32, packed).to(torch.int32)
+
+
 def quantize(folder: Path, model, group_size: int = 16) -> None:
-    """Rewrite a checkpoint with plain-rounding AWQ weights, and the model's weights with what they mean."""
+    """Rewrite a checkpoint as AWQ, rounded to nearest, and set the model's weights to the dequantized values."""
     tensors = load_file(folder / "model.safetensors")
     parameters = dict(model.named_parameters())
     for name in [name for name in tensors if name.endswith("_proj.weight")]:

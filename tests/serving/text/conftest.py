@@ -1,4 +1,4 @@
-"""The tokenizers that both files test: one of each family, and the default model's where it is built."""
+"""The tokenizers under test: one of each family, and the default model's if it is built."""
 
 from __future__ import annotations
 

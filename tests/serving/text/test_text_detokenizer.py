@@ -1,4 +1,4 @@
-"""Streams: deltas join to the whole, characters come in one piece, stop strings never show."""
+"""Streamed text: deltas join to the whole text, have whole characters, and contain no stop string."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TOKENIZERS = {"byte-level": byte_level(), "metaspace": metaspace()}
 
 
 def stream(tokenizer: Tokenizer, ids: list[int], stop: tuple[str, ...] = (), step: int = 1) -> list[str]:
-    """The deltas that a reader would see, the last from the flush."""
+    """The deltas of a stream, the last one from the flush."""
     detokenizer = IncrementalDetokenizer(tokenizer, stop)
     deltas = [detokenizer.push(ids[i : i + step]) for i in range(0, len(ids), step)]
     return [*deltas, detokenizer.flush()]
 
 
 def cut(text: str, stop: tuple[str, ...]) -> str:
-    """The rule for stop strings, said naively: the first complete one, and the longest there."""
+    """The rule for stop strings, implemented naively: the first complete one, and the longest at that position."""
     ends = [(text.find(s) + len(s), -len(s)) for s in stop if s in text]
     return text[: min(ends)[0] + min(ends)[1]] if ends else text
 
@@ -45,7 +45,7 @@ def test_deltas_of_ten_thousand_texts_join_to_the_whole(tokenizer: Tokenizer) ->
 @given(data=st.data())
 @settings(max_examples=300, deadline=None)
 def test_any_ids_at_all_stream_to_their_decoding(kind: str, data: st.DataObject) -> None:
-    """A model may generate half characters; the stream shows then what the whole shows."""
+    """A model may generate incomplete characters; the stream then shows what the whole text shows."""
     tokenizer = TOKENIZERS[kind]
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=40))
     assert "".join(stream(tokenizer, ids, step=data.draw(st.integers(1, 5)))) == tokenizer.decode(ids)
@@ -58,7 +58,7 @@ def test_a_character_of_several_tokens_appears_at_once(tokenizer: Tokenizer) -> 
         assert [delta.strip() for delta in shown] == [char]
 
 
-def test_half_a_character_shows_only_at_the_end() -> None:
+def test_an_incomplete_character_is_shown_only_at_the_end() -> None:
     tokenizer = TOKENIZERS["byte-level"]
     half = tokenizer.encode("\U000117af", add_bos=False)[:-1]
     assert len(half) >= 1
@@ -70,7 +70,7 @@ def test_half_a_character_shows_only_at_the_end() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 3, 1000])
-def test_a_stop_string_at_any_place_cuts_there_and_never_shows(tokenizer: Tokenizer, step: int) -> None:
+def test_text_ends_before_a_stop_string_at_any_position(tokenizer: Tokenizer, step: int) -> None:
     text = 'aab {"op": "COUNT"} 你好🙂 aabaac ### end'
     ids = tokenizer.encode(text, add_bos=False)
     whole = tokenizer.decode(ids)
@@ -87,7 +87,7 @@ def test_a_stop_string_at_any_place_cuts_there_and_never_shows(tokenizer: Tokeni
 )
 @settings(max_examples=1000, deadline=None)
 def test_overlapping_stop_strings_follow_the_rule(text: str, stop: list[str], step: int) -> None:
-    """Few letters make strings that overlap with themselves and each other."""
+    """With few letters, stop strings overlap with themselves and each other."""
     tokenizer = TOKENIZERS["byte-level"]
     ids = tokenizer.encode(text)
     detokenizer = IncrementalDetokenizer(tokenizer, stop)
@@ -99,7 +99,7 @@ def test_overlapping_stop_strings_follow_the_rule(text: str, stop: list[str], st
     assert (detokenizer.stopped_by is not None) == any(s in text for s in stop)
 
 
-def test_what_could_become_a_stop_string_is_shown_once_it_cannot() -> None:
+def test_text_that_could_become_a_stop_string_is_held_back_until_it_cannot() -> None:
     tokenizer = TOKENIZERS["byte-level"]
     detokenizer = IncrementalDetokenizer(tokenizer, ["###"])
     assert detokenizer.push(tokenizer.encode("a##")) == "a"
@@ -108,7 +108,7 @@ def test_what_could_become_a_stop_string_is_shown_once_it_cannot() -> None:
     assert detokenizer.flush() == "##"
 
 
-def test_after_a_stop_string_nothing_shows() -> None:
+def test_nothing_is_shown_after_a_stop_string() -> None:
     tokenizer = TOKENIZERS["byte-level"]
     detokenizer = IncrementalDetokenizer(tokenizer, ["!"])
     assert detokenizer.push(tokenizer.encode("yes! no")) == "yes"
@@ -121,8 +121,8 @@ def test_an_empty_stop_string_is_refused() -> None:
         IncrementalDetokenizer(TOKENIZERS["byte-level"], ["x", ""])
 
 
-def test_a_token_costs_the_same_late_as_early() -> None:
-    """Counted in Python calls, not in time: the second half of a long stream costs what the first did."""
+def test_the_cost_of_a_token_does_not_grow_with_the_stream() -> None:
+    """Counted in Python calls, not in time: both halves of a long stream take the same number."""
     tokenizer = TOKENIZERS["byte-level"]
     ids = tokenizer.encode("ab" * 4000)
     detokenizer = IncrementalDetokenizer(tokenizer, ["ab" * 50 + "c"])

@@ -1,4 +1,4 @@
-"""Tokenizers: nothing special from users, one BOS, the end tokens of the files."""
+"""Tokenizers: no special tokens from users' text, one BOS, and the end tokens of the files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_text_of_users_never_becomes_a_special_token(tokenizer: Tokenizer) -> No
     assert all(tokenizer.token_bytes(i) for i in ids)
 
 
-def test_bos_is_there_once_where_the_checkpoint_wants_one() -> None:
+def test_bos_occurs_once_if_the_checkpoint_has_one() -> None:
     byte_level, metaspace = TOKENIZERS["byte-level"], TOKENIZERS["metaspace"]
     assert byte_level.bos_token_ids == ()
     assert byte_level.encode("the") == byte_level.encode("the", add_bos=False)
@@ -34,7 +34,7 @@ def test_bos_is_there_once_where_the_checkpoint_wants_one() -> None:
     assert metaspace.encode("") == [1]
 
 
-def test_a_post_processor_that_closes_the_text_does_not_close_a_prompt() -> None:
+def test_an_end_token_of_the_post_processor_is_not_added_to_a_prompt() -> None:
     backend = tokenizers.Tokenizer.from_str(TOKENIZERS["metaspace"].to_json())
     frame = [("<s>", 1), ("</s>", 2)]
     backend.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=frame)
@@ -43,7 +43,7 @@ def test_a_post_processor_that_closes_the_text_does_not_close_a_prompt() -> None
 
 
 def test_the_space_that_continues_a_prompt_is_kept() -> None:
-    """The library's decode drops it, as if each answer began a text."""
+    """The library's decode drops it, as at the beginning of a text."""
     tokenizer = TOKENIZERS["metaspace"]
     assert tokenizer.decode(tokenizer.encode("the", add_bos=False)) == " the"
 
@@ -58,29 +58,29 @@ def test_decoding_agrees_with_the_library_on_texts(kind: str) -> None:
         assert tokenizer.decode(ids).removeprefix(" ") == library.decode(ids).removeprefix(" ")
 
 
-def test_truncation_in_the_file_does_not_cut_prompts() -> None:
+def test_truncation_in_the_file_does_not_truncate_prompts() -> None:
     backend = tokenizers.Tokenizer.from_str(TOKENIZERS["byte-level"].to_json())
     backend.enable_truncation(4)
     backend.enable_padding(length=600)
     assert len(Tokenizer(backend, eos_token_ids=[0]).encode("x " * 100)) == 200
 
 
-def test_half_a_surrogate_pair_is_a_users_mistake(tokenizer: Tokenizer) -> None:
+def test_an_unpaired_surrogate_is_an_input_error(tokenizer: Tokenizer) -> None:
     with pytest.raises(InvalidRequestError, match="surrogate"):
         tokenizer.encode("a\ud83d")
 
 
-def test_ids_without_a_token_stand_for_nothing(tokenizer: Tokenizer) -> None:
+def test_ids_without_a_token_decode_to_nothing(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode([tokenizer.vocab_size + 5, *tokenizer.eos_token_ids]) == ""
 
 
 def test_llguidance_reads_the_same_tokens(tokenizer: Tokenizer) -> None:
-    theirs = llguidance.LLTokenizer(tokenizer.to_json(), eos_token=tokenizer.eos_token_ids[0])
-    assert theirs.vocab_size == tokenizer.vocab_size
+    backend = llguidance.LLTokenizer(tokenizer.to_json(), eos_token=tokenizer.eos_token_ids[0])
+    assert backend.vocab_size == tokenizer.vocab_size
     for token_id in range(tokenizer.vocab_size):
-        ours = tokenizer.token_bytes(token_id)
+        expected = tokenizer.token_bytes(token_id)
         # llguidance marks special tokens by 0xFF, which is no byte of UTF-8
-        assert ours in (b"", b"\xff") or theirs.decode_bytes([token_id]) == ours
+        assert expected in (b"", b"\xff") or backend.decode_bytes([token_id]) == expected
 
 
 @pytest.mark.weights
@@ -108,7 +108,7 @@ def test_end_tokens_come_from_the_first_file_that_names_them(
     assert Tokenizer.from_dir(tmp_path).eos_token_ids == expected
 
 
-def test_a_folder_of_a_tiny_tokenizer_reads_back_the_same(tmp_path: Path) -> None:
+def test_a_saved_tokenizer_is_read_back_unchanged(tmp_path: Path) -> None:
     for tokenizer in TOKENIZERS.values():
         again = Tokenizer.from_dir(tiny_tokenizers.save(tokenizer, tmp_path))
         assert again.encode("slow <s> 你好") == tokenizer.encode("slow <s> 你好")
@@ -125,7 +125,7 @@ def test_bad_folders_are_refused_with_the_file_and_the_remedy(tmp_path: Path) ->
     with pytest.raises(WeightsError, match="no end token"):
         Tokenizer.from_dir(tmp_path)
     for content, message in (
-        ("[1]", "an object is wanted"),
+        ("[1]", "not an object"),
         ("{", "is not JSON"),
         ('{"eos_token_id": 9999}', "9999"),
     ):

@@ -1,0 +1,1 @@
+"""The door: HTTP APIs in front of one or more Cog servers, in a process of its own."""

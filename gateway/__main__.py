@@ -1,0 +1,70 @@
+"""Runs the door: python -m gateway --upstream http://127.0.0.1:5000 --port 8080."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+
+import uvicorn
+from pydantic import ValidationError
+
+from gateway.app import create_app
+from gateway.http_protocol import limited_protocol
+from gateway.request_log import configure_logging
+from gateway.settings import DoorSettings
+
+_OPEN = """
+WARNING: the door listens on {host} and asks for no API key. Everybody who reaches this machine can run predictions,
+read all of them and delete them. Set DOOR_KEYS=required and make keys with `scripts/keys create NAME`.
+
+"""
+
+
+def main() -> None:
+    """Parse the options, which override the environment, and run until a signal."""
+    options = {name: value for name, value in vars(_parse_options()).items() if value is not None}
+    try:
+        settings = DoorSettings(**options)
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        sys.exit("The door's settings are wrong:\n" + "\n".join(lines))
+    if settings.keys == "off" and not settings.is_local:
+        sys.stderr.write(_OPEN.format(host=settings.host))
+    configure_logging()
+    _allow_many_connections()
+    config = uvicorn.Config(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        http=limited_protocol(settings.head_seconds),
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        # Open requests first; then the application finishes predictions that nobody waits for.
+        timeout_graceful_shutdown=round(settings.drain_seconds) or None,
+    )
+    uvicorn.Server(config).run()
+
+
+def _allow_many_connections() -> None:
+    """Each stream needs two connections, and the usual limit of open files is 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m gateway", description=DoorSettings.__doc__)
+    parser.add_argument("--host")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--upstream", dest="upstreams", help="addresses of Cog servers, with commas between")
+    parser.add_argument("--model", help="OWNER/NAME that clients ask for")
+    parser.add_argument("--weights-digest")
+    parser.add_argument("--database", help="file of the kept predictions")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""One HTTP API of the door: its routes, and the shape of its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+
+from gateway.door import Door
+from gateway.errors import DoorError, NotFoundError
+
+RenderError = Callable[[Request, DoorError], Response]
+
+
+class _MethodError(DoorError):
+    status = 405
+    title = "Method not allowed"
+
+
+class _InternalError(DoorError):
+    status = 500
+    title = "Internal error"
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API.
+
+    Args:
+        router: its routes.
+        prefixes: of the paths whose errors have its shape, the longest prefix of all APIs counts.
+        render_error: writes an error in its shape.
+        open: what runs beside the routes while the door is open.
+    """
+
+    router: APIRouter
+    prefixes: tuple[str, ...]
+    render_error: RenderError
+    open: Callable[[Door], AbstractAsyncContextManager[None]] | None = None
+
+
+def include(app: FastAPI, apis: Sequence[Api]) -> None:
+    """Add the routes of the APIs, and write each error in the shape of the API whose path was asked."""
+    for api in apis:
+        app.include_router(api.router)
+    shapes = sorted(((prefix, api) for api in apis for prefix in api.prefixes), key=lambda pair: -len(pair[0]))
+
+    def render(request: Request, error: DoorError) -> Response:
+        path = request.url.path
+        api = next((api for prefix, api in shapes if path.startswith(prefix)), apis[0])
+        request.scope["door_error"] = type(error).__name__.strip("_")  # for the metrics
+        response = api.render_error(request, error)
+        if error.status == 401:
+            response.headers["WWW-Authenticate"] = "Bearer"
+        if error.retry_after is not None:
+            response.headers["Retry-After"] = str(max(1, round(error.retry_after)))
+        return response
+
+    async def on_door_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, DoorError)
+        return render(request, error)
+
+    async def on_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        what = f"{request.method} {request.url.path}"
+        if error.status_code == 405:
+            response = render(request, _MethodError(f"{what}: this method is not known here"))
+            response.headers.update(error.headers or {})
+            return response
+        return render(request, NotFoundError(f"{what}: there is nothing at this address"))
+
+    async def on_failure(request: Request, error: Exception) -> Response:
+        return render(request, _InternalError("internal error of the door; its log has the reason"))
+
+    app.add_exception_handler(DoorError, on_door_error)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(Exception, on_failure)

@@ -1,0 +1,60 @@
+"""The door's ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from fastapi import Depends, FastAPI
+
+from gateway.api import Api, include
+from gateway.door import open_door
+from gateway.keys.login_page import LOGIN
+from gateway.metrics import METRICS
+from gateway.metrics.request_counter import RequestCounter
+from gateway.openai import OPENAI
+from gateway.pages import PAGES
+from gateway.probes import PROBES
+from gateway.replicate import REPLICATE
+from gateway.request_log import PredictionLog, RequestLog
+from gateway.security import SecurityHeaders, allow_origins, check_origin
+from gateway.settings import DoorSettings
+
+# A new API is one line here. The first one's errors are for paths that belong to none.
+APIS: tuple[Api, ...] = (
+    REPLICATE,
+    OPENAI,
+    PROBES,
+    PAGES,
+    METRICS,
+    LOGIN,
+)
+
+
+def create_app(settings: DoorSettings) -> FastAPI:
+    """The application; the door opens when the server starts it and closes when that stops."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with open_door(settings) as door, AsyncExitStack() as stack:
+            for api in APIS:
+                if api.open is not None:
+                    await stack.enter_async_context(api.open(door))
+            door.runner.on_start.append(PredictionLog(with_inputs=settings.log_inputs))
+            app.state.door = door
+            yield
+            await door.runner.close(settings.drain_seconds)  # before what runs beside the routes ends
+
+    app = FastAPI(
+        title="door",
+        lifespan=lifespan,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        dependencies=[Depends(check_origin)],
+    )
+    include(app, APIS)
+    allow_origins(app, settings)
+    for middleware in (SecurityHeaders, RequestCounter, RequestLog):  # the last one is the outermost
+        app.add_middleware(middleware)
+    return app

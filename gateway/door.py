@@ -1,0 +1,124 @@
+"""The parts of a running door, and how a request's handler gets them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from fastapi import Request
+
+from gateway.keys.callers import Caller, Callers
+from gateway.keys.key_file import KeyFile
+from gateway.meters import Meters
+from gateway.model_info import ModelInfoReader
+from gateway.pool import Pool
+from gateway.predictions import Prediction
+from gateway.runner import Runner
+from gateway.settings import DoorSettings
+from gateway.store import Store
+from gateway.upstream import Upstream
+
+_log = logging.getLogger(__name__)
+_DELETE_SECONDS = 60.0  # between two deletions of what is too old
+_UNKEPT = timedelta(minutes=10)  # time for a client to read a prediction that is not kept
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What handlers use.
+
+    Args:
+        settings: of this process.
+        pool: of the Cog servers.
+        store: of the predictions.
+        runner: of the predictions that run.
+        interrupted: predictions that ran when the last door was killed.
+        model: what the servers run.
+        meters: what is counted and measured.
+        callers: who may call; None: everybody.
+    """
+
+    settings: DoorSettings
+    pool: Pool
+    store: Store
+    runner: Runner
+    model: ModelInfoReader
+    interrupted: tuple[Prediction, ...]
+    meters: Meters
+    callers: Callers | None = None
+
+    def of(self, caller: Caller) -> Door:
+        """The door as one caller may use it."""
+        return replace(self, store=self.store.of(caller.name), runner=self.runner.of(caller))
+
+
+async def get_door(request: Request) -> Door:
+    """The door as the request's caller may use it; for `Depends`.
+
+    Raises:
+        UnauthorizedError: the door asks for keys, and the request has none that is valid.
+    """
+    door = await get_whole_door(request)
+    if door.callers is None:
+        return door
+    caller = door.callers.identify(request)
+    request.scope["door_caller"] = caller.name  # for the log
+    return door.of(caller)
+
+
+async def get_whole_door(request: Request) -> Door:
+    """The door without a look at the caller's key: for health checks, and for links whose id is their secret."""
+    door = request.app.state.door
+    assert isinstance(door, Door), "the application has started"
+    return door
+
+
+@asynccontextmanager
+async def open_door(settings: DoorSettings) -> AsyncIterator[Door]:
+    """A door that works; at the end, running predictions are finished or marked as interrupted."""
+    store = Store(settings.database if settings.keep else None)
+    interrupted = await store.open()
+    if interrupted:
+        _log.warning("%d predictions were interrupted when the door last stopped", len(interrupted))
+    pool = Pool([Upstream(url) for url in settings.upstreams])
+    model = ModelInfoReader(pool, name=settings.model, weights_digest=settings.weights_digest)
+    runner = Runner(
+        pool,
+        store,
+        check_inputs=model.check_inputs,
+        prefix_inputs=settings.prefix_inputs,
+        max_active=settings.max_active,
+        max_output_bytes=settings.max_output_bytes,
+        max_seconds=settings.max_seconds,
+    )
+    callers = Callers(KeyFile(settings.key_file)) if settings.keys == "required" else None
+    tasks = []
+    try:
+        await pool.start()
+        tasks = [asyncio.create_task(runner.save_changes()), asyncio.create_task(_delete_old(store, settings))]
+        yield Door(settings, pool, store, runner, model, interrupted, Meters(settings.model), callers)
+    finally:
+        await runner.close(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await pool.close()
+        await store.close()
+        if callers is not None:
+            callers.close()
+
+
+async def _delete_old(store: Store, settings: DoorSettings) -> None:
+    keep = _UNKEPT
+    if settings.keep:
+        if settings.retention_days is None:
+            return
+        keep = timedelta(days=settings.retention_days)
+    while True:
+        before = (datetime.now(UTC) - keep).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        await store.delete_created_before(before)
+        await asyncio.sleep(_DELETE_SECONDS)

@@ -1,0 +1,58 @@
+"""The page where a browser gives its key, which it then sends as a cookie."""
+
+from __future__ import annotations
+
+import html
+from typing import Annotated, Final
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from gateway.api import Api
+from gateway.door import Door, get_whole_door
+from gateway.errors import BodyTooLargeError, DoorError
+from gateway.keys.callers import COOKIE
+
+_router = APIRouter()
+_MAX_BYTES: Final = 4096
+_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Key</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<main><h1>API key</h1>{message}<form method="post" action="/login">
+<label>Key <input name="key" type="password" autocomplete="off" required autofocus></label>
+<button>Continue</button></form></main></html>"""
+
+
+@_router.get("/login")
+async def show() -> Response:
+    """The form."""
+    return _page("", 200)
+
+
+@_router.post("/login")
+async def log_in(request: Request, door: Annotated[Door, Depends(get_whole_door)]) -> Response:
+    """Keep a valid key in a cookie that scripts cannot read and other sites cannot send."""
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > _MAX_BYTES:
+            raise BodyTooLargeError(f"a key is shorter than {_MAX_BYTES:,} bytes")
+    key = parse_qs(content.decode(errors="replace")).get("key", [""])[0].strip()
+    if door.callers is not None and not door.callers.knows(key):
+        return _page("This key is unknown or was revoked.", 401)
+    response = RedirectResponse("/", 303)
+    is_https = (door.settings.public_url or str(request.url)).startswith("https:")
+    response.set_cookie(COOKIE, key, httponly=True, samesite="strict", secure=is_https)
+    return response
+
+
+def _page(message: str, status: int) -> Response:
+    text = f'<p role="alert">{html.escape(message)}</p>' if message else ""
+    return HTMLResponse(_PAGE.format(message=text), status)
+
+
+def _render_error(request: Request, error: DoorError) -> Response:
+    return _page(error.detail, error.status)
+
+
+LOGIN = Api(_router, ("/login",), _render_error)

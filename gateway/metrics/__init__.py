@@ -1,0 +1,5 @@
+"""What the door counts and measures, for Prometheus."""
+
+from gateway.metrics.metrics_page import METRICS
+
+__all__ = ["METRICS"]

@@ -1,0 +1,114 @@
+"""Measures predictions: times between events, and what Cog's servers report of each."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import httpx
+from pydantic import JsonValue
+
+from gateway.door import Door
+from gateway.meters import Meters
+from gateway.pool import Server
+from gateway.predictions import Prediction, Status, seconds_between
+from gateway.runs import Finished, OutputPiece, Run
+from gateway.store import INTERRUPTED
+
+_NAME: Final = re.compile(r"\w{1,60}")
+
+
+@asynccontextmanager
+async def observe(door: Door) -> AsyncIterator[None]:
+    """Measure every prediction of a door, and show its servers."""
+    meters, following = door.meters, set[asyncio.Task[None]]()
+    pool = door.pool
+    for server in pool.servers:
+        _watch(meters, server)
+    meters.running.set_function(lambda: sum(server.outstanding for server in pool.servers))
+    meters.waiting.set_function(lambda: pool.num_waiting)
+
+    def on_start(run: Run) -> None:
+        task = asyncio.create_task(_follow(run, meters), name=f"metrics of {run.id}")
+        following.add(task)
+        task.add_done_callback(following.discard)
+
+    door.runner.on_start.append(on_start)
+    try:
+        yield
+    finally:
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
+
+
+def _watch(meters: Meters, server: Server) -> None:
+    address = httpx.URL(server.upstream.url)  # host and port only: an address may hold a password
+    name = f"{address.host}:{address.port}" if address.port else address.host
+    meters.watch_server(name, lambda: server.is_healthy, lambda: server.outstanding)
+
+
+async def _follow(run: Run, meters: Meters) -> None:
+    created = time.monotonic()
+    last: float | None = None
+    async for event in run.follow():
+        now = time.monotonic()
+        match event:
+            case OutputPiece():
+                if last is None:
+                    meters.first_token.observe(now - created)
+                else:
+                    meters.inter_token.observe(now - last)
+                last = now
+            case Finished(prediction=prediction) if await run.settled() is None:  # else its inputs were refused
+                if prediction.status is Status.SUCCEEDED:
+                    meters.whole.observe(now - created)
+                count_ended(prediction, meters)
+
+
+def count_ended(prediction: Prediction, meters: Meters) -> None:
+    """Add what a prediction's end and its metrics say."""
+    metrics = prediction.metrics
+    meters.count_end(prediction.status.value)
+    if prediction.status is Status.SUCCEEDED:
+        meters.count_success(_word(metrics.get("finish_reason")) or "unknown")
+    if prediction.status is Status.FAILED:
+        meters.count_failure(_failure(prediction))
+    if prediction.started_at is not None:
+        meters.queue.observe(max(0.0, seconds_between(prediction.created_at, prediction.started_at)))
+    meters.prompt_tokens.inc(_count(metrics.get("input_token_count")))
+    meters.generation_tokens.inc(_count(metrics.get("output_token_count")))
+    meters.passes.inc(_count(metrics.get("model_passes")))
+    meters.draft_tokens.inc(_count(metrics.get("draft_token_count")))
+    meters.accepted_tokens.inc(_count(metrics.get("accepted_token_count")))
+    if "cached_token_count" in metrics:
+        meters.queried_tokens.inc(_count(metrics.get("input_token_count")))
+        meters.cached_tokens.inc(_count(metrics.get("cached_token_count")))
+    if "kv_cache_usage" in metrics:
+        meters.kv_usage.set(_count(metrics.get("kv_cache_usage")))
+
+
+def _failure(prediction: Prediction) -> str:
+    """The error's name where the server gives one; else whether the model, the door or a server between failed."""
+    if (name := _word(prediction.metrics.get("error_type"))) is not None:
+        return name
+    if prediction.error == INTERRUPTED:
+        return "interrupted"
+    # Cog puts this into the end of each prediction; without it the door ended the prediction.
+    return "model" if "predict_time" in prediction.metrics else "upstream"
+
+
+def _word(value: JsonValue) -> str | None:
+    """A short name, or None; a server could write anything."""
+    return value if isinstance(value, str) and _NAME.fullmatch(value) else None
+
+
+def _count(value: JsonValue) -> float:
+    """A number that is not negative, else 0: counters must not sink."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        return 0.0
+    return float(value)

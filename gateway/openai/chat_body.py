@@ -1,0 +1,162 @@
+"""The body of a chat completion, checked as far as no model is needed for it."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+from gateway.openai.parameters import SharedBody, only
+
+_NO_PARAMETERS: Final[dict[str, JsonValue]] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class JsonSchemaFormat(_Part):
+    """A schema with its name; only the schema counts."""
+
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, JsonValue] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(_Part):
+    """What kind of text the answer is."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("json_schema is given with the type json_schema, and only with it")
+        return self
+
+
+class Function(_Part):
+    """A function that the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, JsonValue] | None = None
+    strict: bool | None = None
+
+
+class Tool(_Part):
+    """A tool; all of them are functions."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(_Part):
+    """The function of a choice."""
+
+    name: str
+
+
+class ToolChoice(_Part):
+    """The function that the model must call."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class ChatBody(SharedBody):
+    """The body of POST /v1/chat/completions."""
+
+    messages: list[dict[str, JsonValue]] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1, le=2**53)
+    response_format: ResponseFormat | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None  # a forced tool is called once, which both values allow
+
+    # Inputs of chat packages that OpenAI's API lacks.
+    documents: list[dict[str, JsonValue]] | None = None
+    chat_template_kwargs: dict[str, JsonValue] | None = None
+    add_generation_prompt: bool | None = None
+
+    audio: Annotated[JsonValue, only()] = None
+    function_call: Annotated[JsonValue, only("none")] = None
+    functions: Annotated[JsonValue, only([])] = None
+    modalities: Annotated[JsonValue, only(["text"])] = None
+    prediction: Annotated[JsonValue, only()] = None
+    reasoning_effort: Annotated[JsonValue, only("none")] = None
+    verbosity: Annotated[JsonValue, only("medium")] = None
+    web_search_options: Annotated[JsonValue, only()] = None
+
+    @property
+    def token_limit(self) -> int | None:
+        """The newer name of max_tokens counts."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many of the likeliest tokens are wanted; None for no log probabilities."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def forced_function(self) -> Function | None:
+        """The function that must be called. `check` has found that there is such a function."""
+        tools = self.tools or []
+        match self.tool_choice:
+            case ToolChoice(function=FunctionName(name=name)):
+                return next((tool.function for tool in tools if tool.function.name == name), None)
+            case "required":
+                return tools[0].function
+            case _:
+                return None
+
+    @property
+    def answer_format(self) -> tuple[str, dict[str, JsonValue]] | None:
+        """The parameter that asks for JSON, and the format in OpenAI's words; None for free text."""
+        function, wanted = self.forced_function, self.response_format
+        if function is not None:
+            return "tools", _schema_format(function.parameters or _NO_PARAMETERS)
+        if wanted is None or wanted.type == "text":
+            return None
+        if wanted.json_schema is None:
+            return "response_format", {"type": "json_object"}
+        return "response_format", _schema_format(wanted.json_schema.schema_)
+
+    def faults(self) -> dict[str, str]:
+        """What is wrong between parameters, by parameter; see `SharedBody.faults`."""
+        found = super().faults()
+        if self.top_logprobs is not None and not self.logprobs:
+            found["top_logprobs"] = "needs logprobs to be true"
+        if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
+            found["max_completion_tokens"] = f"differs from max_tokens, which is {self.max_tokens}; give one of them"
+        if fault := self._fault_of_choice():
+            found["tool_choice"] = fault
+        elif self.forced_function and self.response_format and self.response_format.type != "text":
+            found["response_format"] = "cannot be given together with a function that must be called"
+        return found
+
+    def _fault_of_choice(self) -> str | None:
+        names = [tool.function.name for tool in self.tools or []]
+        match self.tool_choice:
+            case ToolChoice(function=FunctionName(name=name)) if name not in names:
+                return f"{json.dumps(name)[:80]} is not one of the tools"
+            case "required" if len(names) != 1:
+                return "'required' needs exactly one tool here; name the function that must be called"
+            case None | "auto" if names:
+                return "with tools, name the function that must be called, or give 'none'; 'auto' is not supported"
+            case _:
+                return None
+
+
+def _schema_format(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """The wrapper says that what is inside is a schema, whatever keys it has.
+
+    The schema is text, because Cog's server sorts the keys of objects and the answer has the order of the schema.
+    """
+    text = json.dumps(schema, ensure_ascii=False)
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": text}}

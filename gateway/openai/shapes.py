@@ -1,0 +1,185 @@
+"""Answers as OpenAI's API shows them, whole and in chunks: of conversations and of prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from gateway.model_info import ModelInfo
+from gateway.openai.finished_answers import Answer, Logprob
+
+Object = dict[str, JsonValue]
+
+
+class Shape(Protocol):
+    """The choices of one kind of answer."""
+
+    prefix: str
+    name: str
+    chunk_name: str
+
+    def whole(self, index: int, answer: Answer) -> Object:
+        """A choice with its answer."""
+        ...
+
+    def first(self, index: int) -> Object | None:
+        """A choice's part in a chunk before its text, where there is one."""
+        ...
+
+    def piece(self, index: int, text: str) -> Object:
+        """A choice's part in a chunk with new text."""
+        ...
+
+    def last(self, index: int, answer: Answer) -> Object:
+        """A choice's part in its last chunk: why it ended, and all log probabilities."""
+        ...
+
+
+class ChatShape:
+    """Choices of a chat completion. A function that must be called makes each answer a call of it.
+
+    Args:
+        function: its name.
+        call_id: of the calls, before the choice's number.
+    """
+
+    prefix, name, chunk_name = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, function: str | None, call_id: str) -> None:
+        self._function = function
+        self._call_id = call_id
+
+    def whole(self, index: int, answer: Answer) -> Object:
+        """See `Shape.whole`."""
+        message: Object = {"role": "assistant", "content": answer.text, "refusal": None}
+        if self._function is not None:
+            message["content"], message["tool_calls"] = None, [self._call(index, answer.text)]
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": _chat_logprobs(answer),
+            "finish_reason": self._reason(answer),
+        }
+
+    def first(self, index: int) -> Object | None:
+        """See `Shape.first`."""
+        delta: Object = {"role": "assistant", "content": "", "refusal": None}
+        if self._function is not None:
+            delta["content"], delta["tool_calls"] = None, [{"index": 0, **self._call(index, "")}]
+        return _chat_part(index, delta)
+
+    def piece(self, index: int, text: str) -> Object:
+        """See `Shape.piece`."""
+        if self._function is not None:
+            return _chat_part(index, {"tool_calls": [{"index": 0, "function": {"arguments": text}}]})
+        return _chat_part(index, {"content": text})
+
+    def last(self, index: int, answer: Answer) -> Object:
+        """See `Shape.last`."""
+        return _chat_part(index, {}) | {"logprobs": _chat_logprobs(answer), "finish_reason": self._reason(answer)}
+
+    def _reason(self, answer: Answer) -> str:
+        is_call = self._function is not None and answer.finish_reason == "stop"
+        return "tool_calls" if is_call else answer.finish_reason
+
+    def _call(self, index: int, arguments: str) -> Object:
+        call_id = f"call_{self._call_id}{index or ''}"
+        return {"id": call_id, "type": "function", "function": {"name": self._function, "arguments": arguments}}
+
+
+class CompletionShape:
+    """Choices of a completion."""
+
+    prefix, name, chunk_name = "cmpl-", "text_completion", "text_completion"
+
+    def whole(self, index: int, answer: Answer) -> Object:
+        """See `Shape.whole`."""
+        return self.piece(index, answer.text) | self._end(answer)
+
+    def first(self, index: int) -> Object | None:
+        """See `Shape.first`."""
+        return None
+
+    def piece(self, index: int, text: str) -> Object:
+        """See `Shape.piece`."""
+        return {"index": index, "text": text, "logprobs": None, "finish_reason": None}
+
+    def last(self, index: int, answer: Answer) -> Object:
+        """See `Shape.last`."""
+        return self.piece(index, "") | self._end(answer)
+
+    def _end(self, answer: Answer) -> Object:
+        logprobs = None if answer.logprobs is None else _completion_logprobs(answer.logprobs)
+        return {"logprobs": logprobs, "finish_reason": answer.finish_reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What all chunks of an answer have in common.
+
+    Args:
+        id: of the answer.
+        created: Unix time.
+        model: as the caller asked for it.
+        fingerprint: differs for another version of the model.
+    """
+
+    id: str
+    created: int
+    model: str
+    fingerprint: str
+
+    def around(self, name: str, choices: Sequence[Object], **more: JsonValue) -> Object:
+        """The object with these choices."""
+        return {
+            "id": self.id,
+            "object": name,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+            "choices": [*choices],
+            **more,
+        }
+
+
+def model_object(info: ModelInfo) -> Object:
+    """The model; its id is the part of its name after the owner, because an id with a slash would be two in a path."""
+    owner, name = info.name.split("/")
+    created = int(datetime.fromisoformat(info.created_at).timestamp())
+    return {"id": name, "object": "model", "created": created, "owned_by": owner, "root": info.name, "parent": None}
+
+
+def encode_chunk(content: Mapping[str, JsonValue]) -> bytes:
+    """A server-sent event as OpenAI's streams have it: data only."""
+    return f"data: {json.dumps(content, separators=(',', ':'))}\n\n".encode()
+
+
+def _chat_part(index: int, delta: Object) -> Object:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+
+def _chat_logprobs(answer: Answer) -> Object | None:
+    if answer.logprobs is None:
+        return None
+    return {"content": [dict(one) for one in answer.logprobs], "refusal": None}
+
+
+def _completion_logprobs(logprobs: Sequence[Logprob]) -> Object:
+    tokens = [str(one["token"]) for one in logprobs]
+    offsets = [sum(map(len, tokens[:number])) for number in range(len(tokens))]
+    tops = [one["top_logprobs"] for one in logprobs]
+    return {
+        "tokens": [*tokens],
+        "token_logprobs": [one["logprob"] for one in logprobs],
+        "top_logprobs": [
+            {str(each["token"]): each["logprob"] for each in top if isinstance(each, dict)}
+            for top in tops
+            if isinstance(top, list)
+        ],
+        "text_offset": [*offsets],
+    }

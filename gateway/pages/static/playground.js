@@ -1,0 +1,112 @@
+// The playground: runs the model with the form's inputs and shows the answer while it is written.
+import { ApiError, cancel, create, get } from "./api.js";
+import { CodeTabs } from "./code_tabs.js";
+import { byId, showText } from "./dom.js";
+import { follow } from "./events.js";
+import { seconds } from "./figures.js";
+import { InputForm } from "./form.js";
+import { ResultView, outputText } from "./result.js";
+
+const { model, version, base, openai } = byId("playground").dataset;
+const result = new ResultView();
+const form = new InputForm(byId("form"), () => code.update());
+const code = new CodeTabs(() => ({ base, model, version, input: form.read().input }), { openai: openai !== undefined });
+let running = null; // {id, isCancelled}: the run that is shown
+
+async function run() {
+  if (running) return;
+  const { input, errors } = form.read();
+  form.showErrors(errors);
+  if (errors.length) return;
+  form.commit();
+  const mine = { id: null, isCancelled: false };
+  setRunning(mine);
+  const stopClock = startClock();
+  try {
+    const created = await create(model, input);
+    mine.id = created.id;
+    byId("permalink").href = `/p/${created.id}`;
+    byId("permalink").hidden = false;
+    if (mine.isCancelled) await cancel(mine.id);
+    await showEvents(mine.id);
+    showEnd(await get(mine.id));
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    result.setStatus("failed");
+    result.announce("Failed");
+    form.showErrors(error.fields.length ? error.fields : [{ name: null, message: error.message }]);
+  } finally {
+    stopClock();
+    setRunning(null);
+  }
+}
+
+async function showEvents(id) {
+  for await (const event of follow(id)) {
+    if (event.name === "output") {
+      result.setStatus("processing");
+      result.add(event.data);
+    } else if (event.name === "logs") {
+      result.setLogs(result.logs + event.data);
+    }
+  }
+}
+
+function showEnd(prediction) {
+  result.setOutput(outputText(prediction.output));
+  result.setLogs(prediction.logs);
+  result.setMetrics(prediction.metrics);
+  result.setStatus(prediction.status);
+  if (prediction.error) form.showErrors(form.errorsIn(prediction.error));
+  const time = seconds(prediction.metrics.total_time ?? 0);
+  const texts = { succeeded: `Answered in ${time}`, canceled: "Cancelled", failed: `Failed: ${prediction.error}` };
+  result.announce(texts[prediction.status] ?? prediction.status);
+}
+
+function setRunning(mine) {
+  running = mine;
+  byId("run").disabled = mine !== null;
+  byId("cancel").hidden = mine === null;
+  byId("cancel").disabled = false;
+  if (mine === null) return;
+  result.reset();
+  result.setStatus("starting");
+  result.announce("Running");
+  byId("permalink").hidden = true;
+  // On a phone the answer is below the form.
+  if (byId("output").getBoundingClientRect().top > innerHeight) byId("output").scrollIntoView({ block: "start" });
+}
+
+function startClock() {
+  const start = performance.now();
+  const show = () => showText(byId("elapsed"), `${((performance.now() - start) / 1000).toFixed(1)} s`);
+  show();
+  const timer = setInterval(show, 100);
+  return () => clearInterval(timer);
+}
+
+byId("form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  run();
+});
+byId("cancel").addEventListener("click", async () => {
+  if (!running) return;
+  running.isCancelled = true;
+  byId("cancel").disabled = true;
+  if (running.id !== null) await cancel(running.id).catch((error) => form.showErrors([{ name: null, message: error.message }]));
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+  event.preventDefault();
+  run();
+});
+byId("reset").addEventListener("click", () => {
+  form.fill({});
+  code.update();
+});
+for (const button of document.querySelectorAll("[data-example]")) {
+  button.addEventListener("click", () => {
+    form.fill(JSON.parse(button.dataset.example));
+    code.update();
+  });
+}

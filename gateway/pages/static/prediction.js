@@ -1,0 +1,42 @@
+// The page of one prediction: follows it while it runs; share, delete.
+import { get, remove } from "./api.js";
+import { byId, copy, showText } from "./dom.js";
+import { follow } from "./events.js";
+import { ResultView, outputText } from "./result.js";
+
+const { id, status, metrics } = byId("prediction").dataset;
+const result = new ResultView();
+result.setStatus(status);
+result.setMetrics(JSON.parse(metrics));
+
+async function showRest() {
+  result.reset();
+  for await (const event of follow(id)) {
+    if (event.name === "output") result.add(event.data);
+    else if (event.name === "logs") result.setLogs(result.logs + event.data);
+  }
+  const prediction = await get(id);
+  result.setOutput(outputText(prediction.output));
+  result.setLogs(prediction.logs);
+  result.setMetrics(prediction.metrics);
+  result.setStatus(prediction.status);
+  result.announce(prediction.status);
+  showText(byId("prediction-error"), prediction.error ?? "");
+}
+
+if (status === "starting" || status === "processing") {
+  showRest().catch((error) => showText(byId("page-error"), error.message));
+}
+
+byId("share").addEventListener("click", () => copy(location.href.split(/[?#]/)[0], byId("share")));
+byId("delete").addEventListener("click", () => byId("confirm").showModal());
+byId("confirm-keep").addEventListener("click", () => byId("confirm").close());
+byId("confirm-delete").addEventListener("click", async () => {
+  try {
+    await remove(id);
+    location.assign("/");
+  } catch (error) {
+    byId("confirm").close();
+    showText(byId("page-error"), error.message);
+  }
+});

@@ -1,0 +1,74 @@
+// The answer of a prediction: views of output and logs, status and figures, for the playground and for permalinks.
+import { byId, copy } from "./dom.js";
+import { showFigures } from "./figures.js";
+import { indented, showJson } from "./json_view.js";
+import { makeTabs } from "./tabs.js";
+import { showTokens } from "./tokens.js";
+
+const STATUS_TEXTS = { starting: "waiting", processing: "running", canceled: "cancelled" };
+
+export class ResultView {
+  constructor() {
+    this.text = byId("text").textContent;
+    this.logs = byId("logs").textContent;
+    this.frame = 0;
+    const tablist = byId("tab-pretty").closest("[role=tablist]");
+    this.select = makeTabs(tablist);
+    byId("copy-output").addEventListener("click", () => copy(this.shownText(), byId("copy-output")));
+    this.draw();
+  }
+
+  reset() {
+    this.text = this.logs = "";
+    this.setMetrics({});
+    this.draw();
+  }
+
+  add(text) {
+    this.setOutput(this.text + text);
+  }
+
+  setOutput(text) {
+    this.text = text;
+    this.frame ||= requestAnimationFrame(() => this.draw()); // many pieces, one drawing
+  }
+
+  setLogs(text) {
+    this.logs = text;
+    this.frame ||= requestAnimationFrame(() => this.draw());
+  }
+
+  setStatus(status) {
+    byId("status").dataset.status = status;
+    byId("status").textContent = STATUS_TEXTS[status] ?? status;
+  }
+
+  setMetrics(metrics) {
+    showFigures(byId("figures"), metrics);
+    showTokens(metrics.token_trace);
+    if (byId("tab-tokens").hidden && !byId("view-tokens").hidden) this.select(byId("tab-pretty"));
+  }
+
+  announce(text) {
+    byId("live").textContent = text;
+  }
+
+  shownText() {
+    if (!byId("view-logs").hidden) return this.logs;
+    return byId("view-text").hidden ? indented(this.text) : this.text;
+  }
+
+  draw() {
+    this.frame = 0;
+    showJson(byId("pretty"), this.text);
+    byId("text").textContent = this.text;
+    byId("logs").textContent = this.logs;
+  }
+}
+
+/** An output as one text: pieces are joined, other values are written as JSON. */
+export function outputText(output) {
+  if (Array.isArray(output) && output.every((piece) => typeof piece === "string")) return output.join("");
+  if (output === null || output === undefined) return "";
+  return typeof output === "string" ? output : JSON.stringify(output, null, 2);
+}

@@ -1,0 +1,103 @@
+// Writes the code of a call in several languages. Inputs become literals that no shell or language reads otherwise.
+
+/** The languages that fit: {id, label, write(call)}; a call is {base, model, version, input}. */
+export function languages({ openai }) {
+  const found = [
+    { id: "curl", label: "curl", write: curl },
+    { id: "python", label: "Python", write: python },
+    { id: "javascript", label: "JavaScript", write: javascript },
+    { id: "cog", label: "cog predict", write: cog },
+  ];
+  if (openai) found.splice(2, 0, { id: "openai", label: "Python (openai)", write: openaiPython });
+  return found;
+}
+
+function curl({ base, model, input }) {
+  return `curl -s ${quote(`${base}/v1/models/${model}/predictions`)} \\
+  -H 'Content-Type: application/json' -H 'Prefer: wait' \\
+  -d ${quote(JSON.stringify({ input }))}`;
+}
+
+function python({ base, model, input }) {
+  return `import replicate  # pip install replicate
+
+client = replicate.Client(base_url=${pythonText(base)}, api_token="any")
+for event in client.stream(
+    ${pythonText(model)},
+    input=${pythonValue(input, "    ")},
+):
+    print(event, end="")`;
+}
+
+function javascript({ base, model, input }) {
+  return `import Replicate from "replicate"; // npm install replicate
+
+const replicate = new Replicate({ baseUrl: ${JSON.stringify(`${base}/v1`)}, auth: "any" });
+const input = ${JSON.stringify(input, null, 2)};
+for await (const event of replicate.stream(${JSON.stringify(model)}, { input })) {
+  process.stdout.write(String(event));
+}`;
+}
+
+function cog({ input }) {
+  const words = Object.entries(input).map(
+    ([name, value]) => `-i ${name}=${quote(typeof value === "string" ? value : JSON.stringify(value))}`,
+  );
+  return ["cog predict", ...words].join(" \\\n  ");
+}
+
+// predict's inputs that OpenAI's API has, by its names there; the door takes the others in extra_body.
+const OPENAI_NAMES = ["max_tokens", "temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "tools"];
+
+function openaiPython({ base, model, input }) {
+  const { prompt, messages, system_prompt, stop_sequences, json_schema, logprobs, ...rest } = input;
+  const asked = [...(messages ?? [])];
+  if (system_prompt) asked.unshift({ role: "system", content: system_prompt });
+  if (prompt) asked.push({ role: "user", content: prompt });
+  const options = { messages: asked };
+  for (const name of OPENAI_NAMES) if (name in rest) options[name] = rest[name];
+  if (stop_sequences) options.stop = stop_sequences;
+  if (json_schema)
+    options.response_format = json_schema.type === "json_schema"
+      ? json_schema
+      : { type: "json_schema", json_schema: { name: "answer", schema: json_schema } };
+  if (Number.isInteger(logprobs)) Object.assign(options, { logprobs: true, top_logprobs: logprobs });
+  const others = Object.fromEntries(Object.entries(rest).filter(([name]) => !OPENAI_NAMES.includes(name)));
+  if (Object.keys(others).length) options.extra_body = others;
+  const lines = Object.entries(options).map(([name, value]) => `    ${name}=${pythonValue(value, "    ")},`);
+  return `from openai import OpenAI  # pip install openai
+
+client = OpenAI(base_url=${pythonText(`${base}/v1`)}, api_key="any")
+stream = client.chat.completions.create(
+    model=${pythonText(model)},
+    stream=True,
+${lines.join("\n")}
+)
+for chunk in stream:
+    if chunk.choices:
+        print(chunk.choices[0].delta.content or "", end="")`;
+}
+
+/** A word of a POSIX shell. */
+function quote(text) {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`;
+}
+
+/** A Python literal; JSON's texts are Python's as well, apart from what is not ASCII beyond 16 bits. */
+function pythonValue(value, indent = "") {
+  if (value === null) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (typeof value === "string") return pythonText(value);
+  if (typeof value === "number") return String(value);
+  const inner = `${indent}    `;
+  const items = Array.isArray(value)
+    ? value.map((item) => pythonValue(item, inner))
+    : Object.entries(value).map(([key, item]) => `${pythonText(key)}: ${pythonValue(item, inner)}`);
+  const [open, close] = Array.isArray(value) ? "[]" : "{}";
+  if (!items.length) return open + close;
+  return `${open}\n${items.map((item) => `${inner}${item},\n`).join("")}${indent}${close}`;
+}
+
+function pythonText(text) {
+  return JSON.stringify(text);
+}

@@ -1,0 +1,89 @@
+"""The record of one prediction, as it is stored and shown."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from pydantic import JsonValue
+
+_ALPHABET = string.ascii_lowercase + string.digits
+ID_LENGTH = 26  # 134 random bits: cannot be guessed
+
+
+class Status(StrEnum):
+    """Where a prediction is; the words are Replicate's."""
+
+    STARTING = "starting"
+    PROCESSING = "processing"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it can no longer change."""
+        return self not in (Status.STARTING, Status.PROCESSING)
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Who is told about a prediction, and of which of its events."""
+
+    url: str
+    events: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One prediction at one moment.
+
+    Args:
+        id: lower-case letters and digits.
+        model: OWNER/NAME.
+        version: of the model, 64 hexadecimal digits.
+        input: by names of predict's parameters, as the caller gave them.
+        created_at, started_at, completed_at: times in UTC as ISO 8601 text.
+        output: a list of pieces for models that stream; partial while the prediction runs.
+        logs: lines, partial while it runs.
+        metrics: by name.
+        source: where it came from: `api` or `web`.
+        weights_digest: of the weights that answered, where the door was told.
+        owner: name of the API key that made it; None where the door asks for no keys.
+    """
+
+    id: str
+    model: str
+    version: str
+    input: Mapping[str, JsonValue]
+    created_at: str
+    status: Status = Status.STARTING
+    output: JsonValue = None
+    logs: str = ""
+    error: str | None = None
+    metrics: Mapping[str, JsonValue] = field(default_factory=dict)
+    started_at: str | None = None
+    completed_at: str | None = None
+    source: str = "api"
+    weights_digest: str | None = None
+    webhook: Webhook | None = None
+    owner: str | None = None
+
+
+def new_id() -> str:
+    """An id for a prediction that nobody can guess."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(ID_LENGTH))
+
+
+def now() -> str:
+    """The time in UTC, such as 2026-01-31T12:00:00.000000Z; texts of this form sort by time."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def seconds_between(start: str, end: str) -> float:
+    """The time between two texts of `now`."""
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()

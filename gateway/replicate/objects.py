@@ -1,0 +1,92 @@
+"""Predictions, models and versions as Replicate's API shows them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from fastapi import Request
+from pydantic import JsonValue
+
+from gateway.model_info import ModelInfo
+from gateway.predictions import Prediction, Status
+from gateway.settings import DoorSettings
+
+_HOST: Final = re.compile(r"[A-Za-z0-9.-]{1,253}(:\d{1,5})?|\[[0-9a-fA-F:]{2,45}\](:\d{1,5})?")
+
+
+def base_url(request: Request, settings: DoorSettings) -> str:
+    """The door's address for links: the configured one, else the one that the client used."""
+    host = request.headers.get("host", "")
+    if settings.public_url is None and _HOST.fullmatch(host):
+        return f"{request.url.scheme}://{host}"
+    return settings.base_url
+
+
+def prediction_object(prediction: Prediction, base: str) -> dict[str, JsonValue]:
+    """A prediction.
+
+    Args:
+        prediction: to show.
+        base: the door's address.
+    """
+    address = f"{base}/v1/predictions/{prediction.id}"
+    return {
+        "id": prediction.id,
+        "model": prediction.model,
+        "version": prediction.version,
+        "input": dict(prediction.input),
+        "output": prediction.output,
+        "logs": prediction.logs,
+        "error": prediction.error,
+        "status": prediction.status.value,
+        "metrics": dict(prediction.metrics),
+        "created_at": prediction.created_at,
+        "started_at": prediction.started_at,
+        "completed_at": prediction.completed_at,
+        "data_removed": False,
+        "source": prediction.source,
+        "urls": {
+            "get": address,
+            "cancel": f"{address}/cancel",
+            "stream": f"{address}/stream",
+            "web": f"{base}/p/{prediction.id}",
+        },
+    }
+
+
+def created_object(prediction: Prediction, base: str) -> dict[str, JsonValue]:
+    """The answer to a creation. Clients take any status but `starting` as the end, and its output as the whole."""
+    shown = prediction_object(prediction, base)
+    if not prediction.status.is_final:
+        shown.update(status=Status.STARTING.value, output=None, started_at=None)
+    return shown
+
+
+def model_object(info: ModelInfo, base: str, *, run_count: int) -> dict[str, JsonValue]:
+    """The model with its only version."""
+    owner, name = info.name.split("/")
+    return {
+        "url": f"{base}/{info.name}",
+        "owner": owner,
+        "name": name,
+        "description": None,
+        "visibility": "private",
+        "github_url": None,
+        "paper_url": None,
+        "license_url": None,
+        "run_count": run_count,
+        "cover_image_url": None,
+        "default_example": None,
+        "latest_version": version_object(info),
+    }
+
+
+def version_object(info: ModelInfo) -> dict[str, JsonValue]:
+    """The version with its schema, from which clients learn whether the output is an iterator."""
+    return {
+        "id": info.version,
+        "created_at": info.created_at,
+        "cog_version": info.cog_version,
+        "openapi_schema": dict(info.openapi),
+    }

@@ -1,0 +1,140 @@
+"""Tells callers about their predictions: signed POSTs of the prediction object, the last one with retries."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import httpx
+
+from gateway.door import Door
+from gateway.predictions import Prediction, Status, new_id
+from gateway.replicate.objects import prediction_object
+from gateway.runs import Finished, LogText, OutputPiece, Run
+from gateway.store import Store
+
+_log = logging.getLogger(__name__)
+QUIET_SECONDS: Final = 0.5  # between two POSTs about output or logs
+RETRY_SECONDS: Final = (0.5, 1, 2, 4, 8, 16)  # before each further attempt for `completed`
+_TIMEOUT: Final = httpx.Timeout(10)
+_SECRET_BYTES: Final = 24
+
+
+@asynccontextmanager
+async def open_webhooks(door: Door) -> AsyncIterator[None]:
+    """Send webhooks while the door is open, first those of predictions that were interrupted."""
+    secret = await webhook_secret(door.store)
+    async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False, trust_env=False) as client:
+        sender = Sender(client, secret, door.settings.base_url)
+        tasks: set[asyncio.Task[bool]] = set()
+
+        def keep(task: asyncio.Task[bool]) -> None:
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+        def tell(run: Run) -> None:
+            if run.snapshot().webhook is not None:
+                keep(asyncio.create_task(sender.follow(run)))
+
+        door.runner.on_start.append(tell)
+        for prediction in door.interrupted:
+            keep(asyncio.create_task(sender.send("completed", prediction)))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def webhook_secret(store: Store) -> str:
+    """The door's key, made once."""
+    new = base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
+    return await store.secret("webhook", f"whsec_{new}")
+
+
+def signature(secret: str, message_id: str, timestamp: str, body: bytes) -> str:
+    """The header `webhook-signature`: HMAC-SHA256 of id, time and body, as in the Standard Webhooks specification."""
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+
+
+class Sender:
+    """Sends the events of predictions.
+
+    Args:
+        client: for the POSTs.
+        secret: `whsec_` and a key in base64.
+        base_url: the door's address in the prediction objects.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, secret: str, base_url: str) -> None:
+        self._client = client
+        self._secret = secret
+        self._base_url = base_url
+
+    async def follow(self, run: Run) -> bool:
+        """Send the events of a prediction from its start to its end; whether it was one."""
+        if await run.settled() is not None:
+            return False  # its inputs were refused
+        while run.snapshot().status is Status.STARTING:
+            await run.changed()
+        await self.send("start", run.snapshot())
+        last_sent = 0.0
+        async for event in run.follow():
+            match event:
+                case Finished(prediction=prediction):
+                    await self.send("completed", prediction)
+                case OutputPiece() | LogText() if time.monotonic() - last_sent >= QUIET_SECONDS:
+                    sent = await self.send("output" if isinstance(event, OutputPiece) else "logs", run.snapshot())
+                    last_sent = time.monotonic() if sent else last_sent
+        return True
+
+    async def send(self, event: str, prediction: Prediction) -> bool:
+        """Send one event if the caller wants it. Only `completed` is sent again after a failure.
+
+        Returns:
+            Whether it was wanted.
+        """
+        webhook = prediction.webhook
+        if webhook is None or event not in webhook.events:
+            return False
+        if event in ("output", "logs") and prediction.status.is_final:
+            return False  # `completed` follows at once and has it all
+        body = json.dumps(prediction_object(prediction, self._base_url)).encode()
+        message_id = f"msg_{new_id()}"
+        trouble = await self._post(webhook.url, message_id, body)
+        for seconds in RETRY_SECONDS if event == "completed" else ():
+            if trouble is None:
+                break
+            await asyncio.sleep(seconds)
+            trouble = await self._post(webhook.url, message_id, body)
+        if trouble is not None:
+            _log.warning("webhook of prediction %s, event %s: %s", prediction.id, event, trouble)
+        return True
+
+    async def _post(self, url: str, message_id: str, body: bytes) -> str | None:
+        """What went wrong, or None."""
+        timestamp = str(int(time.time()))
+        headers = {
+            "content-type": "application/json",
+            "webhook-id": message_id,
+            "webhook-timestamp": timestamp,
+            "webhook-signature": signature(self._secret, message_id, timestamp, body),
+        }
+        try:
+            # The answer's body is not read: it may have any size.
+            async with self._client.stream("POST", url, content=body, headers=headers) as response:
+                return None if response.is_success else f"answered {response.status_code}"
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return f"{type(error).__name__} {error}".rstrip()

@@ -1,0 +1,174 @@
+"""Runs predictions on the pool's servers, each in a task of its own that no client's disconnect ends."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+
+from pydantic import JsonValue
+
+from gateway.errors import TooManyPredictionsError, UnavailableError
+from gateway.keys.callers import Caller
+from gateway.pool import Pool
+from gateway.prediction_task import Execution
+from gateway.predictions import Prediction
+from gateway.runs import Run
+from gateway.store import Store
+
+_log = logging.getLogger(__name__)
+SAVE_SECONDS = 0.5  # between two saves of what is running
+
+
+class Runner:
+    """All predictions that run or wait.
+
+    Args:
+        pool: of the servers.
+        store: keeps the predictions.
+        check_inputs: raises InvalidInputError; for predictions that have to wait, since servers check the others.
+        prefix_inputs: names of the inputs with which prompts begin.
+        max_active: one more is refused.
+        max_output_bytes: limit of one prediction's output and logs.
+        max_seconds: limit of one prediction's time on a server.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        store: Store,
+        *,
+        check_inputs: Callable[[Mapping[str, JsonValue]], Awaitable[None]],
+        prefix_inputs: tuple[str, ...],
+        max_active: int,
+        max_output_bytes: int,
+        max_seconds: float,
+    ) -> None:
+        self._pool = pool
+        self._store = store
+        self._check_inputs = check_inputs
+        self._prefix_inputs = prefix_inputs
+        self._max_active = max_active
+        self._max_output_bytes = max_output_bytes
+        self._max_seconds = max_seconds
+        self._active: dict[str, Execution] = {}
+        self.on_start: list[Callable[[Run], None]] = []  # called with each new run, before it can change
+        self._caller: Caller | None = None  # who starts and sees predictions; None: everybody
+
+    def of(self, caller: Caller) -> Runner:
+        """The same runner, with which one caller starts predictions within its limits and sees only its own."""
+        view = copy.copy(self)
+        view._caller, view._store = caller, self._store.of(caller.name)
+        return view
+
+    @property
+    def num_active(self) -> int:
+        """Predictions that run or wait."""
+        return len(self._active)
+
+    async def start(self, prediction: Prediction) -> Run:
+        """Keep a new prediction and run it. Returns once a server has accepted it or it waits for one.
+
+        Raises:
+            InvalidInputError: the inputs are not what the model's schema asks; the prediction is not kept.
+            TooManyPredictionsError: too many run or wait, or the caller is over its limits.
+            UnavailableError: it cannot be kept.
+        """
+        if len(self._active) >= self._max_active:
+            text = f"{self._max_active:,} predictions run or wait; send it again when some have ended"
+            raise TooManyPredictionsError(text, retry_after=1)
+        if not self._pool.has_room:
+            await self._check_inputs(prediction.input)
+        if self._caller is not None:
+            self._caller.take(sum(one.run.owner == self._caller.name for one in self._active.values()))
+            prediction = replace(prediction, owner=self._caller.name)
+        run = Run(prediction, max_bytes=self._max_output_bytes)
+        prefix = prefix_of(prediction.input, self._prefix_inputs)
+        execution = Execution(run, self._pool, prefix, self._max_seconds)
+        self._active[run.id] = execution
+        for observer in self.on_start:
+            observer(run)
+        execution.task = asyncio.create_task(self._supervise(execution), name=f"prediction {run.id}")
+        try:
+            await self._store.save(prediction)
+        except sqlite3.Error as error:
+            execution.cancel()
+            raise UnavailableError(f"predictions cannot be kept: {error}; see the door's database") from error
+        if (refusal := await run.settled()) is not None:
+            await run.finished()
+            await self._store.delete(run.id)
+            raise refusal
+        return run
+
+    def find(self, prediction_id: str) -> Run | None:
+        """A prediction that runs or waits."""
+        execution = self._active.get(prediction_id)
+        if execution is None or (self._caller is not None and execution.run.owner != self._caller.name):
+            return None
+        return execution.run
+
+    async def get(self, prediction_id: str) -> Prediction | None:
+        """A prediction, whether it runs or is kept."""
+        run = self.find(prediction_id)
+        return await self._store.get(prediction_id) if run is None else run.snapshot()
+
+    def cancel(self, prediction_id: str) -> None:
+        """Cancel a prediction if it runs or waits; its run tells when that is done."""
+        if self.find(prediction_id) is not None:
+            self._active[prediction_id].cancel()
+
+    async def delete(self, prediction_id: str) -> bool:
+        """Forget a prediction, which is cancelled first if it runs; whether there was one."""
+        if (run := self.find(prediction_id)) is not None:
+            self.cancel(prediction_id)
+            await run.finished()
+        return await self._store.delete(prediction_id)
+
+    async def save_changes(self) -> None:
+        """Save what running predictions have produced, for ever; to be run as a task."""
+        while True:
+            await asyncio.sleep(SAVE_SECONDS)
+            runs = [execution.run for execution in self._active.values() if execution.run.is_dirty]
+            if not runs:
+                continue
+            for run in runs:
+                run.is_dirty = False
+            try:
+                await self._store.save(*(run.snapshot() for run in runs if not run.is_finished))
+            except sqlite3.Error:
+                _log.exception("running predictions could not be saved")
+
+    async def close(self, drain_seconds: float) -> None:
+        """Let running predictions finish for a while; what runs longer is marked as interrupted."""
+        executions = list(self._active.values())
+        tasks = [execution.task for execution in executions if execution.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=drain_seconds)
+        for execution in executions:
+            execution.interrupt()
+        await asyncio.gather(*tasks)
+
+    async def _supervise(self, execution: Execution) -> None:
+        """Keep the final state, then show it: nobody sees an end that a kill of the door could undo."""
+        run = execution.run
+        try:
+            final = await execution.run_to_end()
+            try:
+                await self._store.save(final)
+            except sqlite3.Error:
+                _log.exception("prediction %s could not be saved", run.id)
+            run.finish(final)
+        finally:
+            self._active.pop(run.id, None)
+
+
+def prefix_of(inputs: Mapping[str, JsonValue], names: tuple[str, ...]) -> bytes | None:
+    """What is equal for prompts that begin alike: these inputs, and of a list the first item; None without them."""
+    values = [inputs[name] for name in names if inputs.get(name)]
+    if not values:
+        return None
+    return json.dumps([value[0] if isinstance(value, list) else value for value in values], sort_keys=True).encode()

@@ -1,0 +1,243 @@
+"""The life of a prediction: a task of its own asks a Cog server, and any number of readers follow."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pydantic import JsonValue
+
+from gateway.errors import InvalidInputError
+from gateway.predictions import Prediction, Status, now, seconds_between
+from gateway.upstream import UpstreamEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How much of a prediction a reader has seen: pieces of output and characters of logs."""
+
+    output: int = 0
+    logs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPiece:
+    """One piece of the output, and the position behind it."""
+
+    value: JsonValue
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class LogText:
+    """New text of the logs, and the position behind it."""
+
+    text: str
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end: always the last event."""
+
+    prediction: Prediction
+    position: Position
+
+
+RunEvent = OutputPiece | LogText | Finished
+_START: Final = Position()
+
+
+class OutputTooLargeError(Exception):
+    """A prediction has more output and logs than is allowed."""
+
+
+class Run:
+    """What one prediction has produced so far. Output and logs only grow, so a reader needs nothing but its position.
+
+    Args:
+        prediction: as it was created.
+        max_bytes: limit of output and logs together.
+    """
+
+    def __init__(self, prediction: Prediction, *, max_bytes: int) -> None:
+        self._prediction = prediction
+        self._pieces: list[JsonValue] = []
+        self._logs = io.StringIO()  # appends without copying what is there
+        self._metrics: dict[str, JsonValue] = {}
+        self._num_bytes = 0
+        self._max_bytes = max_bytes
+        self._changed = asyncio.Event()
+        self._ended = asyncio.Event()  # who waits for the end is not woken by each piece
+        self.is_dirty = False  # has changed since it was last saved
+        # Done once a server has accepted the inputs, or it is known that the prediction waits for one.
+        self._settled: asyncio.Future[InvalidInputError | None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def id(self) -> str:
+        """Of the prediction."""
+        return self._prediction.id
+
+    @property
+    def owner(self) -> str | None:
+        """Of the prediction."""
+        return self._prediction.owner
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the prediction can no longer change."""
+        return self._prediction.status.is_final
+
+    @property
+    def has_output(self) -> bool:
+        """Whether a reader may have seen something, so that the prediction cannot be run again unnoticed."""
+        return bool(self._pieces)
+
+    def snapshot(self) -> Prediction:
+        """The prediction as it is now."""
+        if self.is_finished:
+            return self._prediction
+        output: JsonValue = list(self._pieces) if self._pieces else None
+        return replace(self._prediction, output=output, logs=self._logs.getvalue(), metrics=dict(self._metrics))
+
+    async def changed(self) -> None:
+        """Wait until it changes."""
+        await self._changed.wait()
+
+    async def finished(self) -> Prediction:
+        """The prediction once it can no longer change."""
+        await self._ended.wait()
+        return self._prediction
+
+    async def follow(self, position: Position = _START) -> AsyncIterator[RunEvent]:
+        """What came after a position, then what comes, then `Finished`. A slow reader holds nobody up."""
+        while True:
+            changed, is_finished = self._changed, self.is_finished
+            for event in events_between(position, self._output(), self._logs_after(position.logs)):
+                position = event.position
+                yield event
+            if is_finished:
+                yield Finished(self._prediction, position)
+                return
+            await changed.wait()
+
+    def _logs_after(self, start: int) -> str:
+        self._logs.seek(start)
+        text = self._logs.read()
+        self._logs.seek(0, io.SEEK_END)
+        return text
+
+    def _output(self) -> list[JsonValue]:
+        """The pieces so far; of a model that does not stream, the whole output once it is there."""
+        return self._pieces if self._pieces or not self.is_finished else pieces_of(self._prediction.output)
+
+    def settle(self, refusal: InvalidInputError | None = None) -> None:
+        """A server has accepted or refused the inputs, or that will take time."""
+        if not self._settled.done():
+            self._settled.set_result(refusal)
+
+    async def settled(self) -> InvalidInputError | None:
+        """Wait until it is settled; the refusal of the inputs, if they were refused at once."""
+        return await asyncio.shield(self._settled)
+
+    def begin(self) -> None:
+        """A server has started it, perhaps not for the first time."""
+        self.settle()
+        self._metrics = {}
+        self._prediction = replace(self._prediction, status=Status.PROCESSING, started_at=now())
+        self._notify()
+
+    def apply(self, event: UpstreamEvent) -> None:
+        """Take an event of the server's stream, other than `completed`.
+
+        Raises:
+            OutputTooLargeError: it would be over the limit.
+        """
+        if event.name == "output":
+            piece = event.data.get("chunk")
+            self._count(len(piece) if isinstance(piece, str) else len(json.dumps(piece)))
+            self._pieces.append(piece)
+        elif event.name == "log":
+            text = str(event.data.get("data", ""))
+            self._count(len(text))
+            self._logs.write(text)
+        elif event.name == "metric":
+            self._metrics[str(event.data.get("name"))] = event.data.get("value")
+        else:
+            return
+        self._notify()
+
+    def completed(self, content: Mapping[str, JsonValue]) -> Prediction:
+        """What the prediction becomes by the server's last event."""
+        status = Status(str(content.get("status")))
+        error, logs, metrics = content.get("error"), content.get("logs"), content.get("metrics")
+        output = content.get("output")
+        return self.ended(
+            status,
+            error=str(error) if error is not None and status is Status.FAILED else None,
+            output=list(self._pieces) if self._pieces else output,
+            logs=logs if isinstance(logs, str) and logs.startswith(self._logs.getvalue()) else None,
+            metrics=metrics if isinstance(metrics, dict) else self._metrics,
+        )
+
+    def ended(
+        self,
+        status: Status,
+        *,
+        error: str | None = None,
+        output: JsonValue = None,
+        logs: str | None = None,
+        metrics: dict[str, JsonValue] | None = None,
+    ) -> Prediction:
+        """What the prediction becomes when it ends now; what is not given stays as it is."""
+        so_far, time = self.snapshot(), now()
+        total = seconds_between(so_far.created_at, time)
+        return replace(
+            so_far,
+            status=status,
+            error=error,
+            output=so_far.output if output is None else output,
+            logs=so_far.logs if logs is None else logs,
+            metrics={**(so_far.metrics if metrics is None else metrics), "total_time": total},
+            completed_at=time,
+        )
+
+    def finish(self, final: Prediction) -> None:
+        """Show the final state to all readers."""
+        self._prediction = final
+        self._logs.write(final.logs[self._logs.tell() :])
+        self.settle()
+        self._ended.set()
+        self._notify()
+
+    def _count(self, num_bytes: int) -> None:
+        self._num_bytes += num_bytes
+        if self._num_bytes > self._max_bytes:
+            raise OutputTooLargeError(f"output and logs are over the door's limit of {self._max_bytes:,} bytes")
+
+    def _notify(self) -> None:
+        self.is_dirty = True
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+def events_between(position: Position, pieces: list[JsonValue], new_logs: str) -> list[OutputPiece | LogText]:
+    """The events from a position up to these pieces, with the logs after it."""
+    events: list[OutputPiece | LogText] = []
+    num_logs = position.logs + len(new_logs)
+    if new_logs:
+        events.append(LogText(new_logs, Position(position.output, num_logs)))
+    for number in range(position.output, len(pieces)):
+        events.append(OutputPiece(pieces[number], Position(number + 1, num_logs)))
+    return events
+
+
+def pieces_of(output: JsonValue) -> list[JsonValue]:
+    """The pieces of a whole output: its items, or itself if it is no list."""
+    if output is None:
+        return []
+    return list(output) if isinstance(output, list) else [output]

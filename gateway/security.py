@@ -1,0 +1,80 @@
+"""Headers that browsers obey, other sites' requests, and CORS."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+from fastapi import FastAPI, Request
+from starlette.datastructures import MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.errors import ForbiddenError
+from gateway.settings import DoorSettings
+
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",  # for browsers that do not know frame-ancestors
+    "Referrer-Policy": "no-referrer",  # an address /p/ID is a secret between those who have it
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+_SAFE: Final = {"GET", "HEAD", "OPTIONS"}
+_CORS_SECONDS: Final = 600
+
+
+class SecurityHeaders:
+    """ASGI middleware: adds headers to every response that has not set them itself.
+
+    Args:
+        app: the application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one request on."""
+
+        async def add(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, add if scope["type"] == "http" else send)
+
+
+def allow_origins(app: FastAPI, settings: DoorSettings) -> None:
+    """Let scripts of the configured sites read answers. They send keys themselves: cookies are not for them."""
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After", "X-Request-Id"],
+            max_age=_CORS_SECONDS,
+        )
+
+
+async def check_origin(request: Request) -> None:
+    """Refuse what a page of another site sends; for `Depends`.
+
+    A browser sends a simple POST anywhere without asking, and a door on a laptop trusts who reaches it.
+
+    Raises:
+        ForbiddenError: the request changes something and comes from a site that is not allowed.
+    """
+    origin = request.headers.get("origin")
+    if origin is None or request.method in _SAFE:
+        return
+    settings: DoorSettings = request.app.state.door.settings
+    own = {request.headers.get("host"), urlsplit(settings.base_url).netloc}
+    if urlsplit(origin).netloc in own or not {"*", origin}.isdisjoint(settings.cors_origins):
+        return
+    raise ForbiddenError(f"pages of {origin[:200]!r} may not use this door; DOOR_CORS_ORIGINS lists those that may")

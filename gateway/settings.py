@@ -1,0 +1,90 @@
+"""Settings of one door process, read from the environment (DOOR_PORT, DOOR_UPSTREAMS, …) and the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+
+class DoorSettings(BaseSettings):
+    """What an operator sets. Each field is an environment variable: DOOR_ and the name, upper case.
+
+    Raises:
+        ValidationError: an unknown keyword, or a value of the wrong type or out of range.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="DOOR_", frozen=True, extra="forbid", env_ignore_empty=True)
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8080, ge=1, le=65535, description="port to listen on")
+    public_url: str | None = Field(
+        None, pattern=r"^https?://[^/?#\s]+$", description="address that clients see, for links; None: as they asked"
+    )
+    upstreams: Annotated[tuple[str, ...], NoDecode] = Field(
+        ("http://127.0.0.1:5000",), min_length=1, description="addresses of the Cog servers, with commas between"
+    )
+    model: str = Field("local/model", pattern=r"^[\w.-]+/[\w.-]+$", description="OWNER/NAME that clients ask for")
+    weights_digest: str | None = Field(None, description="digest of the weights; part of the version's id")
+    playground: Path | None = Field(None, description="JSON file with the playground's examples")
+    database: Path = Field(Path(".door/predictions.sqlite"), description="file of the kept predictions")
+    keep: bool = Field(True, description="false: predictions are in memory only, and for ten minutes")
+    retention_days: float | None = Field(None, gt=0, description="older predictions are deleted; None: never")
+    max_active: int = Field(1024, ge=1, description="predictions that run or wait; one more is refused")
+    max_body_bytes: int = Field(4 << 20, ge=1024, description="limit of a request's body")
+    max_output_bytes: int = Field(8 << 20, ge=1024, description="a prediction with more output and logs is ended")
+    prefix_inputs: Annotated[tuple[str, ...], NoDecode] = Field(
+        ("cols", "system_prompt", "messages"),
+        description="inputs with which prompts begin; predictions with equal ones go to the same server, for its cache",
+    )
+    max_seconds: float = Field(1800, gt=0, description="a prediction that runs longer fails; waiting does not count")
+    webhook_hosts: Annotated[tuple[str, ...] | None, NoDecode] = Field(
+        None, description="hosts that webhooks may be sent to; * is any; None: any while only this machine can call"
+    )
+    drain_seconds: float = Field(60, ge=0, description="how long running predictions may take when the door stops")
+
+    head_seconds: float = Field(20, gt=0, description="time for a client to send the headers of a request")
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="sites whose scripts may call, such as https://example.com, with commas between; *: any",
+    )
+    log_inputs: bool = Field(False, description="log predictions' inputs and errors' texts")
+    keys: Literal["required", "off"] = Field("off", description="required: each request needs a key of scripts/keys")
+
+    @field_validator("upstreams", "webhook_hosts", "prefix_inputs", "cors_origins", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        """The environment has one text."""
+        return tuple(part.strip().rstrip("/") for part in value.split(",")) if isinstance(value, str) else value
+
+    @field_validator("upstreams")
+    @classmethod
+    def _check(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for address in value:
+            if not address.startswith(("http://", "https://")):
+                raise ValueError(f"{address!r} is not an address such as http://127.0.0.1:5000")
+        return value
+
+    def allows_webhook(self, host: str) -> bool:
+        """Whether webhooks may be sent to a host. A stranger must not make the door call into its own network."""
+        if self.webhook_hosts is None:
+            return self.is_local
+        return "*" in self.webhook_hosts or host in self.webhook_hosts
+
+    @property
+    def key_file(self) -> Path:
+        """The API keys, beside the predictions: commands change it while the door has the predictions locked."""
+        return self.database.with_name("keys.sqlite")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach the door."""
+        return self.host in ("127.0.0.1", "::1", "localhost")
+
+    @property
+    def base_url(self) -> str:
+        """The address for links where no request says under which name the client knows the door."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
+        return self.public_url or f"http://{host}:{self.port}"

@@ -1,0 +1,1 @@
+"""Derives from example answers how a model writes its JSON."""

@@ -1,0 +1,82 @@
+"""Reads example answers from a JSONL file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.answer_format.errors import ExamplesError
+
+_PAIR = {"input", "output"}
+_EXPECTED = (
+    'a line is {"input": …, "output": …}, {"messages": […]} whose last message is the answer, or the answer itself'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An answer that the model was trained on.
+
+    Args:
+        place: file and line, for messages.
+        value: the parsed answer, with properties in the order in which they were written.
+        text: the answer as it was written; None if the file has only its value.
+    """
+
+    place: str
+    value: Any
+    text: str | None
+
+
+def read_examples(path: Path) -> list[Example]:
+    """The answers of a file.
+
+    Raises:
+        ExamplesError: a line is not JSON or has no answer, or the file is empty.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExamplesError(f"{path} cannot be read: {error}") from error
+    examples = [_read(f"{path.name}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not examples:
+        raise ExamplesError(f"{path} is empty; {_EXPECTED}")
+    return examples
+
+
+def parse_answer(place: str, text: str) -> Example:
+    """Parse the text of an answer.
+
+    Raises:
+        ExamplesError: it is not JSON.
+    """
+    try:
+        return Example(place, json.loads(text), text)
+    except ValueError as error:
+        remedy = "write the JSON without the code fence" if "```" in text else _EXPECTED
+        raise ExamplesError(f"{place}: the answer {text[:80]!r} is not JSON ({error}); {remedy}") from error
+
+
+def _read(place: str, line: str) -> Example:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise ExamplesError(f"{place}: not JSON ({error}); {_EXPECTED}") from error
+    answers = list(_answers(record))
+    if not answers:
+        return Example(place, record, line.rstrip("\r"))
+    answer = answers[-1]
+    return parse_answer(place, answer) if isinstance(answer, str) else Example(place, answer, None)
+
+
+def _answers(record: Any) -> Iterator[Any]:
+    """The answer in a record of training data; nothing if the record is itself an answer."""
+    if not isinstance(record, dict):
+        return
+    if record.keys() >= _PAIR:
+        yield record["output"]
+    elif isinstance(messages := record.get("messages"), list):
+        yield from (m["content"] for m in messages if isinstance(m, dict) and m.get("role") == "assistant")

@@ -1,0 +1,94 @@
+"""Reorders the properties of a schema as example answers write them.
+
+A grammar that is made from a schema allows properties only in the schema's order.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pipeline.answer_format.matching import fits
+from tasks.schema.schema_tree import Node, same_value_groups, walk
+
+Pairs = Counter[tuple[str, str]]  # (a, b) → number of objects in which a came before b
+
+
+def reordered(schema: Node, values: Iterable[Any]) -> tuple[Node, list[str]]:
+    """The schema with the properties of each object in the order of the values.
+
+    Where values disagree, the more frequent order wins. Properties that no value has come last.
+
+    Returns:
+        The schema, and a message for each pair of properties that occurs in both orders.
+    """
+    root: Node = copy.deepcopy(schema)
+    seen: dict[int, Pairs] = {}
+    for value in values:
+        for node, keys in _objects(root, root, value):
+            pairs = seen.setdefault(id(node), Counter())
+            pairs.update((a, b) for i, a in enumerate(keys) for b in keys[i:])
+    conflicts = []
+    for path, node in walk(root):
+        if id(node) in seen:
+            properties, pairs = node["properties"], seen[id(node)]
+            order = _order(list(properties), pairs)
+            conflicts += [f"{path}: {line}" for line in _conflicts(order, pairs)]
+            node["properties"] = {name: properties[name] for name in order}
+    return root, conflicts
+
+
+def _objects(root: Node, schema: Any, value: Any) -> Iterator[tuple[Node, list[str]]]:
+    """Each schema that lists properties, with those of them that an object in the value has, in the object's order."""
+    for node in _schemas_of(root, schema, value, {}):
+        if isinstance(value, dict):
+            properties = node.get("properties", {})
+            if names := [name for name in value if name in properties]:
+                yield node, names
+            for name, part in value.items():
+                yield from _objects(root, _property_schema(node, name), part)
+        elif isinstance(value, list):
+            prefix = node.get("prefixItems", [])
+            for index, part in enumerate(value):
+                yield from _objects(root, prefix[index] if index < len(prefix) else node.get("items"), part)
+
+
+def _schemas_of(root: Node, schema: Any, value: Any, known: dict[int, Node]) -> Iterator[Node]:
+    """The schema and all schemas that it applies to the same value; of alternatives, those that the value fits."""
+    if not isinstance(schema, dict) or id(schema) in known:
+        return
+    known[id(schema)] = schema
+    yield schema
+    for group in same_value_groups(root, schema):
+        for member in group:
+            if len(group) == 1 or fits(root, member, value):
+                yield from _schemas_of(root, member, value, known)
+
+
+def _property_schema(node: Node, name: str) -> Any:
+    if name in (properties := node.get("properties", {})):
+        return properties[name]
+    patterns = node.get("patternProperties", {})
+    return next((patterns[p] for p in patterns if re.search(p, name)), node.get("additionalProperties"))
+
+
+def _order(names: list[str], pairs: Pairs) -> list[str]:
+    """A topological order by majority. Ties keep the schema's order; properties that were never seen come last."""
+    rest, ordered = list(names), []
+    while rest:
+        earlier = {name: sum(pairs[other, name] > pairs[name, other] for other in rest) for name in rest}
+        ordered.append(min(rest, key=lambda name: (not pairs[name, name], earlier[name])))
+        rest.remove(ordered[-1])
+    return ordered
+
+
+def _conflicts(order: list[str], pairs: Pairs) -> Iterator[str]:
+    for first, second in itertools.combinations(order, 2):
+        if other := pairs[second, first]:
+            a, b = (json.dumps(name, ensure_ascii=False) for name in (first, second))
+            yield f"{a} now comes before {b}, as in {pairs[first, second]} objects; in {other} it comes after"

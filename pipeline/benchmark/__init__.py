@@ -1,0 +1,1 @@
+"""Benchmark several engines in one run on one machine; start reading at `command`."""

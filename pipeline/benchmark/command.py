@@ -1,0 +1,165 @@
+"""The command line of scripts/bench. The last line on stdout is a JSON object."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from pipeline.benchmark.asker import Asker
+from pipeline.benchmark.compare import changes
+from pipeline.benchmark.measure import Stage
+from pipeline.benchmark.peer_weights import WeightForms
+from pipeline.benchmark.peers import DEFAULT, PEERS, Peer
+from pipeline.benchmark.question_source import evaluation_questions, measured_questions
+from pipeline.benchmark.questions import QuestionError
+from pipeline.benchmark.result_file import ResultError, last_line, read_result, read_runs, write_result
+from pipeline.benchmark.session import Session
+from pipeline.benchmark.tables import answer_table, change_table, engine_table, ratio_table
+from pipeline.benchmark.workloads import STANDARD, Plan, Workload
+from pipeline.paths import ROOT
+from pipeline.weights.default_weights import weights_or_default
+from serving.errors import ServingError
+from tasks.errors import TaskError
+
+app = typer.Typer(add_completion=False)
+console = Console(stderr=True)  # progress and warnings
+WORKLOADS = ",".join(STANDARD)
+FOLDER = {"file_okay": False}
+
+
+@app.command()
+def bench(
+    engines: Annotated[str, typer.Option(help=f"comma-separated, from {', '.join(PEERS)}")] = ",".join(DEFAULT),
+    workloads: Annotated[
+        str, typer.Option(help=f"comma-separated, from {', '.join(Workload)}, passes")
+    ] = f"{WORKLOADS},passes",
+    rounds: Annotated[int | None, typer.Option(min=1, help="repetitions of all workloads")] = None,
+    starts: Annotated[int, typer.Option(min=1, help="how often each engine is started")] = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="only check that everything works, in seconds for each engine")
+    ] = False,
+    users: Annotated[str | None, typer.Option(help="numbers of users of the workload users, such as 1,3,9")] = None,
+    per_user: Annotated[int | None, typer.Option(min=1, help="requests of each user")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="limit of an answer; default 256")] = None,
+    requests: Annotated[
+        Path | None, typer.Option(help='JSONL of {"input": …}; for Honeycomb optional, with {cols, questions}')
+    ] = None,
+    evaluation: Annotated[
+        Path | None, typer.Option(help='JSONL of {"input": …}, for Honeycomb {nlq, cols}, for counting passes')
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="number of requests from --evaluation")] = 500,
+    weights: Annotated[
+        Path | None, typer.Option(help="folder of the checkpoint; by default that of weights.lock", **FOLDER)
+    ] = None,
+    unquantized: Annotated[
+        Path | None, typer.Option(help="folder of the same checkpoint before quantization; made if not given", **FOLDER)
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="file for the whole result")] = None,
+    plots: Annotated[Path | None, typer.Option(help="folder for plots", **FOLDER)] = None,
+    result_file: Annotated[
+        Path | None, typer.Option("--result", help="show this result file instead of running")
+    ] = None,
+    compare: Annotated[Path | None, typer.Option(help="an earlier result file to compare with")] = None,
+) -> None:
+    """Measure and compare engines: latency, throughput, passes, memory, time to ready."""
+    try:
+        if result_file is not None:
+            result = read_result(result_file)
+        else:
+            plan = _plan(quick, rounds, users, per_user, max_tokens)
+            chosen, measured, with_passes = _peers(engines), *_workloads(workloads, evaluation)
+            folder = weights_or_default(weights)
+            asker = Asker(folder)
+            result = _run(
+                Session(
+                    chosen,
+                    measured,
+                    with_passes,
+                    plan,
+                    starts,
+                    WeightForms(folder, unquantized=unquantized, cache=ROOT / "build/bench"),
+                    asker,
+                    measured_questions(folder, asker, requests),
+                    evaluation_questions(folder, asker, evaluation, limit) if evaluation else None,
+                )
+            )
+        _finish(result, json_file, plots, compare)
+    except (QuestionError, ResultError, ServingError, TaskError, OSError) as error:
+        console.print(str(error), style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from error
+
+
+def _plan(quick: bool, rounds: int | None, users: str | None, per_user: int | None, max_tokens: int | None) -> Plan:
+    plan = Plan.quick() if quick else Plan()
+    return replace(
+        plan,
+        rounds=rounds or plan.rounds,
+        users=tuple(int(n) for n in users.split(",")) if users else plan.users,
+        per_user=per_user or plan.per_user,
+        max_tokens=max_tokens or plan.max_tokens,
+    )
+
+
+def _peers(names: str) -> list[Peer]:
+    for name in names.split(","):
+        if name not in PEERS:
+            raise typer.BadParameter(f"unknown engine {name!r}; known are {', '.join(PEERS)}")
+    return [PEERS[name] for name in dict.fromkeys(names.split(","))]
+
+
+def _workloads(names: str, evaluation: Path | None) -> tuple[list[Workload], bool]:
+    wanted = list(dict.fromkeys(names.split(",")))
+    for name in wanted:
+        if name not in (*Workload, "passes"):
+            raise typer.BadParameter(f"unknown workload {name!r}; known are {', '.join(Workload)}, passes")
+    if evaluation is not None and Workload.EVALUATION not in wanted:
+        wanted.append(Workload.EVALUATION)
+    if evaluation is None and Workload.EVALUATION in wanted:
+        raise typer.BadParameter("the workload evaluation needs --evaluation FILE")
+    return [Workload(name) for name in wanted if name != "passes"], "passes" in wanted
+
+
+def _run(session: Session) -> dict[str, Any]:
+    with _progress() as bar:
+
+        def open_stages(count: int) -> Stage:
+            task = bar.add_task("", total=count)
+            return lambda name: bar.update(task, description=name, advance=1)
+
+        return session.run(open_stages, _warn)
+
+
+def _finish(result: dict[str, Any], json_file: Path | None, plots: Path | None, compare: Path | None) -> None:
+    stdout = Console(width=None if sys.stdout.isatty() else 150)
+    stdout.print(engine_table(result))
+    if result["ratios"]:
+        stdout.print(ratio_table(result))
+    if result["answers"]:
+        stdout.print(answer_table(result["answers"]))
+    if json_file is not None:
+        write_result(result, json_file)
+    if plots is not None:
+        from pipeline.benchmark.plots import draw_plots  # imports matplotlib, which takes a second
+
+        draw_plots(result, plots)
+    if compare is not None:
+        earlier = read_runs(read_result(compare))
+        stdout.print(change_table(changes(earlier, read_runs(result))))
+    print(last_line(result))
+
+
+def _progress() -> Progress:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    return Progress(
+        *columns, console=console, refresh_per_second=1
+    )  # rarely, because drawing takes CPU time from the engines
+
+
+def _warn(message: str) -> None:
+    console.print(message, style="yellow", markup=False, soft_wrap=True)

@@ -1,0 +1,56 @@
+"""Questions: the inputs of predictions, their sources, and their arrival times."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from pipeline.benchmark.protocol import Ask
+
+
+class QuestionError(Exception):
+    """A question or a file of questions is invalid; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One prediction.
+
+    Args:
+        inputs: by name of predict's parameters.
+    """
+
+    inputs: Mapping[str, Any]
+
+
+class Questions(Protocol):
+    """A source of questions, the same for every engine."""
+
+    def __len__(self) -> int:
+        """Number of different questions."""
+        ...
+
+    @property
+    def warm_up(self) -> Sequence[Question]:
+        """Questions to warm up each engine."""
+        ...
+
+    def draw(self, count: int, seed: str, number: int = 0) -> list[Question]:
+        """`count` questions; the same for the same seed and number, others for another seed."""
+        ...
+
+    def before(self, questions: Sequence[Question], number: int) -> list[Question]:
+        """For each question one whose prompt has the same prefix, to fill a prefix cache."""
+        ...
+
+
+def at_rate(asks: Sequence[Ask], rate: float, seed: str) -> tuple[Ask, ...]:
+    """The same requests with Poisson arrivals at `rate` requests a second, like those of many independent users."""
+    rng = random.Random(seed)
+    now, arriving = 0.0, []
+    for ask in asks:
+        now += rng.expovariate(rate)
+        arriving.append(replace(ask, at=now))
+    return tuple(arriving)

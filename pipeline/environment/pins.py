@@ -1,0 +1,58 @@
+"""Lists the environments and their requirement files, and tells whether an environment is complete."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+from pipeline.paths import ROOT
+
+# dev adds packages to cpu in the same folder; the others need versions that conflict with it.
+ENVIRONMENTS = {
+    "cpu": ".venv",
+    "dev": ".venv",
+    "awq": ".venv-awq",
+    "vllm": ".venv-vllm",
+    "vllm-suffix": ".venv-vllm",
+    "llama": ".venv-llama",
+}
+# Environment → the one that must be installed into the same folder first, because its packages are built with that.
+BUILT_ON = {"vllm-suffix": "vllm"}
+
+
+def is_current(venv: Path, name: str) -> bool:
+    """Whether `venv` was installed completely from the present requirement files of `name`."""
+    return (venv / "bin" / "python").exists() and read_state(venv).get(name) == digest(name)
+
+
+def read_state(venv: Path) -> dict[str, str]:
+    """Environment name → digest of the requirement files it was installed from; {"installing": name} during install."""
+    try:
+        return dict(json.loads((venv / "installed.json").read_text("utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def digest(name: str) -> str:
+    """A hash of all requirement files of environment `name`."""
+    below = requirement_files(BUILT_ON[name]) if name in BUILT_ON else []
+    files = [*below, *included(name), *requirement_files(name)]
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def included(name: str) -> list[Path]:
+    """The files that requirements/NAME.txt includes (`-r cpu.txt`)."""
+    file = requirement_files(name)[0]
+    lines = file.read_text("utf-8").splitlines()
+    return [file.parent / line[3:].strip() for line in lines if line.startswith("-r ")]
+
+
+def requirement_files(name: str) -> list[Path]:
+    """requirements/NAME.txt and, if it exists, NAME.no-deps.txt, in the order in which they are installed."""
+    file = ROOT / "requirements" / f"{name}.txt"
+    if not file.exists():
+        sys.exit(f"requirements/{name}.txt is missing in {ROOT}.")
+    no_deps = file.with_suffix(".no-deps.txt")
+    return [file, no_deps] if no_deps.exists() else [file]

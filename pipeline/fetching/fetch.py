@@ -1,0 +1,71 @@
+"""Fetches a checkpoint or an adapter from any source, checks it, and records where it came from."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pipeline.fetching.folder import copy_folder
+from pipeline.fetching.https import fetch_https
+from pipeline.fetching.hub import fetch_hub
+from pipeline.fetching.source import FolderSource, HttpsSource, HubSource, Source
+from pipeline.weights.atomic import write_json
+from pipeline.weights.console import say
+from pipeline.weights.digest import sha256
+from pipeline.weights.errors import CheckpointError
+
+RECORD = "source.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Where a folder's files came from; written beside them as source.json.
+
+    Args:
+        source: the source as text that `fetch` accepts again; for a repository with the commit.
+        files: SHA-256 by file name.
+    """
+
+    source: str
+    files: dict[str, str]
+
+
+def fetch(source: Source, folder: Path) -> Fetched:
+    """Fetch the needed files into `folder`. Complete files are kept, interrupted downloads continue.
+
+    If another process fetches into the same folder, this waits for it.
+
+    Raises:
+        CheckpointError: the source, the connection or the disk is at fault; the message says what to do.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with alone(folder):
+        folder.mkdir(exist_ok=True)
+        match source:
+            case HubSource():
+                listing = fetch_hub(source, folder)
+                pinned, names = f"hf://{listing.repo}@{listing.commit}", [file.name for file in listing.files]
+            case HttpsSource():
+                pinned, names = str(source), fetch_https(source, folder)
+            case FolderSource():
+                if source.path.resolve() == folder.resolve():
+                    raise CheckpointError(f"{folder} is the source itself; choose another folder")
+                pinned, names = str(source), copy_folder(source.path, folder)
+        fetched = Fetched(pinned, {name: sha256(folder / name) for name in sorted(names)})
+        write_json(folder / RECORD, asdict(fetched))
+    return fetched
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, after waiting for any other process that fetches into the folder."""
+    with folder.with_name(f".{folder.name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"Waiting for another process that fetches into {folder}")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,172 @@
+"""The files of one source in cog.yaml, with size and digest, and what identifies the source.
+
+Fingerprints are as Cog writes them: the digest of the set of files for a folder, `commit:SHA` for the hub, and of a
+file on a web server its strong ETag, `etag:"…"`, or where it has none the digest of its contents.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pipeline.fetching.https import fetch_file, file_size, strong_etag
+from pipeline.fetching.hub import HubFile, HubListing, fetch_listed, list_hub
+from pipeline.fetching.source import HttpsSource, HubSource, parse_source
+from pipeline.fetching.wanted import check_names, needed_files
+from pipeline.locking.patterns import select
+from pipeline.weights.console import say
+from pipeline.weights.digest import sha256
+from pipeline.weights.errors import CheckpointError
+from serving.weights import (
+    LockedFile,
+    LockedSource,
+    check_contents,
+    could_run_code,
+    hash_files,
+    locked_file,
+    set_digest,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceConfig:
+    """A source as cog.yaml has it."""
+
+    uri: str
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFiles:
+    """What the lock says of a source, and the files that it contributes."""
+
+    source: LockedSource
+    files: tuple[LockedFile, ...]
+
+
+def read_source(config: SourceConfig, root: Path, kept: Sequence[Path], cache: Path) -> SourceFiles:
+    """List a source. Of the hub, only small files are downloaded, because it states no SHA-256 for them.
+
+    Args:
+        config: the source.
+        root: of the repository, which local folders are relative to.
+        kept: folders that may have the files of an https source already.
+        cache: folder for downloads of https files.
+
+    Raises:
+        CheckpointError: the source cannot be read, or is not one that Cog reads the same way.
+        WeightsError: a file could run code, or is damaged.
+    """
+    if config.uri.startswith("hf://"):
+        with tempfile.TemporaryDirectory() as folder:
+            return _of_hub(config, Path(folder))
+    if config.uri.startswith(("https://", "http://")):
+        return _of_https(config, kept, cache)
+    return _of_folder(config, root)
+
+
+def local_path(uri: str) -> str:
+    """A folder of the repository, relative to it.
+
+    Raises:
+        CheckpointError: it is outside, or a scheme that is not supported.
+    """
+    path = uri.removeprefix("file://").removeprefix("./").rstrip("/")
+    if "://" in path or path.startswith("/") or ".." in path.split("/"):
+        raise CheckpointError(
+            f"{uri!r} is not a folder of this repository; give one, hf://ORG/NAME@REVISION or https://…/FILE"
+        )
+    return path
+
+
+def _of_folder(config: SourceConfig, root: Path) -> SourceFiles:
+    path = local_path(config.uri)
+    every = hash_files(root / path)
+    names = set(_selected(config, [file.path for file in every]))
+    files = tuple(file for file in every if file.path in names)
+    check_contents(root / path, [file.path for file in files])
+    return SourceFiles(_locked(config, f"file://./{path}", set_digest(every)), files)
+
+
+def _of_hub(config: SourceConfig, folder: Path) -> SourceFiles:
+    source = parse_source(config.uri)
+    assert isinstance(source, HubSource)
+
+    def chosen(names: Iterable[str]) -> list[str]:
+        names = check_names(names)
+        return _without_code(_selected(config, names), names)
+
+    listing = list_hub(source, chosen)
+    small = tuple(file for file in listing.files if file.sha256 is None)
+    fetch_listed(HubListing(listing.repo, listing.commit, small), folder)
+    check_contents(folder, [file.name for file in small])
+    files = tuple(locked_file(file.name, file.size, _digest(file, folder)) for file in listing.files)
+    uri = f"hf://{source.repo}" if source.revision == "main" else config.uri
+    return SourceFiles(_locked(config, uri, f"commit:{listing.commit}"), files)
+
+
+def _selected(config: SourceConfig, names: Sequence[str]) -> list[str]:
+    """The files that the patterns take; as in Cog, patterns that take none are a mistake."""
+    selected = select(names, config.include, config.exclude)
+    if names and not selected:
+        raise CheckpointError(f"{config.uri}: include and exclude take none of its {len(names)} files; correct them")
+    return selected
+
+
+def _digest(file: HubFile, folder: Path) -> str:
+    return file.sha256 or sha256(folder / file.name)
+
+
+def _without_code(chosen: list[str], names: Sequence[str]) -> list[str]:
+    """The chosen names; a repository with Python or pickles in it needs an `include`, which the message has."""
+    refused = [name for name in chosen if could_run_code(name)]
+    if refused:
+        take = "".join(f"\n        - {name}" for name in needed_files(names) if not could_run_code(name))
+        raise CheckpointError(f"{', '.join(refused[:3])}: could run code when read; take these:\n      include:{take}")
+    return chosen
+
+
+def _of_https(config: SourceConfig, kept: Sequence[Path], cache: Path) -> SourceFiles:
+    if config.include or config.exclude:
+        raise CheckpointError(f"{config.uri} is one file; leave include and exclude out")
+    source = parse_source(config.uri)
+    assert isinstance(source, HttpsSource)
+    url = source.url.rstrip("/")
+    name = file_name(url)
+    if could_run_code(name):
+        raise CheckpointError(f"{url} could run code when it is read; use safetensors instead")
+    size = file_size(url)
+    folder = next((folder for folder in kept if _has(folder / name, size)), cache)
+    if not _has(folder / name, size):
+        say(f"Fetching {name} ({size:,} bytes), because a web server states no SHA-256")
+        fetch_file(url, folder / name, size)
+    check_contents(folder, [name])
+    file, etag = locked_file(name, size, sha256(folder / name)), strong_etag(url)
+    return SourceFiles(_locked(config, url, file.digest if etag is None else f"etag:{etag}"), (file,))
+
+
+def file_name(url: str) -> str:
+    """The last part of an address, where Cog puts the file.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    name = unquote(urlsplit(url).path).rpartition("/")[2]
+    if not name or name.startswith("."):
+        raise CheckpointError(f"{url} names no file; give the address of each file, or scripts/lock_weights https://…/")
+    check_names([name])
+    return name
+
+
+def _has(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
+
+
+def _locked(config: SourceConfig, uri: str, fingerprint: str) -> LockedSource:
+    """Patterns are trimmed and sorted, as in Cog's locks: else Cog would take cog.yaml for changed."""
+    include, exclude = (tuple(sorted(map(str.strip, patterns))) for patterns in (config.include, config.exclude))
+    return LockedSource(uri=uri, fingerprint=fingerprint, include=include, exclude=exclude)

@@ -1,0 +1,131 @@
+"""Runs Cog's HTTP server, and the door in front of it, as child processes; says when they are ready, and ends them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.package.door_process import DoorProcess, local_url, read_json
+from pipeline.package.example_inputs import curl_command, example_inputs
+from pipeline.paths import ROOT
+from pipeline.weights.default_weights import ensure_weights
+
+DRAIN_SECONDS = 60.0  # for predictions in flight; Cog itself has no limit
+# Cog's new names are run.py and Runner; this package keeps the old ones and pins the version that has both.
+_KNOWN_WARNINGS = (
+    "ignore:Predictor.predict() is deprecated:DeprecationWarning,ignore:BasePredictor is deprecated:DeprecationWarning"
+)
+_READY = """
+READY on {url}  (Ctrl-C ends it)
+{door}
+{example}
+  With -N -H 'Accept: text/event-stream' the answer is streamed. Health: {url}/health-check
+
+"""
+
+
+def serve(host: str, port: int, concurrency: int, *, door_port: int | None) -> int:
+    """Run the server with the default weights until it exits or a signal stops it.
+
+    Args:
+        host, port: where it listens.
+        concurrency: how many predictions run at the same time.
+        door_port: where the door listens, at the same host; None for no door.
+
+    Returns:
+        The exit code.
+    """
+    ensure_weights()
+    os.chdir(ROOT)  # Cog looks for predict.py, .cog/ and weights/ there
+    # Cog's server has no keys: where the door asks for them, others must not reach it past the door.
+    has_keys = door_port is not None and os.environ.get("DOOR_KEYS") == "required"
+    cog_host = "127.0.0.1" if has_keys else host
+    door = None if door_port is None else DoorProcess(host, door_port, cog_url=local_url(cog_host, port))
+    return Server(cog_host, port, concurrency, example_inputs(), door).run()
+
+
+class Server:
+    """One run of the server.
+
+    Args:
+        host, port: where it listens.
+        concurrency: how many predictions run at the same time.
+        example: inputs of the example request that is printed once the server is ready; None prints no example.
+        door: runs as long as the server does.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        concurrency: int,
+        example: Mapping[str, Any] | None = None,
+        door: DoorProcess | None = None,
+    ) -> None:
+        self._url = local_url(host, port)
+        self._door = door
+        self._example = "" if example is None else curl_command(self._url, example) + "\n"
+        self._command = [sys.executable, "-m", "cog.server.http", "--host", host]
+        self._env = {
+            "LOG_FORMAT": "console",
+            "COG_LOG_LEVEL": "warning",
+            "PYTHONWARNINGS": _KNOWN_WARNINGS,
+            **({} if door is None else {"TOKEN_TRACE": "1"}),  # the playground shows it
+            **os.environ,
+            "PORT": str(port),
+            "COG_PREDICT_TYPE_STUB": "predict.py:Predictor",
+            "COG_MAX_CONCURRENCY": str(concurrency),
+        }
+        self._is_ending = False
+
+    def run(self) -> int:
+        """Run until the server exits or a signal stops it; returns the exit code."""
+        # The server gets its own process session: Ctrl-C reaches only this process, which lets predictions finish.
+        self._process = subprocess.Popen(self._command, env=self._env, start_new_session=True)
+        if self._door is not None:
+            self._door.start(on_exit=self._process.terminate)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._end)
+        threading.Thread(target=self._announce, daemon=True).start()
+        code = self._process.wait()
+        if self._door is not None:
+            self._door.kill()
+            if self._door.failed:
+                return 1
+        return 0 if self._is_ending and code in (0, -signal.SIGTERM) else code or 1
+
+    def _end(self, *_: object) -> None:
+        """Finish running predictions at the first signal; kill at the second, or when finishing takes too long."""
+        if self._is_ending:
+            self._kill()
+            return
+        self._is_ending = True
+        sys.stderr.write("finishing running predictions; press Ctrl-C again to stop now\n")
+        # The door ends first and then its end terminates the server: its waiting predictions still need the server.
+        (self._process if self._door is None else self._door).terminate()
+        timer = threading.Timer(DRAIN_SECONDS, self._kill)
+        timer.daemon = True
+        timer.start()
+
+    def _kill(self) -> None:
+        """Kill the server and its worker, which are in the same process session."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _announce(self) -> None:
+        while self._process.poll() is None:
+            health = read_json(f"{self._url}/health-check")
+            if health.get("status") == "READY" and (self._door is None or self._door.is_ready()):
+                door = "" if self._door is None else self._door.addresses
+                sys.stderr.write(_READY.format(url=self._url, door=door, example=self._example))
+                return
+            if health.get("status") == "SETUP_FAILED":
+                sys.stderr.write(f"{health['setup']['logs']}\nThe model did not load; the reason is above.\n")
+                self._process.terminate()
+                return
+            time.sleep(0.2)

@@ -1,0 +1,96 @@
+"""Runs the door, which is in front of Cog's server, as a child process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+from serving.config import Settings
+from serving.errors import ServingError
+from serving.weights import WeightsLock
+
+_ADDRESSES = """
+  Playground  {url}/
+  API   {url}/v1  as Replicate's: REPLICATE_BASE_URL={url}, model {model}
+"""
+
+
+class DoorProcess:
+    """One run of the door.
+
+    Args:
+        host, port: where it listens.
+        cog_url: address of the server.
+    """
+
+    def __init__(self, host: str, port: int, *, cog_url: str) -> None:
+        self._url = local_url(host, port)
+        self._model, digest = _served()
+        self._command = [sys.executable, "-m", "gateway", "--host", host, "--port", str(port)]
+        self._command += ["--upstream", cog_url, "--model", self._model]
+        self._command += ["--weights-digest", digest] if digest else []
+        self._is_ending = False
+        self.failed = False  # has ended by itself
+
+    def start(self, on_exit: Callable[[], None]) -> None:
+        """Start it; `on_exit` is called from another thread when it ends, for whatever reason."""
+        # A process session of its own: Ctrl-C reaches only the parent, which ends it in order.
+        self._process = subprocess.Popen(self._command, start_new_session=True)
+
+        def watch() -> None:
+            self._process.wait()
+            if not self._is_ending:
+                sys.stderr.write("The door ended; the reason is above.\n")
+                self.failed = True
+            on_exit()
+
+        threading.Thread(target=watch, daemon=True).start()
+
+    def terminate(self) -> None:
+        """Let it finish running predictions and end."""
+        self._is_ending = True
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """End it now."""
+        self._is_ending = True
+        self._process.kill()
+
+    def is_ready(self) -> bool:
+        """Whether it answers and has found the server."""
+        return read_json(f"{self._url}/ready").get("status") == "ready"
+
+    @property
+    def addresses(self) -> str:
+        """Text for the user: what is where."""
+        return _ADDRESSES.format(url=self._url, model=self._model)
+
+
+def local_url(host: str, port: int) -> str:
+    """The address of a server that listens at `host`, from this machine."""
+    return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+
+
+def read_json(url: str) -> dict[str, Any]:
+    """The object that an address answers with; empty if there is none."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return dict(json.load(response))
+    except (OSError, ValueError):
+        return {}
+
+
+def _served() -> tuple[str, str]:
+    """The model's name for clients, and the digest of its weights; Cog's server says what is wrong with the lock."""
+    try:
+        settings = Settings()
+        entry = WeightsLock.load(settings.weights_lock).entry_for(settings.weights_dir.name)
+    except (ServingError, ValueError):
+        return "local/model", ""
+    return f"local/{entry.name}", entry.set_digest

@@ -1,0 +1,119 @@
+"""The models that the package can serve: the one in use, those in the folder models, and locked ones in weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from pipeline.environment.journal import FOLDER
+from pipeline.package.errors import PackageError
+from pipeline.package.example_inputs import task_and_inputs
+from serving.errors import WeightsError
+from serving.weights import LockedWeights, WeightsLock
+from tasks.errors import TaskError
+
+STANZA: Final = "weights.yaml"  # the part `weights:` of cog.yaml
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """One model.
+
+    Args:
+        root: of the package.
+        name: of its weights.
+        is_used: whether cog.yaml and weights.lock are its.
+    """
+
+    root: Path
+    name: str
+    is_used: bool
+
+    @property
+    def folder(self) -> Path:
+        """What is kept of a model that is not in use, and its task file if its source has none."""
+        return self.root / FOLDER / self.name
+
+    @property
+    def weights(self) -> Path:
+        """The checkpoint, which may not be there."""
+        return self.root / "weights" / self.name
+
+    @property
+    def lock(self) -> Path:
+        """Its lock while it is not in use, which may not be there: beside the checkpoint, or in its folder."""
+        beside = self.weights.with_name(f"{self.name}.lock")
+        return beside if beside.is_file() else self.folder / "weights.lock"
+
+    def entry(self) -> LockedWeights:
+        """What its lock says.
+
+        Raises:
+            PackageError: the lock is missing or another model's; the message says how to make it.
+        """
+        path = self.root / "weights.lock" if self.is_used else self.lock
+        if not path.is_file():
+            raise PackageError(f"{self.name} has no lock. {self.remedy}")
+        entries = WeightsLock.load(path).weights
+        if [entry.name for entry in entries] != [self.name]:
+            found = ", ".join(entry.name for entry in entries) or "nothing"
+            raise PackageError(f"{path} locks {found}, not {self.name}. {self.remedy}")
+        return entries[0]
+
+    @property
+    def remedy(self) -> str:
+        """How to lock it."""
+        if (self.folder / STANZA).is_file():
+            return f"Run scripts/lock_weights {self.name} where its source can be reached, and commit {FOLDER}/."
+        return f"Run scripts/lock_weights weights/{self.name}."
+
+    def task(self) -> tuple[str, tuple[str, ...]]:
+        """Its task, and the names of the texts that a schema task takes.
+
+        Raises:
+            PackageError: it has no task file that names a task.
+        """
+        folder = self.folder / "task" if (self.folder / "task").is_dir() else self.weights
+        try:
+            return task_and_inputs(folder)
+        except TaskError as error:
+            raise PackageError(f"{self.name}: {error}. Write one with scripts/write_task, then lock again.") from error
+
+    def state(self) -> str:
+        """What is still needed before it can answer, for people."""
+        try:
+            entry = self.entry()
+        except (PackageError, WeightsError) as error:
+            return f"not locked: {error}"
+        sources = ", ".join(f"{source.uri} ({source.fingerprint[:19]})" for source in entry.sources)
+        present = all((self.weights / file.path).is_file() for file in entry.files)
+        lock = (self.root / "weights.lock" if self.is_used else self.lock).relative_to(self.root)
+        there = "its files are there" if present else f"its files are not there yet: scripts/fetch --lock {lock}"
+        return f"locked, {entry.size:,} bytes from {sources}; {there}"
+
+
+def used_name(root: Path) -> str:
+    """The name of the weights in cog.yaml.
+
+    Raises:
+        PackageError: cog.yaml does not name exactly one set of weights.
+    """
+    try:
+        config: Any = yaml.safe_load((root / "cog.yaml").read_text("utf-8"))
+        (stanza,) = config["weights"]
+        return str(stanza["name"])
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        raise PackageError(f"{root / 'cog.yaml'} does not name one set of weights: {error!r}") from error
+
+
+def known_models(root: Path) -> list[KnownModel]:
+    """All of them by name."""
+    used = used_name(root)
+    names = {used}
+    names |= {path.name for path in (root / FOLDER).glob("*/") if not path.name.startswith(".")}
+    names |= {path.stem for path in (root / "weights").glob("[!.]*.lock")}
+    names |= {path.parent.name for path in (root / "weights").glob("[!.]*/task.json")}
+    return [KnownModel(root, name, name == used) for name in sorted(names)]

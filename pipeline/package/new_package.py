@@ -1,0 +1,143 @@
+"""Makes a package from a user's checkpoint, in a temporary folder that is renamed when it is complete."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from pipeline.locking.make_lock import make_lock
+from pipeline.package.errors import PackageError
+from pipeline.package.example_inputs import task_and_inputs
+from pipeline.package.own_checkpoint import OwnCheckpoint, open_checkpoint
+from pipeline.package.package_files import PackageText, next_steps, write_files
+from pipeline.package.task_choice import TaskChoice, task_content
+from pipeline.package.task_file import check_task, place_files
+from pipeline.paths import ROOT
+from pipeline.weights.atomic import write_json, write_text
+from pipeline.weights.console import say
+from serving.engine import unsupported_reason
+from tasks.task import TASK_FILE
+
+_NAME: Final = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")  # Cog's rule for weights
+_A_PACKAGE: Final = ("cog.yaml", "predict.py", "weights.lock")
+
+
+def new_package(
+    folder: Path, weights: Path, choice: TaskChoice, *, name: str | None = None, replace: bool = False
+) -> str:
+    """Make the package. Progress goes to stderr. After an error nothing has changed.
+
+    Args:
+        folder: where to make it; must be missing or empty, unless `replace` is true.
+        weights: the user's checkpoint, which is not changed.
+        choice: the task and its options.
+        name: of the weights and of the model, following Cog's rule for names; None derives it from the folder's name.
+        replace: whether an existing package in the folder may be replaced.
+
+    Returns:
+        Text for the user: what to do next.
+
+    Raises:
+        PackageError: the folder is not empty, the name is not allowed, or the checkpoint is incomplete.
+        TaskError: this checkpoint or these options do not suit the task.
+        ServingError: the checkpoint has a file that is never loaded.
+    """
+    name = name or re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")
+    check_name(name)
+    _check_folder(folder, replace)
+    checkpoint = open_checkpoint(weights)
+    task_file = task_content(checkpoint.folder, name, choice)
+    with _folder_beside(folder) as staging:
+        placed = staging / "weights" / name
+        place_files(checkpoint, placed)
+        write_json(placed / TASK_FILE, task_file)
+        check_task(placed)
+        engines = _engines(checkpoint, placed)
+        say(engines)
+        text = PackageText(name, *task_and_inputs(placed), engines, source=weights.resolve().name)
+        write_files(staging, text)
+        say("Locking the weights")
+        lock = make_lock(staging / "cog.yaml", None, datetime.now(UTC))
+        write_text(staging / "weights.lock", lock.text())
+        _put(staging, folder)
+    return next_steps(folder, text)
+
+
+def check_name(name: str) -> None:
+    """Check that weights may have this name.
+
+    Raises:
+        PackageError: Cog takes no such name.
+    """
+    if not _NAME.fullmatch(name):
+        raise PackageError(
+            f"Cog does not allow the name {name!r} for weights. Use lowercase letters and digits, with single "
+            "'.', '_' or '-' between them; give another one with --name"
+        )
+
+
+def _check_folder(folder: Path, replace: bool) -> None:
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise PackageError(f"{folder} is a file; give a folder that does not exist yet")
+    if not any(folder.iterdir()):
+        return
+    if not replace:
+        raise PackageError(f"{folder} is not empty; give another folder, or --force to replace the package in it")
+    if not all((folder / name).is_file() for name in _A_PACKAGE):
+        raise PackageError(
+            f"{folder} is not a package ({', '.join(_A_PACKAGE)}), so --force does not replace it; empty it yourself"
+        )
+    if ROOT.is_relative_to(folder.resolve()):
+        raise PackageError(f"{folder} contains the code that is running; give another folder")
+
+
+def _engines(checkpoint: OwnCheckpoint, weights: Path) -> str:
+    """A sentence for the user that says which engines can run this checkpoint."""
+    reason = unsupported_reason("paged", weights)
+    if reason is not None:
+        return f"Runs on a GPU only, with vLLM: {reason}."
+    how = "Runs without a GPU on the package's own engine, and with vLLM where there is a GPU."
+    if checkpoint.quantization is None:
+        return f"{how} The weights are not quantized: scripts/quantize_awq makes them a quarter of the size."
+    return how
+
+
+@contextmanager
+def _folder_beside(goal: Path) -> Iterator[Path]:
+    """A temporary folder on the goal's file system; it is removed at the end if it was not renamed."""
+    goal = goal.resolve()
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    staging = goal.with_name(f".{goal.name}.{os.getpid()}.partial")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir()
+    try:
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _put(staging: Path, goal: Path) -> None:
+    """Rename the new package into place; files that the user added to an older one (.git, .venv, notes) are kept."""
+    goal = goal.resolve()
+    old = goal.with_name(f".{goal.name}.{os.getpid()}.old")
+    if goal.exists():
+        goal.rename(old)
+    try:
+        staging.rename(goal)
+    except OSError:
+        if old.exists():
+            old.rename(goal)
+        raise
+    if old.exists():
+        for path in old.iterdir():
+            if not (goal / path.name).exists():
+                path.rename(goal / path.name)
+        shutil.rmtree(old)

@@ -1,0 +1,1 @@
+"""Train LoRA adapters and draft models."""

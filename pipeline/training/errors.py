@@ -1,0 +1,7 @@
+"""The error of the training pipeline, in a module that does not import torch."""
+
+from __future__ import annotations
+
+
+class AdapterError(Exception):
+    """An adapter, a draft model or training data cannot be used; the message says what to change."""

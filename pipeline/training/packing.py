@@ -1,0 +1,137 @@
+"""Pack training examples that share a prefix, so that the prefix is computed once.
+
+packs = Packs(examples, max_branches=8, max_tokens=1400)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import torch
+from torch import Tensor
+
+_SHARED = 0.5  # of a prompt: examples that share less are not worth packing
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedExample:
+    """The token ids of an example; `answer` ends with the end token."""
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """The tokens of a prefix and of all branches, concatenated.
+
+    Args:
+        input_ids: [T] prefix, branch 0, branch 1, …
+        positions: [T]; each branch continues the positions of the prefix.
+        branches: [T] -1 for the prefix, else the number of the branch.
+        predict_index: [N] indices in [T] whose logits are scored.
+        targets: [N] the tokens that they should predict.
+        num_branches: examples in the pack.
+    """
+
+    input_ids: Tensor
+    positions: Tensor
+    branches: Tensor
+    predict_index: Tensor
+    targets: Tensor
+    num_branches: int
+
+    def mask(self, dtype: torch.dtype) -> Tensor:
+        """[1, 1, T, T] to be added to scores: a token sees the prefix and its own branch, up to itself."""
+        size = len(self.input_ids)
+        sees = (self.branches[:, None] == self.branches) | (self.branches == -1)
+        sees &= torch.ones(size, size, dtype=torch.bool).tril()
+        return torch.zeros(size, size, dtype=dtype).masked_fill_(~sees, torch.finfo(dtype).min)[None, None]
+
+
+def common_prefix_length(prompts: Sequence[Sequence[int]]) -> int:
+    """Number of leading tokens that all prompts share; at least one token of each is not counted."""
+    limit = min(len(p) for p in prompts) - 1
+    first = prompts[0]
+    for i in range(limit):
+        if any(p[i] != first[i] for p in prompts):
+            return i
+    return limit
+
+
+def make_pack(members: Sequence[TokenizedExample]) -> Pack:
+    """Make a pack of examples: their common prefix, and a branch for each."""
+    prefix = common_prefix_length([m.prompt for m in members])
+    input_ids = list(members[0].prompt[:prefix])
+    positions, branches = list(range(prefix)), [-1] * prefix
+    predict: list[int] = []
+    targets: list[int] = []
+    for number, member in enumerate(members):
+        branch = (*member.prompt[prefix:], *member.answer)
+        first_answer = len(input_ids) + len(member.prompt) - prefix
+        input_ids.extend(branch)
+        positions.extend(range(prefix, prefix + len(branch)))
+        branches.extend([number] * len(branch))
+        predict.extend(range(first_answer - 1, len(input_ids) - 1))
+        targets.extend(member.answer)
+    return Pack(
+        input_ids=torch.tensor(input_ids),
+        positions=torch.tensor(positions),
+        branches=torch.tensor(branches),
+        predict_index=torch.tensor(predict),
+        targets=torch.tensor(targets),
+        num_branches=len(members),
+    )
+
+
+def group_by_prefix(examples: Sequence[TokenizedExample], max_branches: int) -> list[list[int]]:
+    """Groups of up to `max_branches` indices of examples whose prompts begin with the same tokens."""
+    groups: list[list[int]] = []
+    for index in sorted(range(len(examples)), key=lambda i: examples[i].prompt):
+        if groups and len(groups[-1]) < max_branches and _share_enough(examples[groups[-1][0]], examples[index]):
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
+def _share_enough(first: TokenizedExample, second: TokenizedExample) -> bool:
+    shared = common_prefix_length([first.prompt, second.prompt])
+    return shared >= _SHARED * max(len(first.prompt), len(second.prompt))
+
+
+class Packs(Sequence[Pack]):
+    """The packs of examples, each made when it is accessed.
+
+    Args:
+        examples: of all packs.
+        max_branches: limit of examples in a pack.
+        max_tokens: longer examples are left out.
+    """
+
+    def __init__(self, examples: Sequence[TokenizedExample], max_branches: int, max_tokens: int) -> None:
+        self._examples = [example for example in examples if len(example) <= max_tokens]
+        self.num_examples, self.left_out = len(self._examples), len(examples) - len(self._examples)
+        self._groups = group_by_prefix(self._examples, max_branches)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[Pack]:
+        return (self[index] for index in range(len(self)))
+
+    @overload
+    def __getitem__(self, index: int) -> Pack: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Pack]: ...
+
+    def __getitem__(self, index: int | slice) -> Pack | Sequence[Pack]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        return make_pack([self._examples[i] for i in self._groups[index]])

@@ -1,0 +1,130 @@
+"""Build weights from a base, an adapter and an AWQ search result, and replace the old folder atomically."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from serving.weights import WeightsLock
+from serving.weights.draft_weights import DRAFT_MODEL
+
+from .atomic import replace_folder, write_json, write_text
+from .awq_search_file import load_search_result
+from .awq_search_result import AwqSearchResult
+from .bases import Sources
+from .console import progress_bar, say
+from .digest import sha256
+from .download import fetch_base
+from .draft_table import ANSWERS, write_draft_table
+from .errors import CheckpointError
+from .gguf_source import GgufCheckpoint
+from .merging.lora_adapter import LoraAdapter
+from .merging.merged_checkpoint import MergedCheckpoint
+from .quantize import awq_config, write_awq_model
+from .safetensors_io import write_safetensors
+from .tensors import Checkpoint
+from .tokenizer_files import generation_config, tokenizer_config, tokenizer_json
+
+MODEL = "model.safetensors"
+
+
+def build(sources: Sources, output: Path, lock: Path | None) -> None:
+    """Build the quantized weights in a folder beside `output`, then rename it.
+
+    An interrupted build is resumed: a tensor file that matches the lock is not built again.
+
+    Raises:
+        CheckpointError: a source cannot be used.
+    """
+    search = _load_search(sources)
+    gguf = _base(sources)
+    staging = output.with_name(f".{output.name}.partial")
+    if lock is None or not _is_locked(staging / MODEL, lock):
+        shutil.rmtree(staging, ignore_errors=True)
+        source = _merged(gguf, sources.adapter)
+        with progress_bar("Quantizing", source) as progress:
+            write_awq_model(staging / MODEL, source, search, progress)
+    write_json(staging / "config.json", awq_config(gguf.config(), search.group_size))
+    write_tokenizer(gguf, staging)
+    write_json(staging / "task.json", dict(sources.recipe.task_file))
+    if sources.adapter is not None:
+        _write_drafter(sources.adapter, staging)
+    replace_folder(staging, output)
+
+
+def build_unquantized(sources: Sources, output: Path) -> None:
+    """Write the merged checkpoint in fp32, for training, the AWQ search and comparisons.
+
+    Raises:
+        CheckpointError: a source cannot be used.
+    """
+    gguf = _base(sources)
+    source = _merged(gguf, sources.adapter)
+    with progress_bar("Writing", source) as progress:
+        write_safetensors(output / MODEL, source, progress=progress)
+    config = gguf.config()
+    write_json(output / "config.json", config)
+    write_json(output / "tokenizer_config.json", tokenizer_config(gguf.metadata, config["max_position_embeddings"]))
+    write_json(output / "task.json", dict(sources.recipe.task_file))
+    write_tokenizer(gguf, output)
+
+
+@contextmanager
+def one_at_a_time(cache: Path) -> Iterator[None]:
+    """Hold a lock on the cache folder, waiting while another process builds."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "build.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("Waiting for another build of the weights")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _base(sources: Sources) -> GgufCheckpoint:
+    base = sources.recipe.base
+    return GgufCheckpoint(fetch_base(base, sources.cache), tie_head=base.tie_head)
+
+
+def _load_search(sources: Sources) -> AwqSearchResult:
+    if sources.search is None:
+        return AwqSearchResult.without_search(sources.recipe.base.group_size)
+    if not sources.search.exists():
+        raise CheckpointError(f"{sources.search} is missing; check it out again, or pass --plain to round without it")
+    return load_search_result(sources.search)
+
+
+def _merged(base: Checkpoint, adapter: Path | None) -> Checkpoint:
+    if adapter is None or not adapter.exists():
+        return base
+    return MergedCheckpoint(base, LoraAdapter(adapter))
+
+
+def write_tokenizer(gguf: GgufCheckpoint, folder: Path) -> None:
+    """Write tokenizer.json and generation_config.json, which names the end token."""
+    tokenizer = tokenizer_json(gguf.metadata)
+    write_text(folder / "tokenizer.json", json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")))
+    write_json(folder / "generation_config.json", generation_config(gguf.metadata))
+
+
+def _write_drafter(adapter: Path, folder: Path) -> None:
+    """Write the drafter's files, if the adapter's folder has their sources."""
+    for old in folder.glob("draft.*"):  # from an earlier build
+        old.unlink()
+    if (adapter / ANSWERS).exists():
+        write_draft_table(adapter / ANSWERS, folder)
+    if (adapter / DRAFT_MODEL).exists():
+        shutil.copyfile(adapter / DRAFT_MODEL, folder / DRAFT_MODEL)
+
+
+def _is_locked(path: Path, lock: Path) -> bool:
+    """Whether the file matches the lock's file of that name."""
+    if not path.exists() or not lock.exists():
+        return False
+    digests = {file.path: file.digest for entry in WeightsLock.load(lock).weights for file in entry.files}
+    return digests.get(path.name) == f"sha256:{sha256(path)}"

@@ -1,0 +1,53 @@
+"""Messages, progress bars and errors without a traceback on stderr, for commands.
+
+with report_errors(), progress_bar("Packing", checkpoint) as progress: progress(nbytes)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+from serving.errors import ServingError
+
+from . import tensors
+from .errors import CheckpointError
+
+_console = Console(stderr=True, highlight=False)
+
+
+def say(message: str) -> None:
+    """Print one line on stderr."""
+    _console.print(message, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def report_errors(*more: type[Exception]) -> Iterator[None]:
+    """Exit with status 1 and the message of an expected error: ours, or one of `more`."""
+    expected: tuple[type[Exception], ...] = (CheckpointError, ServingError, *more)
+    try:
+        yield
+    except expected as error:
+        say(f"error: {error}")
+        raise typer.Exit(1) from error
+
+
+@contextmanager
+def progress_bar(title: str, checkpoint: tensors.Checkpoint) -> Iterator[tensors.Progress]:
+    """A progress bar over the bytes of a checkpoint; call it with the number of bytes done."""
+    with byte_bar(title, sum(spec.nbytes for spec in checkpoint.specs().values())) as progress:
+        yield progress
+
+
+@contextmanager
+def byte_bar(title: str, total: int) -> Iterator[tensors.Progress]:
+    """A progress bar over `total` bytes; call it with the number of bytes done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=_console) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda nbytes: bar.advance(task, nbytes)
+        bar.update(task, completed=total)

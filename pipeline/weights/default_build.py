@@ -1,0 +1,70 @@
+"""Build the default weights unless they match the lock already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.weights.bases import Sources
+from pipeline.weights.console import say
+from pipeline.weights.errors import CheckpointError
+from serving.errors import WeightsError
+from serving.weights import verify
+from serving.weights.lock import default_weights_dir
+
+
+def build_weights(sources: Sources, output: Path | None, lock: Path, *, relock: bool = False) -> None:
+    """Build the weights that the lock describes, unless `output` matches it already.
+
+    Args:
+        sources: of the weights.
+        output: folder of the weights; None for the one that the lock names.
+        lock: weights.lock.
+        relock: build again without comparing with the lock, because it will be rewritten.
+
+    Raises:
+        CheckpointError: a source cannot be used.
+        WeightsError: the result does not match the lock.
+    """
+    if output is None:
+        output = default_weights_dir(lock)
+        if output.name != sources.recipe.task_file["name"]:
+            raise CheckpointError(
+                f"{lock} is of {output.name}, which is not built here: fetch it, or scripts/use_weights "
+                f"{sources.recipe.task_file['name']}"
+            )
+    if not relock and _is_built(output, lock):
+        say(f"{output} matches {lock.name}; nothing to do")
+        return
+    from pipeline.weights.build_from_sources import (  # imports numpy and readers of formats, which takes time
+        build,
+        one_at_a_time,
+    )
+
+    with one_at_a_time(sources.cache):
+        if relock:
+            build(sources, output, lock=None)
+        elif not _is_built(output, lock):  # another process may have built them meanwhile
+            build(sources, output, lock)
+            verify(output, lock)
+    say(f"Built {output}")
+
+
+def build_merged(sources: Sources, output: Path) -> None:
+    """Write the checkpoint before quantization, in fp32.
+
+    Raises:
+        CheckpointError: a source cannot be used.
+    """
+    from pipeline.weights.build_from_sources import build_unquantized, one_at_a_time
+
+    with one_at_a_time(sources.cache):
+        build_unquantized(sources, output)
+    say(f"Built {output}")
+
+
+def _is_built(output: Path, lock: Path) -> bool:
+    try:
+        verify(output, lock)
+    except WeightsError:
+        return False
+    return True

@@ -1,0 +1,184 @@
+"""The tensors of a PEFT adapter, sorted by what they do to the base.
+
+adapter = LoraAdapter(Path("my-adapter"))
+adapter.change("model.layers.0.mlp.up_proj").merge(weight)
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.weights.errors import CheckpointError
+from pipeline.weights.tensors import Array, TensorSpec
+
+from .adapter_config import AdapterConfig, read_adapter_config
+from .lora_change import LoraChange
+from .sources import open_adapter
+
+_LORA = re.compile(r"(.+)\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)(?:\.default)?(?:\.(weight|bias))?")
+_TOKENS = re.compile(r"(.+)\.token_adapter\.trainable_tokens_delta(?:\.default)?")
+_COPY = re.compile(r"(.+?)(\.modules_to_save(?:\.default)?|\.base_layer)?\.(weight|bias)")
+_UNUSED = re.compile(r".+\.(original_module|token_adapter\.trainable_tokens_original)\..+")
+HEAD = "lm_head"  # never stored transposed
+
+
+@dataclass(slots=True)
+class _Layer:
+    """Names of one layer's tensors in the adapter."""
+
+    down: str = ""
+    up: str = ""
+    magnitude: str = ""
+    bias: str = ""
+    embedding: bool = False
+
+
+@dataclass(slots=True)
+class Copies:
+    """Tensors of the adapter by the name of the base's tensor that they replace.
+
+    `copied` are whole trained tensors (modules_to_save, biases); `beneath` lie under a LoRA or a resized embedding.
+    """
+
+    copied: dict[str, str] = field(default_factory=dict)
+    beneath: dict[str, str] = field(default_factory=dict)
+
+    def of(self, name: str) -> str | None:
+        """The adapter's tensor that replaces the base's tensor `name`, if any."""
+        return self.copied.get(name) or self.beneath.get(name)
+
+
+class LoraAdapter:
+    """An adapter as PEFT writes it.
+
+    Raises:
+        CheckpointError: the folder is not an adapter that can be merged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config: AdapterConfig = read_adapter_config(folder)
+        self.tensors = open_adapter(folder)
+        self.copies = Copies()
+        self.tokens: dict[str, str] = {}  # the tensor with trained rows of a layer's weight
+        self._layers: dict[str, _Layer] = {}
+        for name in self.tensors.specs():
+            self._sort(name)
+        for layer, parts in self._layers.items():
+            if not (parts.down and parts.up):
+                raise self._error(f"{layer} has only one of A and B; the adapter is incomplete")
+            self._check(layer, parts)
+        if self.config.token_indices and not self.tokens:
+            raise self._error(
+                "trainable_token_indices is set, but no rows of an embedding were saved; it is incomplete"
+            )
+
+    def layers(self) -> list[str]:
+        """Names of the layers with A and B."""
+        return sorted(self._layers)
+
+    def shape(self, layer: str) -> tuple[int, int]:
+        """The shape [N, K] that the layer's weight must have in the checkpoint."""
+        parts, specs = self._layers[layer], self.tensors.specs()
+        outputs, inputs = specs[parts.up].shape[0], specs[parts.down].shape[1]
+        return (inputs, outputs) if self._transposed(layer) else (outputs, inputs)
+
+    def change(self, layer: str) -> LoraChange:
+        """What the adapter does to the layer's weight.
+
+        Raises:
+            CheckpointError: A, B or the magnitude has a value that is not a number.
+        """
+        parts, transposed = self._layers[layer], self._transposed(layer)
+        up, down = self.finite(parts.up), self.finite(parts.down)
+        if transposed:
+            up, down = np.ascontiguousarray(down.T), np.ascontiguousarray(up.T)
+        magnitude = self.finite(parts.magnitude).reshape(-1) if parts.magnitude else None
+        return LoraChange(up, down, self.config.scaling_of(layer), magnitude, by_column=transposed)
+
+    def bias(self, layer: str) -> Array | None:
+        """What the adapter adds to the layer's bias, if anything."""
+        name = self._layers[layer].bias if layer in self._layers else ""
+        return self.finite(name) * np.float32(self.config.scaling_of(layer)) if name else None
+
+    def finite(self, name: str) -> Array:
+        """One tensor in float32.
+
+        Raises:
+            CheckpointError: it has a value that is not a number.
+        """
+        array = self.tensors.load(name).astype(np.float32)
+        if not np.isfinite(array).all():
+            raise self._error(f"{name} has values that are not finite; the training has diverged")
+        return array
+
+    def spec(self, name: str) -> TensorSpec:
+        """The spec of one of the adapter's tensors."""
+        return self.tensors.specs()[name]
+
+    def token_rows(self, layer: str) -> tuple[Array, Array]:
+        """Which rows of a layer's weight were trained, and their values [rows, K].
+
+        Raises:
+            CheckpointError: the adapter's configuration does not say which, or says it wrongly.
+        """
+        indices = self.config.token_indices
+        if isinstance(indices, dict):
+            indices = next((value for key, value in indices.items() if f".{layer}".endswith(f".{key}")), None)
+        name = self.tokens[layer]
+        spec = self.spec(name)
+        if not isinstance(indices, list) or any(type(index) is not int or index < 0 for index in indices):
+            raise self._error(f"trainable_token_indices has no list of rows for {layer}, which {name} has")
+        if len(spec.shape) != 2 or spec.shape[0] != len(indices):
+            raise self._error(f"{name} is {list(spec.shape)} for {len(indices)} trainable_token_indices")
+        return np.array(indices, dtype=np.int64), self.finite(name)
+
+    def _sort(self, name: str) -> None:
+        inner = name.removeprefix("base_model.model.")
+        if inner == name:
+            raise self._error(f"{name!r} does not begin with 'base_model.model.'; PEFT did not write this adapter")
+        if _UNUSED.fullmatch(inner):
+            return
+        if match := _LORA.fullmatch(inner):
+            layer, kind, leaf = match.groups()
+            parts = self._layers.setdefault(layer, _Layer())
+            parts.embedding = parts.embedding or kind.startswith("embedding")
+            attribute = {"A": "down", "B": "up", "magnitude_vector": "magnitude"}[kind.removeprefix("embedding_")]
+            if leaf == "bias":
+                attribute = "bias" if attribute == "up" else ""
+            if not attribute or getattr(parts, attribute):
+                raise self._error(f"{name!r} is not part of a LoRA layer that can be merged")
+            setattr(parts, attribute, name)
+        elif match := _TOKENS.fullmatch(inner):
+            self.tokens[match[1]] = name
+        elif (match := _COPY.fullmatch(inner)) and ".lora_" not in inner:
+            kind = self.copies.beneath if match[2] == ".base_layer" and match[3] == "weight" else self.copies.copied
+            kind[f"{match[1]}.{match[3]}"] = name
+        else:
+            raise self._error(f"{name!r} is unknown; it cannot be merged")
+
+    def _check(self, layer: str, parts: _Layer) -> None:
+        """Check that the shapes of a layer's tensors and the configuration fit each other."""
+        rank = self.config.rank_of(layer)
+        up, down = self.spec(parts.up).shape, self.spec(parts.down).shape
+        for name, shape, found in ((parts.up, up, up[1:]), (parts.down, down, down[:1])):
+            if len(shape) != 2 or found != (rank,):
+                raise self._error(f"{name} is {list(shape)}, which does not fit the layer's rank {rank}")
+        if self.config.dora != bool(parts.magnitude):
+            state = "lacks" if self.config.dora else "has"
+            raise self._error(f"use_dora is {self.config.dora}, but {layer} {state} a magnitude vector")
+        for name in filter(None, (parts.magnitude, parts.bias)):
+            shape = self.spec(name).shape
+            if int(np.prod(shape)) != up[0]:
+                raise self._error(f"{name} is {list(shape)}; the layer has {up[0]} outputs")
+        self.config.scaling_of(layer)
+
+    def _transposed(self, layer: str) -> bool:
+        return self._layers[layer].embedding or (self.config.fan_in_fan_out and layer != HEAD)
+
+    def _error(self, message: str) -> CheckpointError:
+        return CheckpointError(f"{self.folder}: {message}")

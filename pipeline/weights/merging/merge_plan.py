@@ -1,0 +1,210 @@
+"""Plan a merge: which tensors the result has, where each comes from, and what changes it.
+
+The embedding and the head may be one tensor in the base ("tied"). Where an adapter changes only one of them, or each
+in its own way, the result has both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipeline.weights.errors import CheckpointError
+from pipeline.weights.tensors import TensorSpec
+
+from .lora_adapter import HEAD, LoraAdapter
+from .merged_checkpoint import check_shape
+from .sources import TensorSource
+
+HEAD_WEIGHT = f"{HEAD}.weight"
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
+_NEVER_NF4 = ("embed", "wte", "wpe", "lm_head")  # parts of names of matrices that bitsandbytes leaves alone
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTensor:
+    """One tensor of the result.
+
+    Attributes:
+        spec: of the result.
+        source: where it is read.
+        source_name: its name there.
+        lora: layer whose A and B change it.
+        tokens: layer of which single rows are replaced.
+        bias: layer of which a LoRA bias is added.
+        linear: whether QLoRA would quantize it.
+        copied: whether the source is the adapter, which has the whole tensor.
+    """
+
+    spec: TensorSpec
+    source: TensorSource
+    source_name: str
+    lora: str | None = None
+    tokens: str | None = None
+    bias: str | None = None
+    linear: bool = False
+    copied: bool = False
+
+    @property
+    def source_spec(self) -> TensorSpec:
+        """The spec of what is read."""
+        return self.source.specs()[self.source_name]
+
+    @property
+    def changed(self) -> bool:
+        """Whether the adapter has a part in it."""
+        return bool(self.lora or self.tokens or self.bias) or self.copied
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """The tensors of the result by name.
+
+    Attributes:
+        tensors: in the base's order.
+        untied: whether embedding and head were one tensor and are two now.
+        rows: of the embedding; None if the checkpoint has none.
+        vocabulary: `rows`, if the adapter has changed it.
+    """
+
+    tensors: dict[str, PlannedTensor]
+    untied: bool
+    rows: int | None
+    vocabulary: int | None
+
+    def specs(self) -> dict[str, TensorSpec]:
+        """The specs of the result."""
+        return {name: tensor.spec for name, tensor in self.tensors.items()}
+
+
+def plan_merge(base: TensorSource, adapter: LoraAdapter, config: dict[str, Any]) -> MergePlan:
+    """What a merge of the adapter into the base writes.
+
+    Raises:
+        CheckpointError: the adapter was trained on a model with other layers.
+    """
+    specs = base.specs()
+    tensors = {name: PlannedTensor(spec, base, name, linear=_is_linear(name, spec)) for name, spec in specs.items()}
+    embedding = next((name for name in specs if name.endswith(_EMBEDDINGS)), None)
+    tied = embedding is not None and (bool(config.get("tie_word_embeddings")) or HEAD_WEIGHT not in specs)
+    untied = False
+    if embedding is not None and tied:
+        tensors.pop(HEAD_WEIGHT, None)
+        if untied := _differ(adapter, embedding):
+            tensors[HEAD_WEIGHT] = replace(tensors[embedding])
+    _copy(tensors, adapter, embedding, tied)
+    for layer in adapter.layers():
+        if untied or not (tied and layer == HEAD):
+            _add_lora(tensors, adapter, layer)
+    for layer in adapter.tokens:
+        _add_tokens(tensors, adapter, layer)
+    rows = _rows(tensors, embedding)
+    resized = embedding is not None and rows != specs[embedding].shape[0]
+    return MergePlan(tensors, untied, rows, rows if resized else None)
+
+
+def _differ(adapter: LoraAdapter, embedding: str) -> bool:
+    """Whether the adapter makes a tied embedding and head different."""
+    layer = embedding.removesuffix(".weight")
+    if {layer, HEAD} & set(adapter.layers()):
+        return not _same_change(adapter, layer)
+    if HEAD in adapter.tokens:
+        return True
+    mine, its = adapter.copies.of(embedding), adapter.copies.of(HEAD_WEIGHT)
+    if mine is None and its is None:
+        return False  # trained rows of a tied embedding are those of the head too
+    return mine is None or its is None or not _same(adapter, mine, its)
+
+
+def _same_change(adapter: LoraAdapter, layer: str) -> bool:
+    """Whether embedding and head have the same LoRA, as PEFT's ensure_weight_tying makes them."""
+    if not {layer, HEAD} <= set(adapter.layers()):
+        return False
+    mine, its = adapter.change(layer), adapter.change(HEAD)
+    plain = mine.magnitude is None and its.magnitude is None and mine.scaling == its.scaling
+    return plain and mine.up.shape == its.up.shape and bool((mine.up == its.up).all() and (mine.down == its.down).all())
+
+
+def _same(adapter: LoraAdapter, one: str, other: str) -> bool:
+    """Whether two of the adapter's tensors are equal; parts of them are read at a time."""
+    spec, read = adapter.spec(one), adapter.tensors.read
+    if spec != adapter.spec(other):
+        return False
+    steps = range(0, spec.nbytes, 2**23)
+    return all(
+        read(one, at, min(at + 2**23, spec.nbytes)) == read(other, at, min(at + 2**23, spec.nbytes)) for at in steps
+    )
+
+
+def _copy(tensors: dict[str, PlannedTensor], adapter: LoraAdapter, embedding: str | None, tied: bool) -> None:
+    """Replace the base's tensors by those that the adapter has whole."""
+    copies = adapter.copies
+    for module in adapter.config.saved:
+        if any(_is_of(name, module) for name in tensors) and not any(_is_of(name, module) for name in copies.copied):
+            raise CheckpointError(
+                f"{adapter.folder}: modules_to_save has {module}, which was not saved; it is incomplete"
+            )
+    if embedding in copies.beneath and HEAD_WEIGHT in tensors and tied:  # the head was tied to what lies beneath
+        copies.beneath.setdefault(HEAD_WEIGHT, copies.beneath[embedding])
+    for name, its in {**copies.beneath, **copies.copied}.items():
+        if tied and name == HEAD_WEIGHT and name not in tensors:
+            continue  # it is still tied
+        if name not in tensors:
+            raise CheckpointError(
+                f"{adapter.folder}: the adapter has trained {its}, but the base has no {name}; give the base that it "
+                "was trained on. Heads of classifiers cannot be merged into a language model"
+            )
+        spec, shape = tensors[name].spec, adapter.spec(its).shape
+        resized = name in (embedding, HEAD_WEIGHT) and len(shape) == 2 and shape[1:] == spec.shape[1:]
+        if shape != spec.shape and not resized:
+            raise CheckpointError(f"{adapter.folder}: {its} is {list(shape)}, the base's {name} is {list(spec.shape)}")
+        tensors[name] = PlannedTensor(TensorSpec(spec.dtype, shape), adapter.tensors, its, copied=True)
+
+
+def _is_of(name: str, module: str) -> bool:
+    """Whether a tensor belongs to a module that modules_to_save names."""
+    return f".{name.rpartition('.')[0]}".endswith(f".{module}")
+
+
+def _add_lora(tensors: dict[str, PlannedTensor], adapter: LoraAdapter, layer: str) -> None:
+    weight, bias = f"{layer}.weight", f"{layer}.bias"
+    check_shape({name: tensor.spec for name, tensor in tensors.items() if name == weight}, adapter, layer)
+    tensors[weight] = replace(tensors[weight], lora=layer)
+    if adapter.bias(layer) is not None:
+        if bias not in tensors:
+            raise CheckpointError(
+                f"the adapter adds a bias to {layer} (lora_bias), but the base has no {bias}; train without"
+            )
+        tensors[bias] = replace(tensors[bias], bias=layer)
+
+
+def _add_tokens(tensors: dict[str, PlannedTensor], adapter: LoraAdapter, layer: str) -> None:
+    weight = f"{layer}.weight"
+    rows, values = adapter.token_rows(layer)
+    shape = tensors[weight].spec.shape if weight in tensors else None
+    if shape is None or values.shape[1:] != shape[1:] or (len(rows) and int(rows.max()) >= shape[0]):
+        actual = "no such tensor" if shape is None else list(shape)
+        raise CheckpointError(
+            f"the adapter trains rows up to {rows.max(initial=0)} of {weight} with {values.shape[1]} columns, the base "
+            f"has {actual}; it was trained on another model, or its resized embedding was not saved"
+        )
+    tensors[weight] = replace(tensors[weight], tokens=layer)
+
+
+def _rows(tensors: dict[str, PlannedTensor], embedding: str | None) -> int | None:
+    """The number of rows of the embedding, and of the head."""
+    if embedding is None:
+        return None
+    rows, head = tensors[embedding].spec.shape[0], tensors.get(HEAD_WEIGHT)
+    if head is not None and head.spec.shape[0] != rows:
+        raise CheckpointError(
+            f"the merged {embedding} would have {rows} rows and {HEAD_WEIGHT} {head.spec.shape[0]}; save the adapter "
+            "again with save_embedding_layers=True, which saves both"
+        )
+    return rows
+
+
+def _is_linear(name: str, spec: TensorSpec) -> bool:
+    """Whether bitsandbytes quantizes this tensor: the matrices of all linear layers except the head."""
+    matrix = name.endswith(".weight") and len(spec.shape) == 2 and spec.dtype in ("F32", "F16", "BF16")
+    return matrix and not any(part in name for part in _NEVER_NF4)

@@ -1,0 +1,125 @@
+"""Open a base or an adapter, in safetensors or in torch's .bin files, so that parts of its tensors can be read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+from pipeline.weights.errors import CheckpointError
+from pipeline.weights.safetensors_io import SafetensorsFile, shard_paths
+from pipeline.weights.tensors import Array, TensorSpec
+
+from .torch_file import TorchFile
+
+_BIN, _BIN_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+
+
+class TensorSource(Protocol):
+    """Named tensors, of which parts can be read."""
+
+    def specs(self) -> dict[str, TensorSpec]:
+        """All tensors by name."""
+        ...
+
+    def load(self, name: str) -> Array:
+        """A whole tensor."""
+        ...
+
+    def read(self, name: str, begin: int, end: int) -> bytes:
+        """Bytes `begin` to `end` of a tensor's data, as safetensors lays it out."""
+        ...
+
+
+class ShardedSource:
+    """The tensors of several files; `shards` has the tensors of each file, named as its safetensors copy would be."""
+
+    def __init__(self, files: dict[str, TensorSource]) -> None:
+        self.shards: dict[str, list[str]] = {}
+        self._file_of: dict[str, TensorSource] = {}
+        for label, file in files.items():
+            self.shards[label] = [name for name in file.specs() if name not in self._file_of]
+            self._file_of |= dict.fromkeys(self.shards[label], file)
+
+    def specs(self) -> dict[str, TensorSpec]:
+        """All tensors by name."""
+        return {name: file.specs()[name] for name, file in self._file_of.items()}
+
+    def load(self, name: str) -> Array:
+        """A whole tensor."""
+        return self._file_of[name].load(name)
+
+    def read(self, name: str, begin: int, end: int) -> bytes:
+        """Bytes `begin` to `end` of a tensor's data."""
+        return self._file_of[name].read(name, begin, end)
+
+
+def open_base(folder: Path) -> ShardedSource:
+    """The tensors of a checkpoint; safetensors are preferred.
+
+    Raises:
+        CheckpointError: the folder has no checkpoint, or it is incomplete or damaged.
+    """
+    if any((folder / name).exists() for name in ("model.safetensors", "model.safetensors.index.json")):
+        return _open({path.name: path for path in shard_paths(folder)})
+    if (folder / _BIN_INDEX).exists() or (folder / _BIN).exists():
+        return _open({_safetensors_name(path): path for path in shard_paths(folder, _BIN, _BIN_INDEX)})
+    raise CheckpointError(f"{folder} has neither model.safetensors nor {_BIN}, whole or with an index")
+
+
+def open_adapter(folder: Path) -> TensorSource:
+    """The tensors of an adapter; safetensors are preferred.
+
+    Raises:
+        CheckpointError: the folder has none, or they are damaged.
+    """
+    for name in ("adapter_model.safetensors", "adapter_model.bin"):
+        if (folder / name).exists():
+            return _file(folder / name)
+    raise CheckpointError(f"{folder} has neither adapter_model.safetensors nor adapter_model.bin; it is incomplete")
+
+
+def adapter_files(folder: Path) -> list[Path]:
+    """The files that say what a merge with the adapter gives."""
+    names = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+    return [folder / name for name in names if (folder / name).exists()]
+
+
+def base_config(folder: Path) -> dict[str, Any]:
+    """The config.json of an unquantized base.
+
+    Raises:
+        CheckpointError: it is missing or damaged, or the base is quantized.
+    """
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{folder} has no config.json; give a folder of a Hugging Face checkpoint") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path} is not a JSON object")
+    quantization = config.get("quantization_config")
+    if quantization is not None:
+        method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else "unknown"
+        remedy = "with --nf4 for an adapter of QLoRA" if method == "bitsandbytes" else "then quantize the merged one"
+        raise CheckpointError(
+            f"{folder} is quantized already ({method}); give the checkpoint that it was made from, {remedy}"
+        )
+    return config
+
+
+def _open(paths: dict[str, Path]) -> ShardedSource:
+    missing = [path.name for path in paths.values() if not path.exists()]
+    if missing:
+        raise CheckpointError(f"{next(iter(paths.values())).parent} lacks {missing[0]}, which its index names")
+    return ShardedSource({label: _file(path) for label, path in paths.items()})
+
+
+def _file(path: Path) -> TensorSource:
+    return TorchFile(path) if path.suffix == ".bin" else SafetensorsFile(path)
+
+
+def _safetensors_name(path: Path) -> str:
+    return path.with_suffix(".safetensors").name.replace("pytorch_model", "model")

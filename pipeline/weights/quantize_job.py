@@ -1,0 +1,112 @@
+"""Search and pack one checkpoint: the part of scripts/quantize_awq that runs in AutoAWQ's environment.
+
+python -m pipeline.weights.quantize_job FOLDER    # of a `SearchState` with a job
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.weights.atomic import write_json
+from pipeline.weights.awq_search_result import AwqSearchResult
+from pipeline.weights.console import report_errors, say
+from pipeline.weights.quantize import quantize_folder, read_config
+from pipeline.weights.search_state import SearchState
+
+_FILE = "job.json"
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeJob:
+    """What scripts/quantize_awq was asked for.
+
+    Args:
+        model: folder of the unquantized checkpoint.
+        output: the new folder.
+        group_size: weights that share a scale.
+        tensor_parallel: number of GPUs that may share a layer.
+        texts: token ids of calibration texts.
+        save_search: file for the search result, if any.
+        report: JSON file for what it took, if any.
+    """
+
+    model: str
+    output: str
+    group_size: int
+    tensor_parallel: int
+    texts: Sequence[Sequence[int]]
+    save_search: str | None
+    report: str | None
+
+    def save(self, state: SearchState) -> None:
+        """Write it where `load` finds it."""
+        write_json(state.folder / _FILE, asdict(self))
+
+    @classmethod
+    def load(cls, state: SearchState) -> QuantizeJob:
+        """The job that was saved."""
+        return cls(**json.loads((state.folder / _FILE).read_text("utf-8")))
+
+
+def run_job(state: SearchState) -> None:
+    """Search, write the checkpoint and the report, and remove the state.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be used, or another process is at it.
+    """
+    with state.alone():
+        job = QuantizeJob.load(state)
+        model, output = Path(job.model), Path(job.output)
+        with warnings.catch_warnings(record=True):  # AutoAWQ prints a page about its deprecation
+            from pipeline.weights.awq_search import search  # torch and AutoAWQ: slow to import
+
+        seconds: dict[str, float] = {}
+
+        def timed_search(fingerprint: str) -> AwqSearchResult:
+            seconds["fingerprint"] = round(time.monotonic() - start, 1)
+            result = search(model, job.texts, job.group_size, fingerprint, state)
+            seconds["search"] = round(time.monotonic() - start - seconds["fingerprint"], 1)
+            return result
+
+        start = time.monotonic()
+        save_search = Path(job.save_search) if job.save_search else None
+        result = quantize_folder(model, read_config(model), output, timed_search, save_search)
+        seconds["pack"] = round(time.monotonic() - start - sum(seconds.values()), 1)
+        if job.report is not None:
+            write_json(Path(job.report), _report(job, result, seconds))
+        state.remove()
+    say(f"Wrote {output}; next: a task.json in it, and scripts/lock_weights")
+
+
+def _report(job: QuantizeJob, result: AwqSearchResult, seconds: dict[str, float]) -> dict[str, Any]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "model": Path(job.model).name,
+        "output": Path(job.output).name,
+        "group_size": job.group_size,
+        "tensor_parallel": job.tensor_parallel,
+        "calibration_tokens": sum(map(len, job.texts)),
+        "made_with": result.made_with,
+        "seconds": seconds,
+        "processor_seconds": round(usage.ru_utime + usage.ru_stime, 1),
+        "peak_memory_bytes": usage.ru_maxrss * 1024,
+        "bytes_before": _num_bytes(Path(job.model)),
+        "bytes_after": _num_bytes(Path(job.output)),
+    }
+
+
+def _num_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+if __name__ == "__main__":
+    with report_errors():
+        run_job(SearchState(Path(sys.argv[1])))

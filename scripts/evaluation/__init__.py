@@ -1,1 +1,0 @@
-"""Measuring answers: validity, components, exact match, and what a query finds when it is run."""

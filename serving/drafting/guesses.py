@@ -1,0 +1,163 @@
+"""The sources of guesses at a request's next tokens: a draft model, or n-grams.
+
+Suffix matching as a drafter is from "Prompt Lookup Decoding" (Saxena 2023) and "SuffixDecoding" (Oliaro et al. 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from serving.drafting.draft_text import DraftText
+from serving.drafting.drafter import Grammar
+from serving.drafting.ngrams import START, Context, NgramTable, RecentNgrams
+from serving.drafting.suffix import SuffixText
+from serving.drafting.trust import MODEL_STEPS, TABLE_STEPS, Source
+
+_CONTEXT_ORDERS = (1, 2, 3, 4, 6)
+_RECENT_ORDERS = (2, 3, 4, 6, 8, 12)
+_RECENT_CAPACITY = 60_000  # n-grams in a generation: about 150 answers, or 10 MB
+_MAX_ADAPTERS = 64
+_MIN_CONFIDENCE = 230  # in 1/255: from here on the draft model generates several tokens before the grammar checks them
+
+# The name of a source, the number of classes into which strengths 0 … 255 fall, and tokens with their strengths.
+Suggestion = tuple[str, int, Iterable[tuple[int, int]]]
+
+
+class Guesses(Protocol):
+    """Guesses for one request. Its length is the number of answer tokens that it has been given."""
+
+    def __len__(self) -> int: ...
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens to the answer."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Keep only the answer's first `length` tokens."""
+        ...
+
+    def confident_tokens(self, max_tokens: int) -> list[tuple[int, Source]]:
+        """Up to `max_tokens` consecutive next tokens so confident that no other source is needed."""
+        ...
+
+    def suggestions(self, grammar: Grammar | None) -> Iterator[Suggestion]:
+        """Candidates for the next token, by source; `grammar` gives the allowed tokens and is not advanced."""
+        ...
+
+
+class ModelGuesses:
+    """Guesses of a draft model. It needs no other source, because it sees the same context as they do."""
+
+    def __init__(self, text: DraftText) -> None:
+        self._text = text
+        self._answer: list[int] = []
+        self._bitmask = np.zeros(-(-text.vocab_size // 32), np.int32)
+
+    def __len__(self) -> int:
+        return len(self._answer)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """See `Guesses`."""
+        self._answer += tokens
+
+    def truncate(self, length: int) -> None:
+        """See `Guesses`."""
+        del self._answer[length:]
+        self._text.invalidate()
+
+    def confident_tokens(self, max_tokens: int) -> list[tuple[int, Source]]:
+        """See `Guesses`."""
+        generated = self._text.generate(self._answer, max_tokens, _MIN_CONFIDENCE)
+        return [(token, ("model", confidence * MODEL_STEPS >> 8)) for token, confidence in generated]
+
+    def suggestions(self, grammar: Grammar | None) -> Iterator[Suggestion]:
+        """See `Guesses`."""
+        guesses = self._text.guesses(self._answer)
+        if grammar is not None and guesses:
+            # Among the allowed tokens only, the likeliest has a higher probability than among all.
+            grammar.fill_bitmask(self._bitmask)
+            guesses = self._text.allowed_guesses(self._bitmask)
+        yield "model", MODEL_STEPS, guesses
+
+
+class NgramGuesses:
+    """Guesses the tokens that earlier followed the same n-gram: in the table, the prompt, the answer or recent answers.
+
+    Args:
+        prompt: token ids.
+        table: n-grams of typical answers.
+        recent: n-grams of recent answers.
+        adapter: the request's LoRA adapter.
+        without_space: maps a token to the same token without its leading space.
+    """
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        *,
+        table: NgramTable | None,
+        recent: RecentAnswers,
+        adapter: str | None,
+        without_space: Callable[[int], int],
+    ) -> None:
+        self._table, self._recent, self._adapter, self._without_space = table, recent, adapter, without_space
+        self._context = SuffixText()  # prompt and answer
+        self._context.extend(prompt, without_space)
+        self._num_prompt = len(prompt)
+        self._answer = Context((START,))
+
+    def __len__(self) -> int:
+        return len(self._context) - self._num_prompt
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """See `Guesses`."""
+        self._context.extend(tokens, self._without_space)
+        self._answer.extend(tokens)
+
+    def truncate(self, length: int) -> None:
+        """See `Guesses`."""
+        self._context.truncate(self._num_prompt + length)
+        self._answer.truncate(1 + length)
+
+    def confident_tokens(self, max_tokens: int) -> list[tuple[int, Source]]:
+        """See `Guesses`; n-grams have none."""
+        return []
+
+    def suggestions(self, grammar: Grammar | None) -> Iterator[Suggestion]:
+        """See `Guesses`."""
+        if self._table is not None:
+            yield "table", TABLE_STEPS, self._table.successors(self._answer)
+        matches = list(self._context.successors(_CONTEXT_ORDERS))
+        yield "context", 256, ((token, order) for token, _, order in matches)
+        without_space = ((normalized, order) for token, normalized, order in matches if normalized != token)
+        yield "context_without_space", 256, without_space
+        recent = self._recent.get(self._adapter)
+        if recent is not None:
+            yield "recent", 256, recent.successors(self._answer)
+
+
+class RecentAnswers:
+    """N-grams of recent complete answers, separately for each adapter; the least recently used adapter is dropped."""
+
+    def __init__(self) -> None:
+        self._ngrams: dict[str | None, RecentNgrams] = {}
+
+    def get(self, adapter: str | None) -> RecentNgrams | None:
+        """The n-grams of an adapter's recent answers; None if it has none."""
+        return self._ngrams.get(adapter)
+
+    def learn(self, adapter: str | None, answer: Iterable[int]) -> None:
+        """Add the n-grams of a complete answer."""
+        recent = self._ngrams.pop(adapter, None)
+        if recent is None:
+            recent = RecentNgrams(orders=_RECENT_ORDERS, capacity=_RECENT_CAPACITY)
+        context = Context((START,))
+        for token in answer:
+            recent.learn(context, token)
+            context.append(token)
+        self._ngrams[adapter] = recent  # at the end: most recently used
+        if len(self._ngrams) > _MAX_ADAPTERS:
+            del self._ngrams[next(iter(self._ngrams))]

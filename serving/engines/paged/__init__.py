@@ -1,0 +1,1 @@
+"""The package's own engine; a request passes through engine, core, scheduler, model_runner and sampler."""

@@ -1,0 +1,121 @@
+"""The paged engine's own defaults, and its refusal of values that only other engines have."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from serving.config import Settings
+from serving.drafting.draft_model import DraftModel
+from serving.drafting.draft_words import WordTokenizer
+from serving.drafting.drafter import Drafter, NoDrafter
+from serving.drafting.ngrams import DRAFT_TABLE, NgramTable
+from serving.drafting.speculative import SpeculativeDrafter
+from serving.errors import ContextLengthError, SettingError
+from serving.kernels.base import Activations
+from serving.models.config import ModelConfig
+from serving.text import Tokenizer
+from serving.weights.draft_weights import DRAFT_MODEL, Array
+
+DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
+DEFAULT_BLOCK_SIZE = 16
+DEFAULT_MAX_DRAFT_TOKENS = 128
+
+
+def activations(settings: Settings) -> Activations:
+    """What inputs of 4-bit matmuls are rounded to with this DTYPE; sums are always float32.
+
+    Raises:
+        SettingError: this engine does not support the DTYPE.
+    """
+    if settings.dtype not in ("auto", "float32"):
+        raise SettingError(
+            f"DTYPE={settings.dtype} is vLLM's; with ENGINE=paged set auto (inputs of 4-bit matmuls are "
+            "rounded: faster) or float32 (nothing is rounded)"
+        )
+    return Activations.FLOAT32 if settings.dtype == "float32" else Activations.BFLOAT16
+
+
+def max_draft_tokens(settings: Settings) -> int:
+    """Limit of drafts of a request in one step.
+
+    Raises:
+        SettingError: MAX_DRAFT_TOKENS is set although drafts are off.
+    """
+    if settings.speculation == "off":
+        if settings.is_set("max_draft_tokens"):
+            raise SettingError(
+                f"MAX_DRAFT_TOKENS={settings.max_draft_tokens} would be ignored with SPECULATION=off; unset one of them"
+            )
+        return 0
+    return settings.max_draft_tokens or DEFAULT_MAX_DRAFT_TOKENS
+
+
+def make_drafter(settings: Settings, tokenizer: Tokenizer, embedding: Tensor, row_cost: float) -> Drafter:
+    """The drafter that the settings ask for, with the n-gram table and the draft model of the weights, if any.
+
+    Args:
+        settings: of the engine.
+        tokenizer: of the model.
+        embedding: [V, H] of the model, which a draft model shares.
+        row_cost: see `Kernels.row_cost`.
+
+    Raises:
+        SettingError: this engine does not support the value of SPECULATION.
+        WeightsError: a file of the drafter is invalid, or was made for another checkpoint.
+    """
+    if settings.speculation == "off":
+        return NoDrafter()
+    if settings.speculation != "auto":
+        raise SettingError(f"SPECULATION={settings.speculation} is vLLM's; with ENGINE=paged set auto or off")
+    folder = settings.weights_dir
+    has_table, has_model = ((folder / name).is_file() for name in (DRAFT_TABLE, DRAFT_MODEL))
+    return SpeculativeDrafter(
+        NgramTable.load(folder / DRAFT_TABLE) if has_table else None,
+        DraftModel.load(folder / DRAFT_MODEL, as_numpy(embedding), WordTokenizer(tokenizer)) if has_model else None,
+        row_cost=row_cost,
+        without_space=tokenizer.without_space,
+    )
+
+
+def as_numpy(tensor: Tensor) -> Array:
+    """A tensor as a numpy array, which shares its memory if it is on the CPU; bfloat16 becomes its bits in uint16."""
+    tensor = tensor.detach().cpu()
+    array: Array = (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
+    return array
+
+
+def max_model_len(settings: Settings, config: ModelConfig) -> int:
+    """Limit of prompt and output tokens of a request.
+
+    Raises:
+        ContextLengthError: MAX_MODEL_LEN exceeds the model's context length.
+    """
+    limit = settings.max_model_len
+    if limit is not None and limit > config.max_position_embeddings:
+        raise ContextLengthError(
+            f"MAX_MODEL_LEN={limit} exceeds the model's context length of {config.max_position_embeddings}; lower it"
+        )
+    return limit or config.max_position_embeddings
+
+
+def default_num_blocks(longest: int, *, max_num_seqs: int, block_size: int) -> int:
+    """Blocks for one request of `longest` tokens, or for up to 32 requests of 384 tokens, whichever is more.
+
+    With the default model they take 566 MB in float32 and half of that in bfloat16. On a CPU their memory is allocated
+    after the start up to 512 MiB and a quarter of the available memory, the rest when it is first used.
+    """
+    num_tokens = max(longest, 384 * min(32, max_num_seqs))
+    return -(-num_tokens // block_size)
+
+
+def busy_limit(config: ModelConfig, max_num_batched_tokens: int) -> float:
+    """CPU time in seconds after which a step is considered to hang: that of the largest step on a very slow CPU.
+
+    For the default model it is 8 s, for 7 billion parameters minutes.
+    """
+    shape, hidden = config.attention, config.hidden_size
+    projections = hidden * shape.head_dim * 2 * (shape.num_heads + shape.num_kv_heads)
+    parameters = config.num_layers * (projections + 3 * hidden * config.intermediate_size)
+    slow_cpu = 20e9  # floating-point operations a second
+    return max(8.0, 2.0 * parameters * max_num_batched_tokens / slow_cpu)

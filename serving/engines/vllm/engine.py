@@ -1,0 +1,214 @@
+"""The `Engine` that runs vLLM's `AsyncLLM`, whose client is bound to the event loop of its own thread.
+
+vLLM gets and returns token ids; our detokenizer makes the text, so that stop strings and end tokens work alike in all
+engines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from serving.config import Settings
+from serving.engines.vllm.answer import Answer
+from serving.engines.vllm.options import engine_args, sampling_params, set_environment
+from serving.engines.vllm.relay import Relay
+from serving.errors import EngineBusyError, EngineDeadError, InvalidRequestError, ServingError
+from serving.request_checks import check_request
+from serving.text import Tokenizer
+from serving.types import EngineStats, GenerationOutput, GenerationRequest, SamplingParams
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+_CLOSED = "the engine was closed; make a new one"
+_ENDED = "vLLM's engine process ended; restart the server"
+
+
+class VllmEngine:
+    """See `serving.engine.Engine`. vLLM's engine core runs in its own process.
+
+    Args:
+        start: creates vLLM's client; called on the thread and event loop that it will belong to.
+        tokenizer: of the checkpoint that vLLM loads.
+        max_num_seqs: limit of running requests.
+        max_queue: limit of waiting requests.
+    """
+
+    name = "vllm"
+
+    def __init__(
+        self, start: Callable[[], AsyncLLM], *, tokenizer: Tokenizer, max_num_seqs: int, max_queue: int
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._max_num_seqs = max_num_seqs
+        self._capacity = max_num_seqs + max_queue
+        self._relays: dict[str, Relay] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._num_outputs = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name="vllm-client", daemon=True)
+        self._thread.start()
+        try:
+            self._llm: AsyncLLM = self._call(_run(start))
+        except BaseException:
+            self._stop_loop()
+            raise
+
+    @property
+    def max_model_len(self) -> int:
+        """The limit that vLLM derived from the checkpoint and the setting MAX_MODEL_LEN."""
+        return int(self._llm.model_config.max_model_len)
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationOutput]:
+        """See `serving.engine.Engine`."""
+        check_request(request, max_model_len=self.max_model_len, vocab_size=self._tokenizer.vocab_size)
+        params = await asyncio.to_thread(self._params, request)  # compiles the grammar
+        relay = self._admit(request)
+        answer = Answer(request, self._tokenizer, started=relay.started, speculates=self._speculates)
+        try:
+            self._submit(relay.run(self._llm, request, params))
+            while not answer.is_finished:
+                yield answer.add(await _translated(relay.get()))
+        finally:
+            with self._lock:
+                self._relays.pop(request.request_id, None)
+            relay.cancel(self._loop)
+
+    async def health(self, timeout: float = 5.0) -> None:
+        """See `serving.engine.Engine`. It waits for a token of any request: its own may be queued after many others."""
+        self._check_alive()
+        before = self._num_outputs
+        request = GenerationRequest(f"health-{time.monotonic_ns()}", (0,), SamplingParams(max_tokens=1))
+        relay = Relay(asyncio.get_running_loop(), self._count_output)
+        self._submit(relay.run(self._llm, request, self._params(request)))
+        probe = asyncio.ensure_future(_translated(relay.get()))
+        try:
+            async with asyncio.timeout(timeout):
+                while not probe.done() and self._num_outputs == before:
+                    await asyncio.wait({probe}, timeout=0.02)
+            if probe.done():
+                probe.result()
+        except TimeoutError as error:
+            message = f"vLLM generated no token within {timeout:g} s; restart the server"
+            raise EngineDeadError(message) from error
+        finally:
+            probe.cancel()
+            relay.cancel(self._loop)
+
+    def stats(self) -> EngineStats:
+        """See `serving.engine.Engine`; vLLM does not report its blocks."""
+        count = len(self._relays)
+        running = min(count, self._max_num_seqs)
+        return EngineStats(running, count - running, 0, 0, self._num_outputs)
+
+    def close(self) -> None:
+        """See `serving.engine.Engine`."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            relays = list(self._relays.values())
+        for relay in relays:
+            relay.put(EngineDeadError("the engine was closed while this request ran"))
+        with suppress(Exception):  # the core may have died already
+            self._call(_run(self._llm.shutdown))
+        self._stop_loop()
+
+    def _run_loop(self) -> None:
+        """The thread's function: runs the loop until it is stopped, then cancels its tasks and closes its sockets."""
+        with asyncio.Runner(loop_factory=lambda: self._loop):
+            self._loop.run_forever()
+
+    def _stop_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=10)
+
+    def _admit(self, request: GenerationRequest) -> Relay:
+        with self._lock:
+            self._check_alive()
+            if request.request_id in self._relays:
+                raise InvalidRequestError(f"request id {request.request_id!r} is in flight; choose another")
+            if len(self._relays) >= self._capacity:
+                raise EngineBusyError(f"busy: {self._capacity} requests are in flight; try again later")
+            relay = self._relays[request.request_id] = Relay(asyncio.get_running_loop(), self._count_output)
+        return relay
+
+    def _check_alive(self) -> None:
+        if self._closed:
+            raise EngineDeadError(_CLOSED)
+        if self._llm.errored:
+            raise EngineDeadError(_ENDED)
+
+    def _count_output(self) -> None:
+        """Called on vLLM's loop, so that a slow reader does not delay the count."""
+        self._num_outputs += 1
+
+    def _params(self, request: GenerationRequest) -> Any:
+        return sampling_params(
+            request, tokenizer=self._tokenizer, max_model_len=self.max_model_len, speculates=self._speculates
+        )
+
+    @property
+    def _speculates(self) -> bool:
+        return self._llm.vllm_config.speculative_config is not None
+
+    def _submit(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        try:
+            asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError as error:  # closed since the caller checked
+            coroutine.close()
+            raise EngineDeadError(_CLOSED) from error
+
+    def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+def create(settings: Settings) -> VllmEngine:
+    """Load the checkpoint of the settings into vLLM.
+
+    Raises:
+        EngineNotAvailableError: this machine's vLLM cannot run the checkpoint; the message says what can.
+        SettingError: vLLM would ignore a setting on this device.
+        WeightsError: the checkpoint has no tokenizer.
+        EngineDeadError: vLLM did not start; its error is the cause.
+    """
+    tokenizer = Tokenizer.from_dir(settings.weights_dir)
+    set_environment(settings)
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    args = engine_args(settings)
+
+    def start() -> AsyncLLM:
+        return AsyncLLM.from_engine_args(args)
+
+    try:
+        return VllmEngine(start, tokenizer=tokenizer, max_num_seqs=settings.max_num_seqs, max_queue=settings.max_queue)
+    except Exception as error:
+        raise EngineDeadError(f"vLLM did not start: {error}") from error
+
+
+async def _run(function: Callable[[], Any]) -> Any:
+    return function()
+
+
+async def _translated(output: Coroutine[Any, Any, Any]) -> Any:
+    """Await an output, and translate vLLM's errors into ours."""
+    from vllm.exceptions import VLLMClientError
+    from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
+
+    try:
+        return await output
+    except ServingError:
+        raise
+    except VllmDeadError as error:
+        raise EngineDeadError(_ENDED) from error
+    except VLLMClientError as error:
+        raise InvalidRequestError(f"vLLM refused the request: {error}") from error
+    except Exception as error:
+        raise EngineDeadError(f"vLLM failed: {error}") from error

@@ -1,0 +1,218 @@
+"""Converts settings and sampling parameters to vLLM's; docs/engines.md has facts about vLLM's CPU build."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from serving.config import Settings
+from serving.devices import has_cuda_device
+from serving.engines.vllm.parallel import choose_tensor_parallel_size, read_shape
+from serving.engines.vllm.tokenizer_folder import tokenizer_folder
+from serving.errors import EngineNotAvailableError, InvalidRequestError, SettingError
+from serving.grammar import check_constraint
+from serving.request_checks import refuse_parameters
+from serving.text import Tokenizer
+from serving.types import GenerationRequest
+
+if TYPE_CHECKING:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.sampling_params import SamplingParams
+
+_ENVIRONMENT = {
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout is for the answer
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_INT4_W4A8": "0",  # 8-bit activations change greedy answers
+}
+
+
+def set_environment(settings: Settings) -> None:
+    """Set vLLM's environment variables, except those that are already set. Call this before importing vLLM."""
+    cores = sorted(os.sched_getaffinity(0))
+    for name, value in {**_ENVIRONMENT, **_threads(settings.num_threads, cores), **_cache_space(settings)}.items():
+        os.environ.setdefault(name, value)
+
+
+def _cache_space(settings: Settings) -> dict[str, str]:
+    """Size of the KV cache, in GiB, of vLLM's CPU build, whose default takes most of the memory."""
+    # With a size, vLLM would ignore gpu_memory_utilization, which applies on a CPU too.
+    return {} if settings.is_set("gpu_memory_utilization") else {"VLLM_CPU_KVCACHE_SPACE": "1"}
+
+
+def _threads(num_threads: int | None, cores: list[int]) -> dict[str, str]:
+    if num_threads is None or num_threads >= len(cores):
+        return {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))}  # `auto` does not use all cores
+    # Threads are not bound to cores, because the cores that other programs use are not known.
+    return {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(num_threads)}
+
+
+def engine_args(settings: Settings) -> AsyncEngineArgs:
+    """vLLM's engine arguments; settings that are not set keep vLLM's defaults.
+
+    Raises:
+        EngineNotAvailableError: this machine's vLLM cannot run this checkpoint; the message says what can.
+        SettingError: a setting would be ignored on this device, or without drafts.
+    """
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.platforms import current_platform
+
+    is_cpu = current_platform.is_cpu()
+    check_device_settings(settings, is_cpu=is_cpu)
+    if is_cpu:
+        _check_cpu_has_awq(settings)
+        if has_cuda_device():
+            print("vLLM's CPU build is installed, so this machine's GPU is not used", file=sys.stderr)
+    return AsyncEngineArgs(
+        model=str(settings.weights_dir),
+        tokenizer=str(tokenizer_folder(Tokenizer.from_dir(settings.weights_dir))),
+        dtype=settings.dtype if settings.dtype != "auto" else ("bfloat16" if is_cpu else "auto"),
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        block_size=settings.block_size,
+        num_gpu_blocks_override=settings.num_blocks,  # applies on a CPU too
+        enable_prefix_caching=settings.prefix_caching,
+        tensor_parallel_size=_tensor_parallel_size(settings, is_cpu),
+        gpu_memory_utilization=settings.gpu_memory_utilization,
+        speculative_config=speculation(settings),
+        structured_outputs_config={"backend": "guidance"},
+        generation_config="vllm",  # ignore the checkpoint's sampling defaults, which would change the request
+        worker_cls="serving.engines.vllm.cpu_worker.SeededCPUWorker" if is_cpu else "auto",
+        enforce_eager=not compiles(settings, is_cpu=is_cpu),
+        enable_log_requests=False,
+        disable_log_stats=True,
+    )
+
+
+def sampling_params(
+    request: GenerationRequest, *, tokenizer: Tokenizer, max_model_len: int, speculates: bool
+) -> SamplingParams:
+    """vLLM's sampling parameters, without stop strings, which our detokenizer finds.
+
+    Args:
+        request: a request that `check_request` has accepted.
+        tokenizer: its end tokens end an answer.
+        max_model_len: maximum number of prompt and output tokens.
+        speculates: whether vLLM verifies drafts.
+
+    Raises:
+        GrammarError: the grammar does not compile. It is checked here, so that it never reaches vLLM's core.
+        InvalidRequestError: vLLM does not support a parameter, or would change it.
+    """
+    _refuse(request, speculates)
+    from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+
+    ours = request.sampling
+    structured = None
+    # vLLM counts the end token towards max_tokens, this package does not. The difference is visible only with a
+    # grammar: an answer that is complete at max_tokens must still end normally, so it gets one more token.
+    places_for_end = 0
+    if request.constraint is not None:
+        # Every constraint is passed as Lark: vLLM's own `json` option would allow white space everywhere.
+        structured = StructuredOutputsParams(grammar=check_constraint(request.constraint))
+        places_for_end = 1
+    max_tokens = min(ours.max_tokens + places_for_end, max_model_len - len(request.prompt_token_ids))
+    return SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=min(ours.min_tokens, max_tokens),
+        temperature=ours.temperature,
+        top_p=ours.top_p,
+        top_k=ours.top_k if ours.top_k is not None else 0,
+        min_p=ours.min_p,
+        repetition_penalty=ours.repetition_penalty,
+        presence_penalty=ours.presence_penalty,
+        frequency_penalty=ours.frequency_penalty,
+        logprobs=ours.logprobs,
+        seed=ours.seed,
+        stop_token_ids=list(tokenizer.eos_token_ids),
+        structured_outputs=structured,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
+def _refuse(request: GenerationRequest, speculates: bool) -> None:
+    """Refuse parameters that vLLM 0.32 does not support, or implements with another meaning."""
+    sampling = request.sampling
+    if sampling.temperature > 2 or 0 < sampling.temperature < 0.01:
+        raise InvalidRequestError(f"temperature is {sampling.temperature}; vLLM takes 0 (greedy), or 0.01 to 2")
+    if speculates:
+        refuse_parameters(sampling, ("min_p",), because="which vLLM does not have with speculation")
+    if request.constraint is not None:
+        because = "and under a constraint vLLM would give those among the allowed tokens only"
+        refuse_parameters(sampling, ("logprobs",), because=because)
+
+
+def _check_cpu_has_awq(settings: Settings) -> None:
+    """Refuse AWQ without AVX512: vLLM's CPU build has no other AWQ kernel and would crash in the first pass."""
+    import torch
+    from vllm.platforms import current_platform
+
+    current_platform.import_kernels()
+    config = json.loads((settings.weights_dir / "config.json").read_text(encoding="utf-8"))
+    if "quantization_config" in config and not hasattr(torch.ops._C, "cpu_gemm_wna16"):
+        raise EngineNotAvailableError(
+            "vLLM's CPU build runs AWQ checkpoints only on CPUs with AVX512, which this one lacks; set "
+            "ENGINE=paged, or WEIGHTS_DIR to an unquantized checkpoint "
+            "(scripts/build_weights --unquantized FOLDER)"
+        )
+
+
+def check_device_settings(settings: Settings, *, is_cpu: bool) -> None:
+    """Refuse settings that vLLM would ignore on this device.
+
+    Raises:
+        SettingError: names the setting and what to do.
+    """
+    if settings.is_set("num_threads") and not is_cpu:
+        raise SettingError(f"NUM_THREADS={settings.num_threads} would be ignored by vLLM on a GPU; unset it")
+
+
+def compiles(settings: Settings, *, is_cpu: bool) -> bool:
+    """Whether vLLM compiles the model. On a CPU that takes 40 s at start, so there it is off unless COMPILE is set."""
+    return settings.compile == "on" or (settings.compile == "auto" and not is_cpu)
+
+
+def _tensor_parallel_size(settings: Settings, is_cpu: bool) -> int:
+    if settings.tensor_parallel_size != "auto":
+        return settings.tensor_parallel_size
+    if is_cpu:
+        return 1
+    import torch
+
+    size, reason = choose_tensor_parallel_size(read_shape(settings.weights_dir), torch.cuda.device_count())
+    print(f"TENSOR_PARALLEL_SIZE=auto: {size}, because {reason}", file=sys.stderr)
+    return size
+
+
+def speculation(settings: Settings) -> dict[str, Any] | None:
+    """vLLM's configuration of speculative decoding; None without drafts.
+
+    Raises:
+        EngineNotAvailableError: the library that makes the drafts is not installed.
+        SettingError: MAX_DRAFT_TOKENS is set, but vLLM makes no drafts.
+    """
+    if settings.speculation == "ngram":
+        return {
+            "method": "ngram",
+            "num_speculative_tokens": settings.max_draft_tokens or 4,
+            "prompt_lookup_max": 4,
+            "prompt_lookup_min": 2,
+        }
+    if settings.speculation == "suffix":
+        if importlib.util.find_spec("arctic_inference") is None:
+            raise EngineNotAvailableError(
+                "SPECULATION=suffix needs arctic-inference, built with the installed torch: "
+                "scripts/serve and scripts/bench do that, from requirements/vllm-suffix.txt"
+            )
+        limit = {} if settings.max_draft_tokens is None else {"num_speculative_tokens": settings.max_draft_tokens}
+        return {"method": "suffix", **limit}
+    if settings.is_set("max_draft_tokens"):
+        raise SettingError(
+            f"MAX_DRAFT_TOKENS={settings.max_draft_tokens} would be ignored: vLLM drafts nothing with "
+            f"SPECULATION={settings.speculation}; unset it, or set SPECULATION to ngram or suffix"
+        )
+    return None

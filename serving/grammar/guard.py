@@ -1,0 +1,154 @@
+"""Compiles each grammar in a separate process first, so that a grammar that is too expensive ends only that process.
+
+llguidance runs in the model's process, where it cannot be interrupted and a very deep recursion would crash it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from queue import LifoQueue
+
+from serving.errors import GrammarError
+from serving.grammar import trial
+from serving.grammar.grammar_limits import MAX_COMPILE_BYTES, MAX_COMPILE_SECONDS
+
+_ROOT = Path(__file__).parents[2]
+_PROGRAM = f"from {trial.__name__} import main; main()"
+_MAX_MESSAGE = 300  # characters; llguidance's message repeats a regular expression
+_CONTEXT = re.compile(r"\n *\d+ \| |\n<backtrace>|\n<state>")
+# Signal that ended a process → why.
+_REASONS = {
+    signal.SIGPROF: f"takes over {MAX_COMPILE_SECONDS:g} s to compile, which is the limit",
+    signal.SIGABRT: f"takes over {MAX_COMPILE_BYTES >> 20} MB to compile, which is the limit",
+    signal.SIGKILL: "was killed while it was compiled, as the system does when memory is short",
+    signal.SIGSEGV: "has too many levels, references or optional properties in a row for the compiler's stack",
+}
+
+
+class GrammarGuard:
+    """Compiles grammars in separate processes. Safe to use from several threads.
+
+    Args:
+        num_processes: maximum number of processes; a check waits only if all of them are busy.
+    """
+
+    def __init__(self, num_processes: int) -> None:
+        self._free: LifoQueue[_Process | None] = LifoQueue()  # the one used last is used next
+        for _ in range(num_processes):
+            self._free.put(None)
+
+    def check(self, grammar: str, *, name: str, is_schema: bool = False) -> None:
+        """Check that a grammar compiles. Takes milliseconds, or up to a second if it is refused.
+
+        Args:
+            grammar: from `grammar_text`.
+            name: of the grammar, for error messages.
+            is_schema: whether it was made from a JSON schema; then the error says where in the schema.
+
+        Raises:
+            GrammarError: the grammar does not compile within the limits.
+        """
+        process = self._free.get()
+        try:
+            if process is not None and not process.is_alive:  # ended from outside
+                process.close()
+                process = None
+            process = process or _Process()
+            process.check(grammar, name, is_schema)
+        finally:
+            self._free.put(process if process is not None and process.is_alive else None)
+
+    def warm_up(self) -> None:
+        """Start a process, which takes a tenth of a second."""
+        self.check('start: "a"', name="a grammar")
+
+    def close(self) -> None:
+        """End the idle processes; new ones start when they are needed."""
+        for process in [self._free.get() for _ in range(self._free.qsize())]:
+            if process is not None:
+                process.close()
+            self._free.put(None)
+
+
+@cache
+def shared_guard() -> GrammarGuard:
+    """This process's guard. Its child processes end when this process ends, because their input is closed then."""
+    guard = GrammarGuard(4)
+    atexit.register(guard.close)
+    return guard
+
+
+class _Process:
+    """One child process, which checks one grammar at a time."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # a compiler's panic, which is also part of the answer
+            cwd=_ROOT,
+            text=True,
+            start_new_session=True,  # so that Ctrl-C reaches only the server
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process can check another grammar."""
+        return self._process.poll() is None
+
+    def check(self, grammar: str, name: str, is_schema: bool) -> None:
+        """See `GrammarGuard.check`."""
+        error = self._ask({"grammar": grammar, "is_schema": is_schema})
+        if error is None:
+            raise GrammarError(f"{name} {self._reason()}; simplify it")
+        if not error:
+            return
+        place = self._read() if is_schema else None
+        where = f" at {place}" if place is not None else ""
+        raise GrammarError(f"{name} does not compile{where}: {_shortened(error)}")
+
+    def _ask(self, question: object) -> str | None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # the process has ended, so there is no answer
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> str | None:
+        """The next line of the answer; None if the process ended."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self.close()
+            return None
+        return str(json.loads(line))
+
+    def _reason(self) -> str:
+        code = self._process.wait()
+        if -code in _REASONS:
+            return _REASONS[signal.Signals(-code)]
+        command = f"echo | {sys.executable} -c {_PROGRAM!r}"
+        raise RuntimeError(f"the process that checks grammars ended with exit code {code}; see why with: {command}")
+
+    def close(self) -> None:
+        """End the process by closing its input."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def _shortened(message: str) -> str:
+    """The message in one line, without the surrounding lines of the grammar and without a panic's call stack."""
+    text = " ".join(_CONTEXT.split(message, maxsplit=1)[0].split())
+    return text if len(text) <= _MAX_MESSAGE else text[:_MAX_MESSAGE] + "…"

@@ -1,0 +1,138 @@
+"""What every package's predict.py has in common: one task in front of one engine."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import uuid
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from cog import BasePredictor
+
+from serving.cog_streaming import stream
+from serving.config import Settings
+from serving.engine import create_engine
+from serving.errors import ContextLengthError, InvalidRequestError, ServingError
+from serving.logprob_metric import logprob_metric
+from serving.text import Tokenizer
+from serving.token_trace import token_trace
+from serving.types import FinishReason, GenerationOutput, GenerationRequest, RequestMetrics, TokenLogprob
+from serving.weights import verify
+from tasks.errors import OutputError, TaskError
+from tasks.task import Prompt, create_task
+
+HEALTH_SECONDS = 4.0  # Cog itself stops waiting after 5
+
+
+class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type information
+    """One model behind one engine; predictions run concurrently.
+
+    A subclass has a `predict` whose parameters Cog reads, and returns `self.answer(**inputs)` from it.
+    """
+
+    traces_tokens = False
+
+    def setup(self) -> None:
+        """Load the model, once its files are found to be those of the lock."""
+        settings = Settings()
+        verify(settings.weights_dir, settings.weights_lock)
+        self.tokenizer = Tokenizer.from_dir(settings.weights_dir)
+        self.task = create_task(settings.weights_dir, self.tokenizer)
+        self.engine = create_engine(settings)
+        self.traces_tokens = settings.token_trace
+        # A garbage collection would otherwise visit 300,000 objects that live as long as the server, which
+        # stops all answers for 70 ms.
+        gc.freeze()
+
+    async def healthcheck(self) -> bool:
+        """Whether the engine generates a token in time; its error says why not."""
+        await self.engine.health(timeout=HEALTH_SECONDS)
+        return True
+
+    def answer(self, **inputs: Any) -> Generator[str]:
+        """The output of a prediction in pieces; to be returned from an `async def predict`."""
+        return stream(self._explained(inputs))
+
+    async def _explained(self, inputs: Mapping[str, Any]) -> AsyncGenerator[str]:
+        """`_answer`, with the kind of an error as a metric, because Cog passes on its text only."""
+        async with aclosing(self._answer(inputs)) as pieces:
+            try:
+                async for piece in pieces:
+                    yield piece
+            except (ServingError, TaskError) as error:
+                self.record_metric("error_type", type(error).__name__)
+                raise
+
+    async def _answer(self, inputs: Mapping[str, Any]) -> AsyncGenerator[str]:
+        """Check the inputs, generate, show what can no longer change, check the whole, show the rest."""
+        # In a thread: a long prompt takes milliseconds, in which no other answer would stream.
+        prompt = await asyncio.to_thread(self.task.prepare, inputs)
+        output = GenerationOutput("", ())
+        token_ids: list[int] = []
+        logprobs: list[TokenLogprob] = []
+        async with aclosing(self.engine.generate(_request(prompt))) as outputs:
+            try:
+                async for output in outputs:
+                    token_ids += output.token_ids
+                    logprobs += output.logprobs
+                    if shown := prompt.reader.push(output.text):
+                        yield shown
+            except ContextLengthError as error:
+                message = f"{self.task.long_inputs}: {error}; {self.task.shorten_hint}"
+                raise ContextLengthError(message) from error
+        assert output.metrics is not None, "an engine's last delta has metrics"
+        assert output.finish_reason is not None, "an engine's last delta has a finish reason"
+        self._record(output.metrics)
+        self.record_metric("finish_reason", output.finish_reason.value)
+        if logprobs:
+            self.record_metric("logprobs", logprob_metric(logprobs, self.tokenizer))
+        if self.traces_tokens and output.metrics.passes:
+            self.record_metric("token_trace", token_trace(output.metrics.passes, token_ids, self.tokenizer))
+        try:
+            rest = prompt.reader.finish(output.finish_reason)
+        except OutputError as error:
+            if output.finish_reason is FinishReason.LENGTH:
+                raise self._cut_short(output.metrics, prompt.sampling.max_tokens) from error
+            raise
+        if rest:
+            yield rest
+        for note in prompt.reader.notes:
+            print(note)  # Cog puts what is printed into this prediction's logs
+
+    def _record(self, metrics: RequestMetrics) -> None:
+        """Tell Cog; the first two counts are what Replicate shows for language models."""
+        self.record_metric("input_token_count", metrics.input_token_count)
+        self.record_metric("output_token_count", metrics.output_token_count)
+        self.record_metric("model_passes", metrics.model_passes)
+        self.record_metric("tokens_per_second", metrics.tokens_per_second)
+        self.record_metric("cached_token_count", metrics.cached_token_count)
+        if metrics.draft_token_count:
+            self.record_metric("draft_token_count", metrics.draft_token_count)
+            self.record_metric("accepted_token_count", metrics.accepted_token_count)
+        stats = self.engine.stats()
+        if stats.num_blocks:
+            self.record_metric("kv_cache_usage", 1 - stats.num_free_blocks / stats.num_blocks)
+        if metrics.time_to_first_token is not None:
+            self.record_metric("time_to_first_token", metrics.time_to_first_token)
+
+    def _cut_short(self, metrics: RequestMetrics, max_tokens: int) -> InvalidRequestError:
+        """The error for an answer that ended before it was complete."""
+        written = f"{metrics.output_token_count} tokens"
+        if metrics.output_token_count >= max_tokens:
+            return InvalidRequestError(f"max_tokens: the answer was not complete after {written}; give more")
+        full = f"the model's context of {self.engine.max_model_len} tokens is full"
+        return ContextLengthError(
+            f"{self.task.long_inputs}: {full} after {written} of the answer; {self.task.shorten_hint}"
+        )
+
+
+def _request(prompt: Prompt) -> GenerationRequest:
+    return GenerationRequest(
+        request_id=uuid.uuid4().hex,
+        prompt_token_ids=prompt.token_ids,
+        sampling=prompt.sampling,
+        constraint=prompt.constraint,
+        adapter=prompt.adapter,
+    )

@@ -1,0 +1,1 @@
+"""The tasks that models are trained for: each builds prompts and reads answers."""

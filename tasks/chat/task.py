@@ -1,0 +1,120 @@
+"""The chat task, for any model that was trained for conversations, with the model's own chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from serving.constraints import JsonSchemaConstraint
+from serving.errors import InvalidRequestError
+from serving.text import Tokenizer
+from serving.text.chat_template import ChatTemplate
+from tasks.chat.answer_schema import read_answer_schema
+from tasks.chat.inputs import ChatInputs
+from tasks.chat.messages import conversation
+from tasks.chat.options import ChatOptions
+from tasks.chat.reader import TextReader
+from tasks.errors import InputError, TaskFileError
+from tasks.json_answer import JsonReader
+from tasks.task import TASK_FILE, Prompt
+
+_OF_TEMPLATES: Final = (
+    "messages",
+    "system_prompt",
+    "tools",
+    "documents",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+)
+_LEFT_OUT: Final[Sequence[Any]] = (None, "", [], {}, True)
+
+
+class ChatTask:
+    """See `tasks.task.Task`. Inputs are those of `ChatInputs`.
+
+    Args:
+        options: from task.json.
+        tokenizer: of the checkpoint.
+        template: the chat template; None for a model that continues plain text.
+
+    Raises:
+        TaskFileError: the options do not fit the template.
+    """
+
+    long_inputs = "prompt or messages"
+    shorten_hint = "send a shorter conversation"
+
+    def __init__(self, options: ChatOptions, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
+        self.options = options
+        self._tokenizer = tokenizer
+        self._template = template
+        self._check_options()
+
+    def prepare(self, inputs: Mapping[str, Any]) -> Prompt:
+        """See `Task.prepare`."""
+        given = ChatInputs.read(inputs)
+        schema = read_answer_schema(given.json_schema)
+        separators = self.options.item_separator, self.options.key_separator
+        return Prompt(
+            token_ids=tuple(self._plain(given) if self._template is None else self._encode(self._template, given)),
+            sampling=given.sampling(self.options.defaults),
+            constraint=None if schema is None else JsonSchemaConstraint(schema, *separators),
+            reader=TextReader() if schema is None else JsonReader(),
+        )
+
+    def _encode(self, template: ChatTemplate, given: ChatInputs) -> list[int]:
+        defaults = self.options.defaults
+        messages = conversation(
+            given,
+            system_prompt=defaults.system_prompt,
+            as_parts=template.takes_parts,
+            as_text=template.takes_text,
+        )
+        return template.encode(
+            messages,
+            tools=given.tools,
+            documents=given.documents,
+            add_generation_prompt=given.add_generation_prompt,
+            variables={**defaults.chat_template_kwargs, **(given.chat_template_kwargs or {})},
+        )
+
+    def _plain(self, given: ChatInputs) -> list[int]:
+        """Token ids of the prompt as plain text; refuses inputs that need a chat template."""
+        for name in _OF_TEMPLATES:
+            if getattr(given, name) not in _LEFT_OUT:
+                raise InputError(name, "this model has no chat template", "send a prompt, which it continues as text")
+        assert given.prompt is not None, "a call has messages or a prompt"
+        return self._tokenizer.encode(given.prompt)
+
+    def _check_options(self) -> None:
+        """Check the defaults with the template, so that errors appear at setup and not at every call."""
+        defaults = self.options.defaults
+        if not (defaults.system_prompt or defaults.chat_template_kwargs):
+            return
+        if self._template is None:
+            raise TaskFileError("defaults: system_prompt and chat_template_kwargs need a chat template; remove them")
+        try:
+            self._encode(self._template, ChatInputs(prompt="Hello"))
+        except (InputError, InvalidRequestError) as error:
+            raise TaskFileError(f"defaults: {error}") from error
+
+
+def create(folder: Path, tokenizer: Tokenizer) -> ChatTask:
+    """The task of a checkpoint.
+
+    Raises:
+        TaskFileError: task.json is wrong.
+        WeightsError: the chat template cannot be used.
+    """
+    options = ChatOptions.load(folder)
+    file = options.chat_template or None
+    if file is not None and not (folder / file).is_file():
+        raise TaskFileError(
+            f"{folder / TASK_FILE}: chat_template {file!r} does not exist; put the file beside task.json"
+        )
+    template = None if options.chat_template is False else ChatTemplate.from_dir(folder, tokenizer, file=file)
+    try:
+        return ChatTask(options, tokenizer, template)
+    except TaskFileError as error:
+        raise TaskFileError(f"{folder / TASK_FILE}: {error}. A valid file: {ChatOptions.example()}") from error

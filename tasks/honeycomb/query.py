@@ -1,0 +1,127 @@
+"""Parse text into a checked `Query`, with or without correcting it.
+
+>>> query = parse_query("{'calculations': [], 'breakdowns': ['name'], 'time_range': 7200}", ["name"])
+>>> canonical_json(query)
+'{"breakdowns": ["name"], "calculations": [{"op": "COUNT"}]}'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from tasks.honeycomb.canonical import canonical, canonical_json, comparison_key
+from tasks.honeycomb.clauses import Calculation, Filter, Having, Order
+from tasks.honeycomb.errors import QueryRuleError, UnknownColumnError, shorten
+from tasks.honeycomb.literals import read_object
+from tasks.honeycomb.query_parts import QueryParts
+from tasks.honeycomb.query_type import Query
+from tasks.honeycomb.repair import repair
+
+__all__ = [
+    "Answer",
+    "Calculation",
+    "Filter",
+    "Having",
+    "Order",
+    "Query",
+    "canonical",
+    "canonical_json",
+    "check_columns",
+    "comparison_key",
+    "parse_query",
+    "read_answer",
+]
+
+_MAX_PROBLEMS = 3  # in one message
+
+
+def parse_query(text: str, columns: Sequence[str] | None) -> Query:
+    """Parse a query from JSON or from a Python dict, perhaps in quotes; return it in canonical form.
+
+    Args:
+        text: a model's text.
+        columns: the names that the query may use; None skips this check.
+
+    Raises:
+        QuerySyntaxError: it does not parse.
+        QueryRuleError: it violates a rule of the query.
+        UnknownColumnError: it names an unknown column.
+    """
+    try:
+        query = Query.model_validate(read_object(text))
+    except ValidationError as error:
+        raise QueryRuleError(_describe(error)) from error
+    if columns is not None:
+        check_columns(query, columns)
+    return canonical(query)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A checked query, and the corrections that were made to the model's text."""
+
+    query: Query
+    text: str  # canonical JSON
+    repairs: tuple[str, ...]
+
+
+def read_answer(text: str, columns: Sequence[str]) -> Answer:
+    """Parse a model's text; this cannot fail for text that the grammar accepts.
+
+    Unlike `parse_query`, it corrects what a grammar cannot express, as listed in `tasks.honeycomb.repair`.
+
+    Raises:
+        QueryError: see `parse_query`.
+    """
+    try:
+        parts = QueryParts.model_validate(read_object(text))
+        check_columns(parts, columns)
+        query, repairs = repair(parts)
+    except ValidationError as error:
+        raise QueryRuleError(_describe(error)) from error
+    return Answer(canonical(query), canonical_json(query), repairs)
+
+
+def check_columns(query: QueryParts, columns: Sequence[str]) -> None:
+    """Check that every column name is exactly one of the given ones.
+
+    Raises:
+        UnknownColumnError: for the first that is not; the message has the nearest names.
+    """
+    known = set(columns)
+    for place, column in _columns_used(query):
+        if column not in known:
+            raise UnknownColumnError(column, place, columns)
+
+
+def _columns_used(query: QueryParts) -> Iterator[tuple[str, str]]:
+    for i, name in enumerate(query.breakdowns):
+        yield f"breakdowns[{i}]", name
+    clauses: dict[str, Sequence[Calculation | Filter | Order | Having]] = {
+        "calculations": query.calculations,
+        "filters": query.filters,
+        "orders": query.orders,
+        "havings": query.havings,
+    }
+    for field, values in clauses.items():
+        for i, clause in enumerate(values):
+            if clause.column is not None:
+                yield f"{field}[{i}].column", clause.column
+
+
+def _describe(error: ValidationError) -> str:
+    """The first few problems, each with its place and value."""
+    problems = error.errors(include_url=False, include_context=False)
+    texts = []
+    for problem in problems[:_MAX_PROBLEMS]:
+        place = ".".join(map(str, problem["loc"])) or "query"
+        message = problem["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
+        value = problem["input"]
+        actual = "" if isinstance(value, dict) else f", got {shorten(value)}"
+        texts.append(f"{place}: {message}{actual}")
+    if len(problems) > _MAX_PROBLEMS:
+        texts.append(f"and {len(problems) - _MAX_PROBLEMS} more")
+    return "; ".join(texts)

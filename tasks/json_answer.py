@@ -1,0 +1,63 @@
+"""Separators and a reader of JSON answers, for all tasks that answer with JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Final
+
+from pydantic import AfterValidator
+
+from serving.grammar import separator_error
+from serving.types import FinishReason
+from tasks.errors import OutputError
+
+# Default separators, as regular expressions: between items or properties, and between a property's name and value. One
+# optional space allows both json.dumps' default and compact JSON. If only one of them were allowed, models trained on
+# the other would close lists early; if any white space were allowed, a model could write blanks without end.
+ITEM_SEPARATOR: Final = ",[ ]?"
+KEY_SEPARATOR: Final = ":[ ]?"
+
+
+def _separator(mark: str) -> AfterValidator:
+    def check(pattern: str) -> str:
+        if (problem := separator_error(pattern, mark)) is not None:
+            raise ValueError(f"{pattern!r} {problem}; one that works: {mark!r}, {mark + ' '!r} or {mark + '[ ]?'!r}")
+        return pattern
+
+    return AfterValidator(check)
+
+
+ItemSeparator = Annotated[str, _separator(",")]
+KeySeparator = Annotated[str, _separator(":")]
+
+_SHOWN_END: Final = 60  # characters of a wrong answer that the error message shows
+
+
+class JsonReader:
+    """See `tasks.task.Reader`. Text is shown immediately, because the grammar ensures that it stays valid."""
+
+    notes: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def push(self, text: str) -> str:
+        """See `Reader.push`."""
+        self._text += text
+        return text
+
+    def finish(self, reason: FinishReason) -> str:
+        """See `Reader.finish`; all text has already been shown."""
+        written = f"{len(self._text):,} characters" + (
+            f" that end with {self._text[-_SHOWN_END:]!r}" if self._text else ""
+        )
+        if reason is FinishReason.LENGTH:
+            raise OutputError(f"the JSON is not complete after {written}")
+        try:
+            json.loads(self._text)
+        except ValueError as error:
+            remedy = "give stop_sequences that cannot occur in it"
+            raise OutputError(
+                f"the JSON was ended before it was complete ({error}), after {written}; {remedy}"
+            ) from error
+        return ""

@@ -1,0 +1,75 @@
+"""Walks through a JSON Schema, and finds the schemas that apply to the same value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import unquote
+
+Node = dict[str, Any]  # a schema that is an object; `true` and `false` have no parts
+
+_ALTERNATIVES: Final = ("anyOf", "oneOf")
+_ALSO: Final = ("not", "if", "then", "else")
+_PARTS: Final = (
+    "items", "additionalItems", "additionalProperties", "contains", "propertyNames", "unevaluatedItems",
+    "unevaluatedProperties",
+)  # fmt: skip
+_PART_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions")
+
+
+def same_value_groups(root: Any, node: Node) -> list[list[Node]]:
+    """Groups of schemas that apply to the same value as `node`: the value must match at least one of each group.
+
+    Args:
+        root: the whole schema, which references refer to.
+    """
+    groups = [[item] for item in _list(node, "allOf")]
+    groups += [group for name in _ALTERNATIVES if (group := _list(node, name))]
+    groups += [[node[name]] for name in _ALSO if isinstance(node.get(name), dict)]
+    groups += [[value] for value in _values(node, "dependentSchemas")]
+    if (target := resolve(root, node.get("$ref"))) is not None:
+        groups.append([target])
+    return groups
+
+
+def walk(node: Any, path: str = "#") -> Iterator[tuple[str, Node]]:
+    """A schema and all schemas inside it, each with its JSON pointer. References are not followed."""
+    if not isinstance(node, dict):
+        return
+    yield path, node
+    for name in (*_ALSO, *_PARTS):
+        yield from walk(node.get(name), f"{path}/{name}")
+    for name in ("allOf", *_ALTERNATIVES, "prefixItems", "items"):
+        if isinstance(items := node.get(name), list):
+            for index, item in enumerate(items):
+                yield from walk(item, f"{path}/{name}/{index}")
+    for name in (*_PART_MAPS, "dependentSchemas"):
+        if isinstance(named := node.get(name), dict):
+            for key, item in named.items():
+                yield from walk(item, f"{path}/{name}/{key.replace('~', '~0').replace('/', '~1')}")
+
+
+def resolve(root: Any, ref: Any) -> Node | None:
+    """The schema that a reference such as `#/$defs/Item` refers to; None for any other kind of reference."""
+    if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
+        return None
+    found = root
+    for step in ref.split("/")[1:]:
+        key = unquote(step).replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            found = found[int(key)]
+        elif isinstance(found, dict):
+            found = found.get(key)
+        else:
+            return None
+    return found if isinstance(found, dict) else None
+
+
+def _list(node: Node, name: str) -> list[Node]:
+    value = node.get(name)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _values(node: Node, name: str) -> list[Node]:
+    value = node.get(name)
+    return [item for item in value.values() if isinstance(item, dict)] if isinstance(value, dict) else []

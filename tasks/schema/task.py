@@ -1,0 +1,114 @@
+"""The schema task: named texts to a JSON value of one schema, configured by task.json without any code."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from serving.constraints import JsonSchemaConstraint
+from serving.errors import GrammarError
+from serving.grammar import check_constraint
+from serving.text import Tokenizer
+from serving.types import SamplingParams
+from tasks.errors import InputError, TaskFileError
+from tasks.json_answer import JsonReader
+from tasks.schema.bounds import allows_anything, narrowed
+from tasks.schema.encoding import PromptEncoder, prompt_encoder
+from tasks.schema.options import RESERVED_INPUTS, SchemaOptions
+from tasks.task import TASK_FILE, Prompt
+
+
+class SchemaTask:
+    """See `tasks.task.Task`. Inputs: the text inputs that the options name, `max_tokens`, `temperature` and `seed`.
+
+    Args:
+        options: from task.json.
+        schema: of the answers.
+        encode: converts the inputs' texts to the prompt's tokens.
+
+    Raises:
+        TaskFileError: the schema cannot be compiled into a grammar.
+    """
+
+    def __init__(self, options: SchemaOptions, schema: Any, encode: PromptEncoder) -> None:
+        self.options = options
+        self.constraint = answer_constraint(schema, options.item_separator, options.key_separator)
+        self._encode = encode
+
+    @property
+    def long_inputs(self) -> str:
+        """See `Task.long_inputs`."""
+        *first, last = self.options.inputs
+        return f"{', '.join(first)} and {last}" if first else last
+
+    @property
+    def shorten_hint(self) -> str:
+        """See `Task.shorten_hint`."""
+        return "give a shorter text"
+
+    def prepare(self, inputs: Mapping[str, Any]) -> Prompt:
+        """See `Task.prepare`."""
+        texts = self._read_texts(inputs)
+        given = {name: inputs[name] for name in RESERVED_INPUTS if inputs.get(name) is not None}
+        sampling = SamplingParams(
+            # JSON Schema accepts 1.0 as an integer, and Cog passes it on as a float.
+            max_tokens=int(given.get("max_tokens", self.options.max_tokens)),
+            temperature=float(given.get("temperature", 0)),
+            seed=int(given["seed"]) if "seed" in given else None,
+        )
+        return Prompt(tuple(self._encode(texts)), sampling, self.constraint, JsonReader())
+
+    def _read_texts(self, inputs: Mapping[str, Any]) -> dict[str, str]:
+        """The texts without surrounding white space, and with "\\n" as the only line ending."""
+        names, limit = self.options.inputs, self.options.max_input_characters
+        given = {name: inputs.get(name) or "" for name in names}
+        if (length := sum(map(len, given.values()))) > limit:
+            raise InputError(self.long_inputs, f"{length:,} characters, the limit is {limit:,}", self.shorten_hint)
+        for name, text in given.items():
+            for position, character in enumerate(text):
+                if unicodedata.category(character) == "Cs":
+                    half = f"half a surrogate pair (U+{ord(character):04X}) at character {position + 1}"
+                    raise InputError(name, half, "send valid Unicode")
+        texts = {name: "\n".join(text.splitlines()).strip() for name, text in given.items()}
+        if not any(texts.values()):
+            raise InputError(self.long_inputs, "is blank", f"give 1 to {limit:,} characters")
+        return texts
+
+
+def answer_constraint(schema: Any, item_separator: str, key_separator: str) -> JsonSchemaConstraint:
+    """The constraint for answers of a schema, which is narrowed by `tasks.schema.bounds`.
+
+    Raises:
+        TaskFileError: the schema cannot be compiled into a grammar.
+    """
+    if allows_anything(schema):
+        raise TaskFileError(
+            f"schema: {json.dumps(schema)[:200]} allows any value, even an endless number; "
+            'give at least {"type": "object"}'
+        )
+    if not isinstance(schema, dict):
+        raise TaskFileError(f"schema: {json.dumps(schema)[:200]} is not a schema; give an object")
+    try:
+        check_constraint(JsonSchemaConstraint(json.dumps(schema), item_separator, key_separator))
+        constraint = JsonSchemaConstraint(json.dumps(narrowed(schema)), item_separator, key_separator)
+        check_constraint(constraint)
+    except (GrammarError, RecursionError) as error:
+        raise TaskFileError(f"schema: {error}") from error
+    return constraint
+
+
+def create(folder: Path, tokenizer: Tokenizer) -> SchemaTask:
+    """The task of a checkpoint.
+
+    Raises:
+        TaskFileError: task.json or the schema is wrong, or the chat template refuses the conversation.
+        WeightsError: the chat template cannot be used.
+    """
+    options = SchemaOptions.load(folder)
+    try:
+        return SchemaTask(options, options.read_schema(folder), prompt_encoder(options, folder, tokenizer))
+    except TaskFileError as error:
+        raise TaskFileError(f"{folder / TASK_FILE}: {error}") from error

@@ -1,0 +1,164 @@
+"""What each folder may import. Violations are listed as `importer -> imported`, including imports for types only."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.source_tree import PRODUCT, ROOT, Module, modules, within
+
+THIS_REPOSITORY = ("serving", "tasks", "pipeline", "examples", "scripts", "predict", "tests")
+# What a folder may import of this repository besides itself. `serving.predictor` connects an engine with a task.
+SERVING_FRONT = (
+    *(f"serving.{name}" for name in ("types", "errors", "constraints", "grammar", "request_checks", "devices")),
+    *(f"serving.{name}" for name in ("config", "engine", "text", "weights", "drafting")),
+)
+FOUNDATION = ("pipeline.environment", "pipeline.paths")
+MAY_IMPORT = {
+    "serving.text": ("serving.errors",),
+    "serving.grammar": ("serving.errors", "serving.constraints"),
+    "serving.weights": ("serving.errors",),
+    "serving.kernels": ("serving.errors", "serving.weights"),
+    "serving.layers": ("serving.errors", "serving.kernels"),
+    "serving.models": ("serving.errors", "serving.kernels", "serving.layers", "serving.weights"),
+    "serving.drafting": ("serving.errors", "serving.types", "serving.text", "serving.weights", "serving.kernels"),
+    "serving.engines": (*SERVING_FRONT, "serving.models", "serving.layers", "serving.kernels"),
+    "pipeline.paths": (),
+    "pipeline.environment": ("pipeline.paths", "serving.devices"),
+    "pipeline.weights": (*SERVING_FRONT, *FOUNDATION),
+    "pipeline.fetching": (*FOUNDATION, "pipeline.weights"),
+    "pipeline.locking": (*SERVING_FRONT, *FOUNDATION, "pipeline.weights", "pipeline.fetching"),
+    "pipeline.training": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.evaluation"),
+    "pipeline.answer_format": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights"),
+    "pipeline.planning": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights"),
+    "pipeline.package": (
+        *(*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.answer_format"),
+        *("pipeline.fetching", "pipeline.locking"),
+    ),
+    "pipeline.road": (
+        *(*SERVING_FRONT, *FOUNDATION, "tasks"),
+        *("pipeline.weights", "pipeline.fetching", "pipeline.package", "pipeline.locking"),
+    ),
+    "pipeline.package.templates": ("serving.predictor",),  # of predict.py in a new package
+    "pipeline.publishing": (
+        *SERVING_FRONT,
+        *FOUNDATION,
+        "pipeline.weights",
+        "pipeline.fetching",
+        "pipeline.package",
+    ),
+    "pipeline.evaluation": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights"),
+    "pipeline.gate": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.evaluation"),
+    "pipeline.benchmark": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.evaluation"),
+    "examples": ("tasks", *SERVING_FRONT),
+    "gateway": (),  # it knows Cog's HTTP API, and no engine
+    "predict": ("serving.predictor",),
+    "scripts": (*SERVING_FRONT, "tasks", "pipeline", "examples"),
+}
+# Further imports of single modules, each with its reason.
+ALSO = {
+    "pipeline.package.local_prediction -> predict": "it runs the package's Predictor without a server",
+    "pipeline.benchmark.passes -> serving.kernels.base": "it times passes of the model without an engine",
+    "pipeline.benchmark.passes -> serving.models.loader": "it times passes of the model without an engine",
+}
+# These import modules whose names are data. All other imports are checked by the rules above.
+BY_NAME = {"serving.engine", "tasks.task"}
+# Module names that several folders use for the same thing. Every other module has a unique name.
+SHARED_NAMES = {"__init__", "command", "errors", "engine", "task", "options", "config"}
+
+
+def beyond(folder: str, allowed: tuple[str, ...]) -> set[str]:
+    """A folder's imports from other parts of the repository that are not allowed."""
+    return {
+        f"{module.name} -> {name}"
+        for module in modules(*PRODUCT)
+        for name in module.all_imports
+        if _place(module.name) == folder and within(name, THIS_REPOSITORY) and not within(name, (folder, *allowed))
+    }
+
+
+def _place(name: str) -> str:
+    """The innermost folder of `MAY_IMPORT` that a module is in; empty for none."""
+    return max((folder for folder in MAY_IMPORT if within(name, (folder,))), key=len, default="")
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_imports_go_downward(folder: str) -> None:
+    assert beyond(folder, MAY_IMPORT[folder]) - ALSO.keys() == set()
+
+
+def test_every_exception_is_needed() -> None:
+    found = set().union(*(beyond(folder, allowed) for folder, allowed in MAY_IMPORT.items()))
+    assert found == ALSO.keys()
+
+
+def test_every_folder_has_a_rule() -> None:
+    """A new folder needs a line in `MAY_IMPORT`. The rules of tasks are in test_imports.py."""
+    places = (*MAY_IMPORT, "tasks", "pipeline.__init__")
+    packages = {module.name for module in modules(*PRODUCT) if module.path.parent.name not in ("serving", "scripts")}
+    assert {name for name in packages if name != "pipeline" and not within(name, places)} == set()
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    """The import graph has no circles, including imports inside functions and for types only."""
+    known = {module.name for module in modules(*PRODUCT)}
+    graph = {m.name: {name for name in m.all_imports if name in known and name != m.name} for m in modules(*PRODUCT)}
+    list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_only_the_two_seams_import_by_name() -> None:
+    assert {module.name for module in modules(*PRODUCT) if imports_by_name(module.tree)} == BY_NAME
+
+
+def imports_by_name(tree: ast.Module) -> bool:
+    """Whether a file calls `importlib.import_module` or a loader of importlib, however it got it."""
+    names = {"import_module", "spec_from_file_location", "module_from_spec", "run_module", "run_path"}
+    found = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    found |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return bool(found & names)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import importlib\nimportlib.import_module('serving.models.loader')",
+        "from importlib import import_module as load",
+        "from importlib import util\nutil.spec_from_file_location('a', 'b')",
+        "import runpy\nrunpy.run_path('scripts/x')",
+    ],
+)
+def test_imports_by_name_are_found(source: str) -> None:
+    assert imports_by_name(ast.parse(source))
+
+
+def test_module_names_are_unique() -> None:
+    folders: dict[str, list[str]] = {}
+    for module in modules(*PRODUCT):
+        if module.path.suffix:
+            folders.setdefault(module.path.stem, []).append(module.name)
+    assert {stem: names for stem, names in folders.items() if len(names) > 1 and stem not in SHARED_NAMES} == {}
+
+
+def test_a_script_only_parses_its_options() -> None:
+    scripts = [module for module in modules("scripts") if not module.path.suffix]
+    lengths = {module.name: len(module.path.read_text("utf-8").splitlines()) for module in scripts}
+    assert {name: length for name, length in lengths.items() if length > 90} == {}
+    classes = {m.name for m in scripts if any(isinstance(node, ast.ClassDef) for node in ast.walk(m.tree))}
+    assert classes == set()
+
+
+@pytest.mark.parametrize("module", modules("tests"), ids=lambda module: module.name)
+def test_tests_import_no_tests(module: Module) -> None:
+    """Code that several tests share is in a module that is not a test."""
+    assert [name for name in module.all_imports if name.rpartition(".")[2].startswith("test_")] == []
+
+
+def test_tests_mirror_the_tree() -> None:
+    """tests/a/b has the tests of a/b, except folders whose tests cover several parts of the product."""
+    without_place = ("tests/architecture", "tests/conformance", "tests/cog", "tests/serving/text/templates")
+    folders = {module.path.parent.relative_to(ROOT) for module in modules("tests")} - {Path("tests")}
+    placed = [folder for folder in folders if not str(folder).startswith(without_place)]
+    assert [str(folder) for folder in placed if not (ROOT / folder.relative_to("tests")).is_dir()] == []

@@ -1,0 +1,52 @@
+"""Every direct pin is used, every imported package is a direct pin, and each pin has its reason."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from tests.architecture.source_tree import PRODUCT, ROOT, modules
+
+THIS_REPOSITORY = {*(name.partition(".")[0] for name in PRODUCT), "tests", "_environment"}
+NAMES = {"yaml": "pyyaml", "awq": "autoawq"}  # import name → package name, where they differ by more than hyphens
+SHIPPED = ("serving", "tasks", "predict.py")
+# Packages that are run, not imported.
+COMMANDS = {"pip", "ruff", "mypy", "pytest-asyncio", "pytest-timeout"}
+BY_COG = {"cog"}  # put into the image by `cog build`
+
+
+def imported(*folders: str) -> set[str]:
+    """The packages that these folders import, by their names in requirement files."""
+    found = {name.partition(".")[0] for module in modules(*folders) for name in module.all_imports}
+    return {NAMES.get(name, name.replace("_", "-")) for name in found - THIS_REPOSITORY - sys.stdlib_module_names}
+
+
+def direct(name: str) -> set[str]:
+    """The direct pins of requirements/NAME.txt: those with a reason."""
+    text = (ROOT / "requirements" / f"{name}.txt").read_text("utf-8").partition("# what those")[0]
+    return {pin.lower() for pin in re.findall(r"^([\w.-]+)==", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize(
+    ("name", "users"), [("cpu", PRODUCT), ("dev", (*PRODUCT, "tests")), ("image", SHIPPED)], ids=["cpu", "dev", "image"]
+)
+def test_pinned_packages_are_used(name: str, users: tuple[str, ...]) -> None:
+    assert direct(name) - imported(*users) - COMMANDS == set()
+
+
+def test_used_packages_are_pinned() -> None:
+    everywhere = set().union(*(direct(path.stem) for path in (ROOT / "requirements").glob("*.txt")))
+    assert imported(*PRODUCT) - everywhere == set()
+    assert imported(*SHIPPED) - direct("image") - BY_COG == set()
+    assert imported("tests") - everywhere - {"tiny"} == set()
+
+
+def test_every_direct_pin_has_its_reason() -> None:
+    for path in (ROOT / "requirements").glob("*.txt"):
+        text = path.read_text("utf-8").partition("# what those")[0]
+        pins = re.findall(r"^[\w.-]+==.*", text, re.MULTILINE)
+        reasoned = [pin for pin in pins if re.search(r" +# \S", pin)]
+        if not path.stem.endswith(".no-deps"):  # which say why at their head
+            assert reasoned == pins, path.name

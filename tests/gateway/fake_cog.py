@@ -1,0 +1,109 @@
+"""A Cog server that does what a test tells it: breaks off, is full, is silent. Real Cog answers the other tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Self
+
+SCHEMA = {
+    "info": {"version": "0.23.1"},
+    "components": {"schemas": {"Input": {"properties": {"text": {"type": "string"}}}}},
+}
+
+
+class FakeCog:
+    """Listens while it is entered. `gate` holds answers back behind their first piece until a test sets it.
+
+    Args:
+        pieces: of each answer.
+        break_after: pieces after which the connection is cut; None never.
+        full: answers 409.
+    """
+
+    def __init__(
+        self, *, pieces: tuple[str, ...] = ("a", "b", "c"), break_after: int | None = None, full: bool = False
+    ) -> None:
+        self.pieces = pieces
+        self.break_after = break_after
+        self.full = full
+        self.status = "READY"
+        self.gate = asyncio.Event()
+        self.asked: list[str] = []  # ids of the predictions, in order of arrival
+        self.cancelled: list[str] = []
+        self.open_streams = 0
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def __aenter__(self) -> Self:
+        await self.listen(0)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.gate.set()
+        await self.stop()
+
+    async def listen(self, port: int) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    async def stop(self) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            method, path, _ = head.split(" ", 2)
+            length = next((line for line in head.lower().splitlines() if line.startswith("content-length:")), ":0")
+            await reader.readexactly(int(length.partition(":")[2]))
+            await self._answer(method, path, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _answer(self, method: str, path: str, writer: asyncio.StreamWriter) -> None:
+        name = path.rpartition("/")[2]
+        if name == "cancel":
+            self.cancelled.append(path.split("/")[2])
+            _respond(writer, 200, {})
+        elif method == "PUT":
+            await self._predict(name, writer)
+        else:
+            _respond(writer, 200, {"status": self.status} if name == "health-check" else SCHEMA)
+        await writer.drain()
+
+    async def _predict(self, name: str, writer: asyncio.StreamWriter) -> None:
+        self.asked.append(name)
+        if self.full:
+            _respond(writer, 409, {"error": "At capacity"})
+            return
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        self.open_streams += 1
+        try:
+            for number, piece in enumerate(self.pieces):
+                if number == self.break_after:
+                    writer.transport.abort()
+                    return
+                _send(writer, "output", {"chunk": piece, "index": number})
+                await writer.drain()
+                await self.gate.wait()
+            _send(writer, "completed", {"id": name, "status": "succeeded", "output": [*self.pieces], "logs": ""})
+            await writer.drain()
+        finally:
+            self.open_streams -= 1
+
+
+def _respond(writer: asyncio.StreamWriter, status: int, content: dict[str, Any]) -> None:
+    body = json.dumps(content).encode()
+    head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    writer.write(head.encode() + b"Connection: close\r\n\r\n" + body)
+
+
+def _send(writer: asyncio.StreamWriter, name: str, data: dict[str, Any]) -> None:
+    writer.write(f"event: {name}\ndata: {json.dumps(data)}\n\n".encode())

@@ -1,0 +1,92 @@
+"""What /metrics says after predictions of a real Cog server, and that the dashboard asks only for what is there."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.meters import Meters
+from gateway.metrics.prediction_observer import count_ended
+from gateway.predictions import Prediction, Status
+from tests.gateway.door_server import ROOT, DoorServer
+
+DASHBOARD = ROOT / "gateway/metrics/grafana.json"
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scrape(door: DoorServer) -> Samples:
+    response = door.client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return parsed(response.text)
+
+
+def parsed(text: str) -> Samples:
+    families = text_string_to_metric_families(text)
+    return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
+
+
+def total(samples: Samples, name: str, **labels: str) -> float:
+    """The sum of a metric over all label values that are not given."""
+    return sum(value for (key, have), value in samples.items() if key == name and labels.items() <= set(have))
+
+
+@pytest.mark.server
+def test_predictions_tokens_and_requests_are_counted(door):
+    before = scrape(door)
+    created = door.create(nlq="how many?", cols="a,b")
+    metrics = door.wait_for(created["id"], "succeeded")["metrics"]
+    bad = door.client.post("/v1/models/local/test/predictions", json={"input": {"nlq": 5, "cols": "a"}})
+    assert bad.status_code == 422
+    door.client.get("/v1/predictions/unknown")
+    after = scrape(door)
+
+    def grown(name: str, **labels: str) -> float:
+        return total(after, name, **labels) - total(before, name, **labels)
+
+    assert grown("vllm:prompt_tokens_total") == metrics["input_token_count"] > 0
+    assert grown("vllm:generation_tokens_total") == metrics["output_token_count"] > 0
+    assert grown("door_model_passes_total") == metrics["model_passes"] > 0
+    assert grown("door_predictions_total", status="succeeded") == 1
+    assert grown("vllm:time_to_first_token_seconds_count") == 1
+    assert grown("vllm:inter_token_latency_seconds_count") > 3
+    assert grown("door_requests_total", api="replicate", method="POST", status="201") == 1
+    assert grown("door_requests_total", api="replicate", status="422") == 1
+    assert grown("door_errors_total", api="replicate", type="InvalidInputError") == 1
+    assert grown("door_errors_total", api="replicate", type="NotFoundError") == 1
+    assert grown("door_prediction_failures_total") == 0, "refused inputs are no prediction"
+    assert total(after, "door_upstream_healthy") == 1
+
+
+@pytest.mark.server
+def test_the_dashboard_asks_only_for_what_is_exported(door):
+    door.wait_for(door.create(nlq=" ", cols="a")["id"], "failed")  # each family has a sample after one failure
+    exported = {family.name for family in text_string_to_metric_families(door.client.get("/metrics").text)}
+    expressions = [
+        target["expr"] for panel in json.loads(DASHBOARD.read_text())["panels"] for target in panel["targets"]
+    ]
+    names = {name for text in expressions for name in re.findall(r"\b(?:vllm:|door_)\w+", text)}
+    assert len(names) > 15
+    assert {re.sub(r"_(total|bucket)$", "", name) for name in names} - exported == set()
+
+
+def test_what_a_server_reports_cannot_break_or_flood_the_metrics():
+    meters = Meters("local/model")
+    for number in range(200):
+        metrics = {"error_type": f"Error{number}", "input_token_count": -5, "output_token_count": "many"}
+        failed = Prediction("x", "m", "v", {}, "2026-01-01T00:00:00.000000Z", Status.FAILED, metrics=metrics)
+        count_ended(failed, meters)
+    samples = {key: value for key, value in parsed(text_of(meters)).items() if not key[0].endswith("_created")}
+    kinds = [key for key in samples if key[0] == "door_prediction_failures_total"]
+    assert len(kinds) == 41
+    assert total(samples, "door_prediction_failures_total") == 200
+    assert total(samples, "door_prediction_failures_total", type="other") == 160
+    assert total(samples, "vllm:prompt_tokens_total") == total(samples, "vllm:generation_tokens_total") == 0
+
+
+def text_of(meters: Meters) -> str:
+
+    return generate_latest(meters.registry).decode()

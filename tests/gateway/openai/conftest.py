@@ -1,0 +1,67 @@
+"""Doors in front of a chat package and of a schema package with a fake engine, and the official client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from pipeline.package.signature import write_inputs
+from tests.cog.cog_server import ROOT, CogServer, make_tiny_weights
+from tests.gateway.door_server import DoorServer
+
+TEMPLATES = ROOT / "pipeline" / "package" / "templates"
+MODEL = "test"
+CHAT = {"task": "chat", "name": "tiny", "defaults": {"temperature": 0, "max_tokens": 1000}}
+ORDER = {
+    "type": "object",
+    "properties": {"item": {"type": "string", "maxLength": 20}, "count": {"type": "integer"}},
+    "required": ["item", "count"],
+}
+
+
+def start_package(folder: Path, template: str, source: str, task: Mapping[str, Any], **files: str) -> CogServer:
+    """A Cog server of a package with the inputs of a template."""
+    document = json.loads((ROOT / ".cog" / "openapi_schema.json").read_text("utf-8"))
+    write_inputs(document, (TEMPLATES / template).read_text("utf-8"), "Predictor")
+    (folder / ".cog").mkdir()
+    (folder / ".cog" / "openapi_schema.json").write_text(json.dumps(document))
+    (folder / "predict.py").write_text(source)
+    env = make_tiny_weights(folder, task=task, files=files) | {"ENGINE": "fake", "PYTHONPATH": f"{folder}:{ROOT}"}
+    return CogServer("predict.py:Predictor", env=env, log=folder / "cog.log", package=folder)
+
+
+@pytest.fixture(scope="session")
+def chat_cog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogServer]:
+    template = (ROOT / "tests" / "serving" / "text" / "templates" / "smollm2.jinja").read_text("utf-8")
+    source = "from tests.gateway.openai.scripted_chat import Predictor\n"
+    files = {"chat_template.jinja": template}
+    with start_package(tmp_path_factory.mktemp("chat"), "predict_chat.py", source, CHAT, **files) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def chat_door(chat_cog: CogServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoorServer]:
+    with DoorServer([str(chat_cog.client.base_url)], tmp_path_factory.mktemp("chat-door")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def schema_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoorServer]:
+    source = (TEMPLATES / "predict_schema.py").read_text("utf-8")
+    task = {"task": "schema", "name": "tiny", "schema": ORDER, "template": "{text}"}
+    with (
+        start_package(tmp_path_factory.mktemp("schema"), "predict_schema.py", source, task) as cog,
+        DoorServer([str(cog.client.base_url)], tmp_path_factory.mktemp("schema-door")) as server,
+    ):
+        yield server
+
+
+@pytest.fixture
+def client(chat_door: DoorServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{chat_door.url}/v1", api_key="any", max_retries=0) as client:
+        yield client

@@ -1,0 +1,245 @@
+"""What is refused, always in OpenAI's error object, with the parameter that is wrong."""
+
+from __future__ import annotations
+
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import openai
+import pytest
+
+from tests.gateway.door_server import DoorServer
+from tests.gateway.openai.conftest import MODEL
+
+pytestmark = pytest.mark.server
+HI = [{"role": "user", "content": "hi"}]
+TOOL = {"type": "function", "function": {"name": "order", "parameters": {"type": "object"}}}
+SCHEMA = {"type": "array", "uniqueItems": True}
+
+
+def post(door, path="chat/completions", **parameters):
+    body = {"model": MODEL, **({"messages": HI} if path.startswith("chat") else {"prompt": "hi"}), **parameters}
+    return door.client.post(f"/v1/{path}", json=body)
+
+
+def error_of(response: httpx.Response, status: int) -> dict[str, str | None]:
+    assert response.status_code == status, response.text
+    assert list(response.json()) == ["error"]
+    error = response.json()["error"]
+    assert list(error) == ["message", "type", "param", "code"]
+    return error
+
+
+@pytest.mark.parametrize("name", ["guided_json", "guided_regex", "best", "max_new_tokens", "__class__"])
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+def test_unknown_parameters_are_refused_by_name(chat_door, path, name):
+    error = error_of(post(chat_door, path, **{name: {"type": "object"}}), 400)
+    assert (error["param"], error["code"], error["type"]) == (name, "unknown_parameter", "invalid_request_error")
+    assert repr(name) in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "param", "message"),
+    [
+        ({"model": "gpt-4"}, "model", "'test' is"),
+        ({"messages": []}, "messages", "at least 1"),
+        ({"messages": "hi"}, "messages", "list"),
+        ({"messages": [{"role": "user"}]}, "messages[0]", "has no content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content", "not a text"),
+        ({"messages": [*HI, {"role": "alien", "content": "x"}, 5]}, "messages[2]", "dictionary"),
+        ({"messages": [{"role": "user", "content": "long " * 4000}]}, "messages", "context"),
+        ({"temperature": "hot"}, "temperature", "number"),
+        ({"temperature": -1}, "temperature", "minimum"),
+        ({"top_p": 1.5}, "top_p", "maximum"),
+        ({"presence_penalty": 1}, "presence_penalty", "leave"),  # the fake engine has none
+        ({"max_tokens": 0}, "max_tokens", "greater"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens", "differs"),
+        ({"n": 17}, "n", "16"),
+        ({"stop": ["a", 5]}, "stop", "string"),
+        ({"stop": ""}, "stop", "empty"),
+        ({"seed": -1}, "seed", "greater"),
+        ({"top_logprobs": 2}, "top_logprobs", "needs logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "needs stream"),
+        ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema"),
+        ({"response_format": {"type": "grammar"}}, "response_format", "json_object"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}},
+            "response_format",
+            "uniqueItems",
+        ),
+        ({"tools": [TOOL]}, "tool_choice", "'auto' is not supported"),
+        ({"tools": [TOOL, TOOL], "tool_choice": "required"}, "tool_choice", "exactly one"),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "other"}}},
+            "tool_choice",
+            '"other" is not one',
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": "required", "response_format": {"type": "json_object"}},
+            "response_format",
+            "together",
+        ),
+        (
+            {
+                "tools": [{"type": "function", "function": {"name": "order", "parameters": SCHEMA}}],
+                "tool_choice": "required",
+            },
+            "tools",
+            "uniqueItems",
+        ),
+        ({"logit_bias": {"5": 1}}, "logit_bias", "leave it out"),
+        ({"store": True}, "store", "not supported"),
+        ({"reasoning_effort": "high"}, "reasoning_effort", "not supported"),
+        ({"functions": [{"name": "f"}]}, "functions", "not supported"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_with_its_parameter(chat_door, parameters, param, message):
+    for streamed in ({}, {"stream": True}) if "stream_options" not in parameters else ({},):
+        error = error_of(post(chat_door, **parameters, **streamed), 404 if param == "model" else 400)
+        assert error["param"] == param
+        assert message in error["message"]
+        assert "Prediction failed" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "param"),
+    [
+        ({"echo": True}, "echo"),
+        ({"best_of": 2}, "best_of"),
+        ({"suffix": "x"}, "suffix"),
+        ({"prompt": [1, 2]}, "prompt"),
+        ({"prompt": ["a"] * 4, "n": 5}, "n"),
+        ({"prompt": ""}, "prompt"),
+    ],
+)
+def test_what_completions_cannot_honour_is_refused_with_its_parameter(chat_door, parameters, param):
+    assert error_of(post(chat_door, "completions", **parameters), 400)["param"] == param
+
+
+def test_parameters_at_the_value_that_changes_nothing_are_accepted(chat_door):
+    neutral = {
+        "frequency_penalty": 0,
+        "presence_penalty": 0.0,
+        "logit_bias": {},
+        "n": 1,
+        "logprobs": False,
+        "top_logprobs": None,
+        "stop": None,
+        "store": False,
+        "metadata": {},
+        "service_tier": "auto",
+        "modalities": ["text"],
+        "tools": [],
+        "response_format": {"type": "text"},
+        "user": "somebody",
+        "parallel_tool_calls": True,
+        "stream": False,
+    }
+    assert post(chat_door, **neutral).json()["choices"][0]["message"]["content"] == "hi"
+
+
+def test_a_body_that_cannot_be_read_is_refused(chat_door):
+    for content in (b"", b"{", b"[]", b'"text"', b"\xff", b'{"model": NaN}', b"[" * 100_000):
+        error_of(chat_door.client.post("/v1/chat/completions", content=content), 400)
+    error_of(chat_door.client.get("/v1/chat/completions"), 405)
+    error_of(chat_door.client.post("/v1/chat/other"), 404)
+    error_of(chat_door.client.get("/v1/models/other"), 404)
+
+
+def test_bodies_over_the_limit_and_requests_over_it_are_refused(chat_cog, tmp_path):
+    settings = {"MAX_BODY_BYTES": 2048, "MAX_ACTIVE": 1}
+    with DoorServer([str(chat_cog.client.base_url)], tmp_path, **settings) as door:
+        error_of(post(door, user="x" * 3000), 413)
+        with openai.OpenAI(base_url=f"{door.url}/v1", api_key="any", max_retries=0) as client:
+            long = [{"role": "user", "content": "word " * 300}]
+            with client.chat.completions.create(model=MODEL, messages=long, stream=True) as stream:
+                next(stream)
+                with pytest.raises(openai.RateLimitError) as caught:
+                    client.chat.completions.create(model=MODEL, messages=HI)
+        assert int(caught.value.response.headers["retry-after"]) >= 1
+        assert caught.value.type == "rate_limit_error"
+        # The client went away in the middle of the stream, so there is room again; the client retries until there is.
+        with openai.OpenAI(base_url=f"{door.url}/v1", api_key="any", max_retries=5) as client:
+            answer = client.chat.completions.create(model=MODEL, messages=HI)
+        assert answer.choices[0].message.content == "hi"
+        error_of(post(door, n=2), 429)
+
+
+def test_an_error_in_the_middle_of_a_stream_takes_a_chunk_s_place(chat_door):
+    """A stop sequence that ends JSON too early is found when some of it has been sent."""
+    wrong = {"response_format": {"type": "json_object"}, "stop": "count"}
+    messages = [{"role": "user", "content": '{"item": "tea", "count": 2}'}]
+    error = error_of(post(chat_door, messages=messages, **wrong), 400)
+    assert "give stop_sequences that cannot occur in it" in error["message"]
+    response = post(chat_door, messages=messages, stream=True, **wrong)
+    assert response.status_code == 200
+    *_, text, failed, done, end = response.text.split("\n\n")
+    assert json.loads(text.removeprefix("data: "))["choices"][0]["delta"]["content"]
+    assert json.loads(failed.removeprefix("data: ")) == {"error": error}
+    assert (done, end) == ("data: [DONE]", "")
+    with openai.OpenAI(base_url=f"{chat_door.url}/v1", api_key="any", max_retries=0) as client:
+        chunks = client.chat.completions.create(model=MODEL, messages=messages, stream=True, **wrong)
+        with pytest.raises(openai.APIError, match="stop_sequences"):
+            list(chunks)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_client_that_disconnects_cancels_its_prediction(chat_door, streamed):
+    content = "word " * 300  # at least three seconds of answer
+    before = {one["id"] for one in chat_door.client.get("/v1/predictions").json()["results"]}
+    body = {"model": MODEL, "messages": [{"role": "user", "content": content}], "stream": streamed}
+    with (
+        httpx.Client(base_url=chat_door.url) as leaving,
+        pytest.raises(httpx.ReadTimeout),
+        leaving.stream("POST", "/v1/chat/completions", json=body, timeout=0.5) as response,
+    ):
+        next(response.iter_raw())
+        raise httpx.ReadTimeout("leave in the middle of the stream")
+    (own,) = [
+        one["id"]
+        for one in chat_door.client.get("/v1/predictions").json()["results"]
+        if one["id"] not in before and one["input"]["messages"][0]["content"] == content
+    ]
+    assert chat_door.wait_for(own, "canceled", "succeeded", "failed")["status"] == "canceled"
+
+
+def test_500_fuzzed_bodies_get_an_answer_or_an_error_in_openai_s_shape(chat_door):
+    rng = random.Random(20)
+    values = [
+        *(None, True, False, 0, 1, -1, 2**31, 2**64, 10**40, 0.5, -1e300, 1e308, "", "x", "text", "\u0000", "🙂" * 50),
+        *([], [[]], {}, {"a": {}}, [None], HI, {"type": "function"}, {"type": "json_object"}, [TOOL], "required"),
+        {"type": "json_schema", "json_schema": {"schema": {"$ref": "#/nowhere"}}},
+        {"type": "json_schema", "json_schema": {"schema": {"enum": [1e308, 10**30]}}},
+    ]
+    names = ["model", "messages", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "n", "stream"]
+    names += ["stream_options", "response_format", "tools", "tool_choice", "logprobs", "top_logprobs", "max_tokens"]
+    names += ["max_completion_tokens", "user", "logit_bias", "documents", "chat_template_kwargs", "min_tokens"]
+    names += ["add_generation_prompt", "frequency_penalty", "repetition_penalty", "prompt", "unknown", "echo"]
+    requests = []
+    for number in range(500):
+        path = rng.choice(["chat/completions", "chat/completions", "completions"])
+        body = {"model": MODEL, **({"messages": HI} if path.startswith("chat") else {"prompt": "hi"}), "max_tokens": 4}
+        for name in rng.sample(names, rng.choice([0, 1, 1, 2, 3])):
+            body[name] = rng.choice(values)
+        content = json.dumps(body).encode()
+        if number % 10 == 0:
+            at = rng.randrange(len(content))
+            content = content[:at] + rng.randbytes(rng.choice([0, 1, 3])) + content[at + rng.choice([0, 1, 5]) :]
+        requests.append((f"/v1/{path}", content))
+
+    def check(request: tuple[str, bytes]) -> int:
+        path, content = request
+        response = chat_door.client.post(path, content=content)
+        if response.status_code != 200:
+            error_of(response, response.status_code)
+            assert response.status_code < 500, (content, response.text)
+        elif response.headers["content-type"].startswith("text/event-stream"):
+            assert response.text.endswith("data: [DONE]\n\n"), content
+            assert '"error"' not in response.text, content
+        return response.status_code
+
+    with ThreadPoolExecutor(8) as pool:
+        assert {200, 400, 404} <= set(pool.map(check, requests))

@@ -1,0 +1,53 @@
+"""What the tests do on the playground."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from playwright.sync_api import Page, expect
+
+LONG = "why is " + "a very long question " * 10 + "slow"  # the answer repeats it, which takes seconds
+LONG_COLUMN = "a_very_long_name_" * 10  # is in the answer twice
+
+
+def fill(page: Page, question: str, columns: str = "['a', 'b']") -> None:
+    """Replace the form's inputs; the columns are pasted."""
+    page.get_by_role("button", name="Reset").click()
+    page.get_by_label("nlq").fill(question)
+    paste(page, columns)
+
+
+def paste(page: Page, text: str) -> None:
+    """Paste a text into the field of columns, as the browser does it."""
+    page.locator("#input-cols").evaluate(
+        """(input, text) => {
+            const clipboardData = new DataTransfer();
+            clipboardData.setData("text/plain", text);
+            const event = new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true });
+            if (input.dispatchEvent(event)) input.value += text;
+        }""",
+        text,
+    )
+
+
+def expect_chips(page: Page, names: Sequence[str]) -> None:
+    expect(page.locator(".chips li span")).to_have_text(list(names))
+
+
+def wait_for_status(page: Page, status: str) -> None:
+    expect(page.locator("#status")).to_have_attribute("data-status", status)
+
+
+def run(page: Page) -> str:
+    """Run and wait for the end; the prediction's id."""
+    page.get_by_role("button", name="Run").click()
+    wait_for_status(page, "succeeded")
+    address = page.get_by_role("link", name="Permalink").get_attribute("href")
+    assert address is not None
+    return address.removeprefix("/p/")
+
+
+def answer(page: Page) -> object:
+    """The value of the indented answer."""
+    return json.loads(page.locator("#pretty").text_content() or "")

@@ -1,0 +1,119 @@
+"""What callers and models write is text on every page, and the pages are accessible."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from gateway.pages.static_files import static_files
+from tests.gateway.door_server import DoorServer
+from tests.gateway.pages.page_actions import answer, expect_chips, fill, run
+
+pytestmark = pytest.mark.server
+IMAGE = "<img src=x onerror=window.hit=1>"
+HOSTILE = f"<script>window.hit=1</script>{IMAGE}<a href='javascript:window.hit=1'>x</a></pre>"
+PHONE = {"viewport": {"width": 375, "height": 700}}
+DARK = {"color_scheme": "dark"}
+
+
+def check_harmless(page: Page) -> None:
+    assert page.evaluate("window.hit") is None
+    assert page.locator("main :is(img, script, a[href^='javascript'])").count() == 0
+
+
+def test_hostile_inputs_and_outputs_are_text(open_page, door: DoorServer):
+    page = open_page()
+    fill(page, HOSTILE, f'["{IMAGE}", "b"]')
+    expect_chips(page, [IMAGE, "b"])
+    prediction = run(page)
+    assert answer(page)["breakdowns"] == [IMAGE]
+    check_harmless(page)
+    page.goto(f"{door.url}/p/{prediction}")
+    assert answer(page)["filters"][0]["value"] == HOSTILE
+    check_harmless(page)
+    page.goto(f"{door.url}/?tweak={prediction}")
+    expect(page.get_by_label("nlq")).to_have_value(HOSTILE)
+    expect_chips(page, [IMAGE, "b"])
+    check_harmless(page)
+
+
+def test_only_own_files_may_be_scripts_and_none_is_inline(door: DoorServer):
+    created = door.create(nlq=HOSTILE, cols="a")
+    for path, status in (("/", 200), (f"/p/{created['id']}", 200), ("/p/unknown", 404)):
+        response = door.client.get(path)
+        assert response.status_code == status
+        assert response.headers["content-security-policy"].startswith("default-src 'self';")
+        assert response.headers["x-content-type-options"] == "nosniff"
+        scripts = response.text.split("<script")[1:]
+        assert scripts
+        for script in scripts:
+            assert ' src="/static/' in script.partition(">")[0]
+        assert " style=" not in response.text
+        assert " onclick" not in response.text
+        assert HOSTILE not in html.unescape(response.text.replace("&lt;", "").replace("&#39;", ""))
+
+
+def test_scripts_build_no_html_from_texts():
+    for name, file in static_files().items():
+        text = file.content.decode()
+        found = re.findall(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|https?://(?!www\.w3\.)", text
+        )
+        assert found == [], name
+
+
+def test_static_files_are_asked_for_again_only_when_they_changed(door: DoorServer):
+    first = door.client.get("/static/base.css")
+    assert first.headers["content-type"] == "text/css; charset=utf-8"
+    again = door.client.get("/static/base.css", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    for name in ("none.css", "..%2fpage_routes.py", "../page_routes.py"):
+        assert door.client.get(f"/static/{name}").status_code == 404
+
+
+@pytest.mark.parametrize("options", [{}, DARK, PHONE], ids=["light", "dark", "phone"])
+def test_pages_are_accessible_and_fit_the_screen(open_page, door: DoorServer, options):
+    page = open_page(**options)
+    page.get_by_text("More settings").click()
+    fill(page, "how many?")
+    prediction = run(page)
+    page.get_by_role("tab", name="Tokens").click()
+    page.get_by_label("max_tokens").fill("0")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("#input-max_tokens-error")).to_be_visible()
+    check_page(page)
+    page.goto(f"{door.url}/p/{prediction}")
+    check_page(page)
+    page.get_by_role("button", name="Delete").click()
+    check_page(page)
+
+
+def check_page(page: Page) -> None:
+    findings = Axe().run(page).response
+    assert len(findings["passes"]) > 10, "axe-core has run"
+    assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in findings["violations"]] == []
+    width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert width[0] <= width[1]
+
+
+def test_dark_and_light_follow_the_system_or_the_choice(open_page):
+    page = open_page(**DARK)
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.get_by_role("button", name="Switch between light and dark").click()
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert dark != light
+    page.reload()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == light
+
+
+def test_until_a_server_is_ready_a_page_says_that_it_starts(tmp_path: Path):
+    with DoorServer(["http://127.0.0.1:9"], tmp_path, wait_until="/health") as waiting:
+        response = waiting.client.get("/")
+    assert response.status_code == 503
+    assert "The model is starting" in response.text
+    assert response.headers["refresh"] == "2"

@@ -1,0 +1,80 @@
+"""The page of one prediction in a real Chromium."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.gateway.door_server import DoorServer
+from tests.gateway.pages.page_actions import LONG, LONG_COLUMN, answer, expect_chips, wait_for_status
+
+pytestmark = pytest.mark.server
+
+
+def test_the_page_has_all_that_is_known_and_tweak_takes_the_inputs_along(open_page, door: DoorServer):
+    created = door.create(nlq="how <many>?", cols="['x', 'y']", max_tokens=300)
+    done = door.wait_for(created["id"], "succeeded")
+    page = open_page(f"/p/{created['id']}")
+    assert page.url == created["urls"]["web"]
+    text = page.locator("main").inner_text()
+    for part in ("how <many>?", "['x', 'y']", "300", done["version"], "Weights digest", "Model passes"):
+        assert part in text
+    assert answer(page)["filters"][0]["value"] == "how <many>?"
+    page.get_by_role("link", name="Tweak").click()
+    expect(page.get_by_label("nlq")).to_have_value("how <many>?")
+    expect_chips(page, ["x", "y"])
+    expect(page.locator("#input-max_tokens")).to_have_value("300")
+
+
+def test_the_page_of_a_running_prediction_follows_it(open_page, door: DoorServer):
+    page = open_page()
+    created = door.create(nlq=LONG, cols=LONG_COLUMN)
+    page.goto(created["urls"]["web"])
+    expect(page.locator("#status")).to_have_attribute("data-status", "processing")
+    wait_for_status(page, "succeeded")
+    assert answer(page)["filters"][0]["value"] == LONG
+    expect(page.locator("#figures")).to_contain_text("Model passes")
+
+
+def test_a_failed_prediction_says_why(open_page, door: DoorServer):
+    created = door.create(nlq=" ", cols="a")
+    door.wait_for(created["id"], "failed")
+    page = open_page(f"/p/{created['id']}")
+    expect(page.locator("#prediction-error")).to_contain_text("nlq: is blank")
+
+
+def test_share_copies_the_link(open_page, door: DoorServer):
+    created = door.create(nlq="how many?", cols="a")
+    page = open_page(f"/p/{created['id']}", permissions=["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Share").click()
+    expect(page.locator("#share")).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == created["urls"]["web"]
+
+
+def test_delete_asks_and_then_deletes(open_page, door: DoorServer):
+    created = door.create(nlq="how many?", cols="a")
+    door.wait_for(created["id"], "succeeded")
+    page = open_page(f"/p/{created['id']}")
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Keep").click()
+    assert door.get(created["id"])["status"] == "succeeded"
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    page.wait_for_url(f"{door.url}/")
+    assert door.client.get(f"/v1/predictions/{created['id']}").status_code == 404
+
+
+def test_an_unknown_prediction_has_a_page_that_says_so(door: DoorServer):
+    response = door.client.get("/p/<script>alert(1)")
+    assert response.status_code == 404
+    assert response.headers["content-type"].startswith("text/html")
+    assert "There is no such prediction" in response.text
+    assert "<script>alert" not in response.text
+
+
+def test_a_running_prediction_is_cancelled_before_it_is_deleted(door: DoorServer):
+    created = door.create(nlq=LONG, cols="a")
+    address = f"/v1/predictions/{created['id']}"
+    assert door.client.delete(address).status_code == 204
+    assert door.client.get(address).status_code == 404
+    assert door.client.delete(address).status_code == 404

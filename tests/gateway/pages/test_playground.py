@@ -1,0 +1,167 @@
+"""The playground in a real Chromium, against the door and a real Cog server."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tasks.honeycomb.columns import parse_columns
+from tests.gateway.door_server import DoorServer
+from tests.gateway.pages.page_actions import LONG, LONG_COLUMN, answer, expect_chips, fill, paste, run, wait_for_status
+
+pytestmark = pytest.mark.server
+
+
+def test_the_form_is_that_of_the_schema_with_the_first_example(open_page):
+    page = open_page()
+    assert page.get_by_label("nlq").input_value() == "EMISSING slowest traces"
+    expect(page.locator(".chips li")).to_have_count(14)
+    expect(page.locator("#input-cols")).to_have_attribute("aria-required", "true")
+    number = page.get_by_label("max_tokens")
+    expect(number).to_be_hidden()
+    page.get_by_text("More settings").click()
+    expect(number).to_have_attribute("max", "2500")
+    expect(page.locator("#input-max_tokens-about")).to_contain_text("1 to 2,500. Default 512.")
+
+
+def test_an_answer_appears_while_it_is_written(open_page, door):
+    page = open_page()
+    page.evaluate(
+        """() => {
+            const pretty = document.getElementById("pretty");
+            window.lengths = new Set();
+            new MutationObserver(() => lengths.add(pretty.textContent.length)).observe(pretty, { childList: true });
+        }"""
+    )
+    fill(page, LONG)
+    page.get_by_role("button", name="Run").click()
+    wait_for_status(page, "succeeded")
+    assert page.evaluate("window.lengths.size") > 5, "it grew while it was written"
+    assert answer(page)["filters"][0]["value"] == LONG
+    assert json.loads(page.locator("#text").text_content()) == answer(page)
+    expect(page.locator("#live")).to_contain_text("Answered in")
+    expect(page.locator("#figures")).to_contain_text("First token")
+    expect(page.locator("#figures")).to_contain_text("Model passes")
+    expect(page.get_by_role("button", name="Run")).to_be_enabled()
+
+
+def test_cancel_ends_the_prediction_and_keeps_what_was_written(open_page, door: DoorServer):
+    page = open_page()
+    expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
+    fill(page, LONG, LONG_COLUMN)
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("#pretty")).to_contain_text("breakdowns")
+    page.get_by_role("button", name="Cancel").click()
+    wait_for_status(page, "canceled")
+    expect(page.locator("#pretty")).to_contain_text("breakdowns")
+    expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
+    address = page.get_by_role("link", name="Permalink").get_attribute("href")
+    assert door.get(address.removeprefix("/p/"))["status"] == "canceled"
+
+
+def test_an_error_is_shown_beside_the_input_that_it_names(open_page):
+    page = open_page()
+    fill(page, "x" * 2001)
+    page.get_by_role("button", name="Run").click()
+    error = page.locator("#input-nlq-error")
+    expect(error).to_contain_text("2,001 characters")
+    expect(page.get_by_label("nlq")).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("nlq")).to_be_focused()
+    wait_for_status(page, "failed")
+    page.get_by_label("nlq").fill("short")
+    expect(error).to_be_hidden()
+
+
+def test_what_the_schema_refuses_is_not_sent(open_page, door: DoorServer):
+    before = door.client.get("/v1/predictions").json()["results"][:1]
+    page = open_page()
+    page.get_by_role("button", name="Reset").click()
+    page.get_by_text("More settings").click()
+    page.get_by_label("max_tokens").fill("9999")
+    page.get_by_text("More settings").click()
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("#input-nlq-error")).to_have_text("is required")
+    expect(page.locator("#input-cols-error")).to_have_text("needs at least one name")
+    expect(page.locator("#input-max_tokens-error")).to_have_text("9999 is too large; the most is 2500")
+    assert door.client.get("/v1/predictions").json()["results"][:1] == before
+
+
+def test_columns_are_chips_that_can_be_added_and_removed(open_page):
+    page = open_page()
+    fill(page, "how many?", '["a", "b", "c"]')
+    expect_chips(page, ["a", "b", "c"])
+    page.get_by_role("button", name="Remove b").click()
+    page.locator("#input-cols").click()
+    page.keyboard.type("duration_ms,error")
+    expect_chips(page, ["a", "c", "duration_ms"])
+    page.keyboard.press("Enter")
+    page.keyboard.type("a")  # is there already
+    page.keyboard.press("Enter")
+    expect_chips(page, ["a", "c", "duration_ms", "error"])
+    page.keyboard.press("Backspace")
+    expect_chips(page, ["a", "c", "duration_ms"])
+    page.keyboard.type("name")
+    run(page)  # what is typed counts, and the click on Run is not lost
+    expect_chips(page, ["a", "c", "duration_ms", "name"])
+    assert answer(page)["breakdowns"] == ["a"]
+
+
+def test_pasted_lists_are_read_as_the_task_reads_them(open_page):
+    page = open_page()
+    for text in (
+        "['http.route', 'it\\'s', \"x's\"]",
+        '["a \\"quoted\\" name", "b,c"]',
+        "a, b ,c,",
+        "[u'a', 'b\\\\c',]",
+    ):
+        fill(page, "how many?", text)
+        expect_chips(page, parse_columns(text))
+
+
+def test_lines_can_be_pasted_and_half_a_list_is_an_error_that_keeps_the_text(open_page):
+    page = open_page()
+    fill(page, "how many?", "a\nb\n c \n")
+    expect_chips(page, ["a", "b", "c"])
+    paste(page, "['d', 'e")
+    expect_chips(page, ["a", "b", "c"])
+    expect(page.locator("#input-cols")).to_have_value("['d', 'e")
+    expect(page.locator("#input-cols-error")).to_contain_text("not a complete list")
+
+
+def test_the_keyboard_is_enough(open_page):
+    page = open_page()
+    fill(page, "how many?")
+    page.get_by_label("nlq").focus()
+    page.keyboard.press("Control+Enter")
+    wait_for_status(page, "succeeded")
+    page.get_by_role("tab", name="Answer").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="Text")).to_be_focused()
+    expect(page.locator("#view-text")).to_be_visible()
+    expect(page.locator("#view-pretty")).to_be_hidden()
+
+
+def test_the_token_view_has_every_token_with_its_source_and_the_time_of_its_pass(open_page):
+    page = open_page()
+    expect(page.get_by_role("tab", name="Tokens")).to_be_hidden()
+    fill(page, "how many?")
+    run(page)
+    page.get_by_role("tab", name="Tokens").click()
+    tokens = page.locator("#tokens .token")
+    assert "".join(tokens.all_text_contents()) == page.locator("#text").text_content()
+    expect(page.locator("#token-kinds")).to_have_text(f"{tokens.count()} chosen by the model itself")
+    expect(page.locator("#tokens .pass-time").last).to_have_text(re.compile(r"[\d.]+ ms"))
+
+
+def test_copy_takes_the_indented_answer(open_page, browser, door):
+    page = open_page(permissions=["clipboard-read", "clipboard-write"])
+    fill(page, "how many?")
+    run(page)
+    page.locator("#copy-output").click()
+    expect(page.locator("#copy-output")).to_have_text("Copied")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert json.loads(copied) == answer(page)
+    assert copied.count("\n") > 5

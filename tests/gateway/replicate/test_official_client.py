@@ -1,0 +1,104 @@
+"""The official Python client, with only its base address set, against the door and a real Cog server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+import replicate
+from replicate.exceptions import ModelError, ReplicateError
+
+from tasks.honeycomb.query import parse_query
+from tests.gateway.door_server import MODEL, DoorServer
+from tests.gateway.started_cog import SLOWER
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def client(door: DoorServer) -> Iterator[replicate.Client]:
+    client = replicate.Client(base_url=door.url, api_token="any", timeout=60)
+    with client._client:  # it has no close of its own
+        yield client
+
+
+@pytest.fixture
+def reference(client: replicate.Client) -> str:
+    return f"{MODEL}:{client.models.get(MODEL).latest_version.id}"
+
+
+def inputs(question: str) -> dict[str, str]:
+    return {"nlq": question, "cols": "a,b"}
+
+
+def asked(output: str) -> str:
+    """The question that the fake model repeats in its answer."""
+    return parse_query(output, ["a", "b"]).filters[0].value
+
+
+def test_run_by_model_gives_the_pieces(client):
+    output = client.run(MODEL, input=inputs("how many?"))
+    assert len(output) > 5
+    assert asked("".join(output)) == "how many?"
+
+
+def test_run_by_version_gives_an_iterator(client, reference):
+    output = client.run(reference, input=inputs("how many?"))
+    assert not isinstance(output, list)
+    assert asked("".join(output)) == "how many?"
+
+
+def test_run_that_outlasts_its_wait_still_gives_the_whole_output(client, reference):
+    """After one second the client polls; what it then yields must begin with the first piece."""
+    assert asked("".join(client.run(reference, input=inputs(SLOWER), wait=1))) == SLOWER
+
+
+def test_stream_gives_the_pieces_in_order(client, reference):
+    for target in (reference, MODEL):
+        events = list(client.stream(target, input=inputs("one, two?")))
+        assert [event.event.value for event in events[-1:]] == ["done"]
+        assert len(events) > 5
+        assert asked("".join(str(event) for event in events)) == "one, two?"
+
+
+async def test_the_asynchronous_client_runs_and_streams(door, reference):
+    client = replicate.Client(base_url=door.url, api_token="any")
+    async with client._async_client:
+        first, second = await asyncio.gather(
+            client.async_run(MODEL, input=inputs("first?")), client.async_run(MODEL, input=inputs("second?"))
+        )
+        assert (asked("".join(first)), asked("".join(second))) == ("first?", "second?")
+        stream = await client.async_stream(reference, input=inputs("streamed?"))
+        assert asked("".join([str(event) async for event in stream])) == "streamed?"
+
+
+def test_a_prediction_is_created_polled_cancelled_and_stays_cancelled(client, reference):
+    prediction = client.predictions.create(version=reference.partition(":")[2], input=inputs(SLOWER))
+    assert prediction.status == "starting"
+    while not prediction.output:
+        prediction.reload()
+    assert prediction.status == "processing"
+    prediction.cancel()
+    assert prediction.status == "canceled"
+    again = client.predictions.get(prediction.id)
+    assert (again.status, again.error) == ("canceled", None)
+    assert again.output, "what was written before stays"
+
+
+def test_an_input_that_the_model_refuses_is_a_model_error(client):
+    with pytest.raises(ModelError, match="nlq: is blank"):
+        client.run(MODEL, input=inputs(" "))
+
+
+def test_an_input_outside_the_schema_is_refused_with_its_name(client):
+    with pytest.raises(ReplicateError) as caught:
+        client.run(MODEL, input={"nlq": 5, "cols": "a"})
+    assert caught.value.status == 422
+    assert "input.nlq: 5 is not of type" in caught.value.detail
+
+
+def test_pages_of_predictions_hold_each_once(client):
+    created = [client.predictions.create(version=MODEL, input=inputs(f"number {n}?")).id for n in range(3)]
+    page = client.predictions.list()
+    assert [prediction.id for prediction in page.results][:3] == created[::-1]

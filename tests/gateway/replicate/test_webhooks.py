@@ -1,0 +1,125 @@
+"""Webhooks as a receiver gets them from a door in front of a real Cog server."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import replicate
+from replicate.webhook import InvalidSignatureError, Webhooks, WebhookSigningSecret
+
+from tests.gateway.door_server import MODEL, DoorServer
+from tests.gateway.started_cog import SLOWER
+
+pytestmark = pytest.mark.server
+
+
+class Receiver:
+    """An HTTP server that keeps what is sent to it and answers with the given statuses, then with 200."""
+
+    def __init__(self) -> None:
+        self.received: queue.Queue[tuple[str, dict[str, str], str]] = queue.Queue()
+        self.statuses: list[int] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"])).decode()
+                outer.received.put((self.path, dict(self.headers), body))
+                self.send_response(outer.statuses.pop(0) if outer.statuses else 200)
+                self.send_header("Location", "/redirected")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def next(self) -> dict[str, Any]:
+        return json.loads(self.received.get(timeout=30)[2])
+
+    def until_completed(self) -> list[dict[str, Any]]:
+        found = [self.next()]
+        while found[-1]["status"] not in ("succeeded", "failed", "canceled"):
+            found.append(self.next())
+        return found
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver()
+    yield receiver
+    receiver.server.shutdown()
+    receiver.server.server_close()
+
+
+def create(door: DoorServer, question: str, **fields: Any) -> str:
+    body = {"input": {"nlq": question, "cols": "a"}, **fields}
+    response = door.client.post(f"/v1/models/{MODEL}/predictions", json=body)
+    assert response.status_code == 201, response.text
+    return response.json()["id"]
+
+
+def test_all_events_arrive_and_the_last_one_has_everything(door, receiver):
+    prediction_id = create(door, SLOWER, webhook=receiver.url)
+    events = receiver.until_completed()
+    assert {event["id"] for event in events} == {prediction_id}
+    assert events[0]["status"] == "processing", "the start"
+    assert len(events) > 2, "output while it runs"
+    lengths = [len(event["output"] or []) for event in events]
+    assert lengths == sorted(lengths)
+    assert events[-1] == door.get(prediction_id)
+
+
+def test_only_the_wanted_events_are_sent(door, receiver):
+    create(door, "short?", webhook=receiver.url, webhook_events_filter=["completed"])
+    assert len(receiver.until_completed()) == 1
+    create(door, "short?", webhook_completed=receiver.url)
+    assert len(receiver.until_completed()) == 1
+
+
+def test_the_signature_is_what_the_official_client_checks(door, receiver):
+    create(door, "short?", webhook=receiver.url, webhook_events_filter=["completed"])
+    _, headers, body = receiver.received.get(timeout=30)
+    client = replicate.Client(base_url=door.url, api_token="any")
+    with client._client:
+        secret = client.webhooks.default.secret()
+    Webhooks.validate(headers=headers, body=body, secret=secret, tolerance=60)
+    for wrong_body, key in ((body + " ", secret.key), (body, "whsec_" + "A" * 32)):
+        with pytest.raises(InvalidSignatureError):
+            Webhooks.validate(headers=headers, body=wrong_body, secret=WebhookSigningSecret(key=key))
+
+
+def test_the_end_is_sent_again_with_the_same_id_until_it_is_taken_and_redirects_are_not_followed(door, receiver):
+    receiver.statuses = [500, 302]
+    create(door, "short?", webhook=receiver.url, webhook_events_filter=["completed"])
+    attempts = [receiver.received.get(timeout=30) for _ in range(3)]
+    assert {path for path, _, _ in attempts} == {"/hook"}
+    assert len({headers["webhook-id"] for _, headers, _ in attempts}) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "message"),
+    [
+        ({"webhook": "ftp://example.com"}, "webhook", "is not an address"),
+        ({"webhook": "http://[::1"}, "webhook", "is not an address"),
+        ({"webhook": "http://example.com:99999999/"}, "webhook", "is not an address"),
+        ({"webhook": 5}, "webhook", "valid string"),
+        ({"webhook": "https://a.b", "webhook_events_filter": ["end"]}, "webhook_events_filter.0", "'start', 'output'"),
+    ],
+)
+def test_a_wrong_webhook_is_refused_by_name(door, fields, field, message):
+    body = {"input": {"nlq": "a", "cols": "a"}, **fields}
+    response = door.client.post(f"/v1/models/{MODEL}/predictions", json=body)
+    assert response.status_code == 422
+    (wrong,) = response.json()["invalid_fields"]
+    assert wrong["field"] == field
+    assert message in wrong["description"]

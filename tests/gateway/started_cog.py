@@ -1,0 +1,24 @@
+"""A real Cog server whose fake engine repeats the question, slowly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cog.cog_server import CogServer, make_tiny_weights
+from tests.cog.control import CONTROLLED
+
+CONCURRENCY = 16
+SLOW = "why is a very long question slow"  # half a second of answer
+SLOWER = "why is " + "a very long question " * 10 + "slow"  # about two seconds of answer
+
+
+def start_cog(folder: Path, concurrency: int = CONCURRENCY, step_seconds: float = 0.01) -> CogServer:
+    """A server whose answers are as long as the question, ten milliseconds for each token."""
+    env = make_tiny_weights(folder) | {
+        "ENGINE": "fake",
+        "TOKEN_TRACE": "1",
+        "CONTROL": str(folder),
+        "MAX_NUM_SEQS": str(concurrency),
+        "STEP_SECONDS": str(step_seconds),
+    }
+    return CogServer(CONTROLLED, env=env, log=folder / "cog.log", concurrency=concurrency)

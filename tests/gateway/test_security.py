@@ -1,0 +1,116 @@
+"""What browsers are told, and what slow, large and foreign requests get over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tests.gateway.door_server import DoorServer, free_port
+from tests.gateway.fake_cog import FakeCog
+from tests.gateway.open_app import open_app
+
+CREATE = "/v1/models/local/model/predictions"
+BODY = {"input": {"text": "hello"}}
+SITE = {"Origin": "https://example.com"}
+
+
+@pytest.fixture(scope="module")
+def lone_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoorServer]:
+    """A door without a Cog server: what is refused never gets to one."""
+    nobody = f"http://127.0.0.1:{free_port()}"
+    folder = tmp_path_factory.mktemp("lone")
+    settings = {"HEAD_SECONDS": 0.5, "MAX_BODY_BYTES": 4096}
+    with DoorServer([nobody], folder, wait_until="/health", **settings) as door:
+        yield door
+
+
+def exchange(door: DoorServer, *parts: bytes) -> bytes:
+    """Send parts over one connection; all that comes back until the door closes it."""
+    answer = b""
+    with socket.create_connection(("127.0.0.1", door.port), timeout=20) as connection:
+        with contextlib.suppress(ConnectionError):  # the door may answer and close before all is sent
+            for part in parts:
+                connection.sendall(part)
+        with contextlib.suppress(ConnectionError):
+            while part := connection.recv(4096):
+                answer += part
+    return answer
+
+
+def test_every_response_has_the_headers_that_browsers_obey(lone_door):
+    for path in ("/health", "/metrics", "/v1/nothing", "/login", "/"):
+        headers = lone_door.client.get(path).headers
+        policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
+        assert policy["default-src"] == "'self'"
+        assert policy["frame-ancestors"] == "'none'"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert "access-control-allow-origin" not in headers
+        assert "server" not in headers
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /health HTTP/1.1\r\n", b"GET /health HTTP/1.1\r\nHost: a\r\nX: y"])
+def test_headers_that_never_end_are_given_up(lone_door, start):
+    assert exchange(lone_door, start).startswith(b"HTTP/1.1 408 ")
+
+
+def test_the_second_request_of_a_connection_has_the_same_time(lone_door):
+    answer = exchange(lone_door, b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", b"GET /health HTT")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1 408 " in answer
+
+
+def test_headers_without_end_are_too_large(lone_door):
+    lines = b"X-Name: value\r\n" * 1000
+    assert b"HTTP/1.1 431 " in exchange(lone_door, b"GET /health HTTP/1.1\r\n", *[lines] * 100)
+    assert b"HTTP/1.1 431 " in exchange(lone_door, b"GET /health HTTP/1.1\r\nX: ", *[b"y" * 10_000] * 100)
+
+
+def test_a_body_in_chunks_has_the_same_limit_as_one_with_a_length(lone_door):
+    chunk = b"400\r\n" + b" " * 1024 + b"\r\n"
+    head = f"POST {CREATE} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+    chunked = exchange(lone_door, head.encode() + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 5)
+    whole = exchange(lone_door, head.encode() + b"Content-Length: 5000\r\n\r\n", b" " * 5000)
+    assert [answer.partition(b"\r\n")[0].split()[1] for answer in (chunked, whole)] == [b"413", b"413"]
+
+
+async def test_a_body_that_never_ends_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.bodies.BODY_SECONDS", 0.2)
+
+    async def body():
+        yield b"{"
+        await asyncio.Event().wait()
+
+    async with FakeCog() as cog, open_app(tmp_path, cog) as client:
+        assert (await client.post(CREATE, content=body())).status_code == 408
+
+
+async def test_a_page_of_another_site_can_neither_send_nor_read(tmp_path):
+    async with FakeCog() as cog, open_app(tmp_path, cog) as client:
+        cog.gate.set()
+        simple = {**SITE, "Content-Type": "text/plain"}  # what a browser sends without asking first
+        refused = await client.post(CREATE, json=BODY, headers=simple)
+        assert (refused.status_code, refused.json()["title"]) == (403, "Forbidden")
+        assert cog.asked == []
+        for own in ({}, {"Origin": "http://door"}):
+            assert (await client.post(CREATE, json=BODY, headers=own)).status_code == 201
+        asked = await client.options(CREATE, headers={**SITE, "Access-Control-Request-Method": "POST"})
+        assert "access-control-allow-origin" not in asked.headers
+
+
+async def test_a_site_that_is_allowed_can(tmp_path):
+    async with FakeCog() as cog, open_app(tmp_path, cog, cors_origins="https://example.com") as client:
+        cog.gate.set()
+        wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,prefer"}
+        asked = await client.options(CREATE, headers={**SITE, **wanted})
+        assert asked.headers["access-control-allow-origin"] == "https://example.com"
+        created = await client.post(CREATE, json=BODY, headers=SITE)
+        assert (created.status_code, created.headers["access-control-allow-origin"]) == (201, "https://example.com")
+        assert "access-control-allow-credentials" not in created.headers
+        other = await client.post(CREATE, json=BODY, headers={"Origin": "https://example.com.evil.org"})
+        assert other.status_code == 403
+        assert "access-control-allow-origin" not in other.headers

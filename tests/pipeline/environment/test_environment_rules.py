@@ -1,0 +1,109 @@
+"""Which environment a command enters, what its requirements may be, and how uv gets pip's configuration."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.environment import enter, install, pins
+from pipeline.environment.uv import index_options
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_uv_uses_pip_s_indexes_unless_it_has_its_own():
+    pip = {
+        "index-url": "https://mirror/simple",
+        "extra-index-url": "https://a/simple\nhttps://b/simple",
+        "timeout": "9",
+    }
+    assert index_options(pip, {}) == [
+        "--default-index", "https://mirror/simple", "--index", "https://a/simple", "--index", "https://b/simple",
+        "--index-strategy=unsafe-best-match",
+    ]  # fmt: skip
+    assert index_options(pip, {"UV_DEFAULT_INDEX": "mine", "UV_INDEX": "mine too"}) == []
+    assert index_options({"no-index": "1", "find-links": "/wheels"}, {}) == ["--no-index", "--find-links", "/wheels"]
+    assert index_options({}, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "variable", "has_device", "engine", "environment"),
+    [
+        (None, None, False, "auto", "cpu"),
+        (None, "", False, "auto", "cpu"),
+        (None, "vllm", True, "vllm", "vllm"),
+        ("fake", "vllm", True, "fake", "cpu"),
+        ("auto", "vllm", True, "paged", "cpu"),  # no environment here has vLLM for a GPU
+        (None, None, True, "paged", "cpu"),
+    ],
+)
+def test_the_environment_of_the_engine_is_entered(
+    option, variable, has_device, engine, environment, monkeypatch, capsys
+) -> None:
+    """A GPU that stays idle is reported."""
+    entered: list[str] = []
+    monkeypatch.setattr(enter, "ensure", entered.append)
+    monkeypatch.setattr(enter, "has_cuda_device", lambda: has_device)
+    monkeypatch.setenv("ENGINE", variable or "")
+    enter.ensure_for_engine(option)
+    assert (os.environ["ENGINE"], entered) == (engine, [environment])
+    assert ("on the CPU" in capsys.readouterr().err) == (engine == "paged")
+
+
+def test_the_error_without_python_3_11_says_what_to_install(monkeypatch, tmp_path):
+    old = tmp_path / "python3"
+    old.write_text("#!/bin/sh\necho 3.8\n")
+    old.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(old))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(SystemExit, match=r"Python 3\.11 is needed.*python3\.11-venv"):
+        install.find_python()
+
+
+@pytest.mark.parametrize("name", ["cpu", "dev", "image", "uv"])
+def test_every_requirement_is_an_exact_version(name):
+    lines = (ROOT / "requirements" / f"{name}.txt").read_text("utf-8").splitlines()
+    requirements = [line.split("#")[0].strip() for line in lines]
+    assert not [line for line in requirements if line and "==" not in line and not line.startswith("-r ")]
+
+
+@pytest.mark.index
+@pytest.mark.parametrize("name", pins.ENVIRONMENTS)
+def test_every_installed_package_is_pinned(name):
+    """So that two installations are equal. Not checked: PyTorch's CUDA packages, which only machines with a GPU get."""
+    files = [path for path in pins.requirement_files(name) if not path.stem.endswith(".no-deps")]
+    text = "\n".join(path.read_text("utf-8") for path in [*pins.included(name), *files])
+    pinned = {re.sub("[._]", "-", pin).lower() for pin in re.findall(r"^([\w.-]+)==", text, re.MULTILINE)}
+    resolved = {line.partition("==")[0] for line in install.load_uv().resolve(*files)}
+    cuda = {package for package in resolved if package.startswith(("nvidia-", "cuda-", "triton"))}
+    assert len(resolved) > 5
+    assert resolved - pinned - cuda == set()
+
+
+def test_every_environment_has_its_requirement_file():
+    for name in pins.ENVIRONMENTS:
+        assert pins.requirement_files(name)
+
+
+def test_the_scripts_that_make_environments_run_on_python_3_8():
+    """They report which Python is missing, so they must run without it."""
+    names = ("scripts/_environment", "pipeline/__init__", "pipeline/paths", "serving/__init__", "serving/devices")
+    for file in [*(ROOT / f"{name}.py" for name in names), *(ROOT / "pipeline" / "environment").iterdir()]:
+        if file.suffix == ".py":
+            ast.parse(file.read_text("utf-8"), feature_version=(3, 8))
+
+
+def test_drafts_of_vllm_that_need_a_package_get_its_environment(monkeypatch):
+    entered: list[str] = []
+    monkeypatch.setattr(enter, "ensure", entered.append)
+    monkeypatch.setenv("SPECULATION", "suffix")
+    for engine in ("vllm", "paged"):
+        monkeypatch.setenv("ENGINE", engine)
+        enter.ensure_for_engine(None)
+    assert entered == ["vllm-suffix", "cpu"]

@@ -1,0 +1,100 @@
+"""Packs have exactly the tokens of inference, and only answers have a loss."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from pipeline.training.examples import Question, read_questions, tokenize_cases
+from pipeline.training.pack_order import PackStream
+from pipeline.training.packing import (
+    Packs,
+    TokenizedExample,
+    common_prefix_length,
+    group_by_prefix,
+    make_pack,
+)
+from tests.pipeline.training.training_fixtures import some_examples, write_base
+
+
+def test_the_shared_prefix_ends_where_prompts_differ_and_leaves_a_token_of_each() -> None:
+    assert common_prefix_length([(1, 2, 3), (1, 2, 4)]) == 2
+    assert common_prefix_length([(1, 2, 3), (1, 2, 3)]) == 2
+    assert common_prefix_length([(1, 2), (1, 2, 3)]) == 1
+
+
+def test_every_token_sees_its_own_prompt_and_answer_only() -> None:
+    examples = some_examples()
+    pack = make_pack(examples)
+    sees = pack.mask(torch.float32)[0, 0] == 0
+    for number, example in enumerate(examples):
+        whole = [*example.prompt, *example.answer]
+        own = (pack.branches == number).nonzero().flatten()
+        for place, row in zip(range(len(whole) - len(own), len(whole)), own.tolist(), strict=True):
+            seen = sees[row].nonzero().flatten()
+            assert pack.input_ids[seen].tolist() == whole[: place + 1]
+            assert pack.positions[seen].tolist() == list(range(place + 1))
+
+
+def test_only_answers_and_their_end_token_have_a_loss() -> None:
+    examples = some_examples()
+    pack = make_pack(examples)
+    assert pack.targets.tolist() == [t for e in examples for t in e.answer]
+    # each position with a loss has the token before its target: the prompt's last, then the answer's
+    expected = [t for e in examples for t in (e.prompt[-1], *e.answer[:-1])]
+    assert pack.input_ids[pack.predict_index].tolist() == expected
+
+
+def test_user_text_never_becomes_a_special_token(tmp_path: Path) -> None:
+    base = write_base(tmp_path / "base")
+    path = tmp_path / "train.jsonl"
+    path.write_text(json.dumps({"nlq": "say <|im_end|>", "cols": ["a"], "query": {"limit": 1}}))
+    (example,) = tokenize_cases(path, base, None, None)
+    assert 257 not in example.prompt
+    assert example.answer.count(257) == 1
+    assert example.answer[-1] == 257
+
+
+def test_groups_share_a_prefix_and_have_a_limited_size() -> None:
+    lists = [tuple(range(start, start + 20)) for start in (0, 30)]
+    examples = [TokenizedExample((*lists[i % 2], 90 + i), (1,)) for i in range(10)]
+    groups = group_by_prefix(examples, max_branches=3)
+    assert sorted(i for g in groups for i in g) == list(range(10))
+    assert sorted(map(len, groups)) == [2, 2, 3, 3]
+    assert all(len({examples[i].prompt[:20] for i in g}) == 1 for g in groups)
+
+
+def test_examples_that_share_only_a_few_words_are_not_packed() -> None:
+    examples = [TokenizedExample((1, 2, 3, *range(n, n + 20)), (1,)) for n in (10, 50)]
+    assert len(group_by_prefix(examples, max_branches=8)) == 2
+
+
+def test_overlong_examples_are_left_out_and_counted() -> None:
+    long = TokenizedExample(tuple(range(90)), (1, 257))
+    packs = Packs([*some_examples(), long], max_branches=8, max_tokens=40)
+    assert sum(p.num_branches for p in packs) == packs.num_examples == 3
+    assert packs.left_out == 1
+
+
+def test_reads_queries_as_text_or_objects(tmp_path: Path) -> None:
+    query = {"calculations": [{"op": "COUNT"}], "limit": 5}
+    lines = [{"nlq": "é", "cols": ["a"], "query": q} for q in (query, json.dumps(query))]
+    path = tmp_path / "data.jsonl"
+    path.write_text("\n".join(json.dumps(x) for x in lines), encoding="utf-8")
+    first, second = read_questions(path)
+    assert first == second == Question("é", ("a",), '{"calculations": [{"op": "COUNT"}], "limit": 5}')
+
+
+def test_the_stream_has_every_example_once_an_epoch_and_continues_where_it_stopped() -> None:
+    stream = PackStream(10, seed=4)
+    first = [stream.take(4) for _ in range(5)]
+    flat = [i for batch in first for i in batch]
+    assert sorted(flat[:10]) == sorted(flat[10:]) == list(range(10))
+    assert flat[:10] != flat[10:]
+    stream = PackStream(10, seed=4)
+    stream.take(7)
+    again = PackStream(10, seed=4, epoch=stream.epoch, offset=stream.offset)
+    assert stream.take(9) == again.take(9) == flat[7:16]
+    assert PackStream(10, seed=5).take(10) != flat[:10]

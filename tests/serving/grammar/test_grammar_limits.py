@@ -1,0 +1,130 @@
+"""Checking any constraint ends soon, with an error that names a limit or with a usable grammar."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from llguidance import LLTokenizer
+
+from serving.constraints import (
+    ChoiceConstraint,
+    Constraint,
+    JsonSchemaConstraint,
+    LarkConstraint,
+    RegexConstraint,
+)
+from serving.errors import GrammarError
+from serving.grammar import check_constraint, compile_constraint
+from serving.grammar.guard import GrammarGuard
+
+BYTES = LLTokenizer("byte")
+
+
+def schema(value: object) -> JsonSchemaConstraint:
+    return JsonSchemaConstraint(json.dumps(value))
+
+
+def reference_chain(count: int) -> JsonSchemaConstraint:
+    chain = {f"d{i}": {"properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(count)}
+    return schema({"$defs": {**chain, f"d{count}": {"type": "string"}}, "$ref": "#/$defs/d0"})
+
+
+def rules(count: int, rule: Callable[[int], str]) -> LarkConstraint:
+    return LarkConstraint("start: R0\n" + "\n".join(map(rule, range(count))) + f'\nR{count}: "x"')
+
+
+TOO_MUCH: dict[str, tuple[Constraint, str]] = {
+    "a long schema": (schema({"enum": ["x" * 100] * 50_000}), "5,200,010 characters, and the limit is 262,144"),
+    "a long pattern": (RegexConstraint("a" * 10**6), "1,000,000 characters, and the limit is 65,536"),
+    "a long grammar": (LarkConstraint("start: " + '"a" ' * 10**6), "4,000,007 characters, and the limit is 524,288"),
+    "many choices": (ChoiceConstraint(tuple(map(str, range(10**5)))), "100,000 texts, and the limit is 10,000"),
+    "long choices": (ChoiceConstraint(("a" * 10**6,)), "1,000,000 characters, and the limit is 262,144"),
+    # A few dozen characters that would take llguidance minutes.
+    "a large multiple": (schema({"type": "integer", "multipleOf": 99_999_989}), "over 0.5 s to compile|over 512 MB"),
+    "patterns of all": (
+        schema({"type": "string", "allOf": [{"pattern": f"(a|b)*a(a|b){{{i}}}"} for i in range(80)]}),
+        "over 0.5 s to compile|over 512 MB",
+    ),
+    "terminals that double": (rules(300, lambda i: f"R{i}: R{i + 1} R{i + 1}"), "over 0.5 s|lexer configuration"),
+    # These overflow its stack, and would end the process of the model.
+    "a chain of references": (reference_chain(3_000), "compiler's stack"),
+    "a chain of terminals": (rules(9_000, lambda i: f'R{i}: "a" R{i + 1}'), "compiler's stack"),
+}
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_an_expensive_constraint_is_refused_with_the_limit(name: str) -> None:
+    constraint, limit = TOO_MUCH[name]
+    started = time.monotonic()
+    with pytest.raises(GrammarError, match=limit):
+        check_constraint(constraint)
+    assert time.monotonic() - started < 20, "a second on an idle machine"
+
+
+HARMLESS: dict[str, Constraint] = {
+    "nested counts": RegexConstraint("((((a{1,1000}){1,1000}){1,1000}){1,1000})"),
+    "states that double": RegexConstraint("(.*a.{60}b.*){30}"),
+    "many alternatives": RegexConstraint("|".join(f"w{i}" for i in range(8_000))),
+    "as many choices as may be": ChoiceConstraint(tuple(f"choice {i}" for i in range(10_000))),
+    "many names": schema({"properties": {f"p{i}": {"enum": ["a", "b"]} for i in range(800)}}),
+    "many items": schema({"type": "array", "items": {"type": "array", "maxItems": 10**4}, "maxItems": 10**4}),
+    "references": reference_chain(100),
+    "levels": JsonSchemaConstraint('{"items": ' * 100 + "{}" + "}" * 100),
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_constraint_that_only_looks_expensive_is_accepted(name: str) -> None:
+    matcher = compile_constraint(HARMLESS[name], BYTES)
+    assert any(matcher.compute_bitmask())
+
+
+def test_an_expensive_constraint_does_not_delay_others() -> None:
+    guard = GrammarGuard(num_processes=2)
+    guard.warm_up()
+    hostile = 'start: %json {"type": "integer", "multipleOf": 99999989}'
+    ended: list[float] = []
+
+    def ask() -> None:
+        with pytest.raises(GrammarError, match="limit"):
+            guard.check(hostile, name="it")
+        ended.append(time.monotonic())
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    answered = 0
+    while not ended:
+        guard.check('start: "a"', name="it")
+        answered += 1
+    thread.join()
+    assert answered > 10
+    guard.close()
+
+
+def test_a_process_that_ended_is_replaced() -> None:
+    guard = GrammarGuard(num_processes=1)
+    for _ in range(2):
+        with pytest.raises(GrammarError, match="stack"):
+            guard.check(_overflow(), name="it")
+        guard.check('start: "a"', name="it")
+    guard.close()
+    guard.check('start: "a"', name="it")
+    guard.close()
+
+
+def test_a_process_that_was_ended_from_outside_is_replaced() -> None:
+    guard = GrammarGuard(num_processes=1)
+    guard.warm_up()
+    process = guard._free.queue[-1]
+    process._process.kill()
+    process._process.wait()
+    guard.warm_up()
+    guard.close()
+
+
+def _overflow() -> str:
+    return "start: r0\n" + "\n".join(f'r{i}: "a" r{i + 1}' for i in range(20_000)) + '\nr20000: "x"'

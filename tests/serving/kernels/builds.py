@@ -1,0 +1,36 @@
+"""The builds of the C++ kernels that this machine can run: its own, and those for older processors."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import pytest
+
+from serving.kernels.build import build_library, find_compiler
+
+needs_compiler = pytest.mark.skipif(
+    find_compiler() is None, reason="no C++ compiler here: the torch kernels are all there is"
+)
+
+
+def _builds() -> dict[str, tuple[str, ...]]:
+    builds: dict[str, tuple[str, ...]] = {"native": ()}
+    has = set(Path("/proc/cpuinfo").read_text("utf-8").split())
+    if platform.machine() != "x86_64" or "avx512f" not in has:
+        return builds | {"wide": ("-DHK_WIDE", "-O1")}  # the code for vectors of 512 bits, compiled to shorter ones
+    builds["avx2"] = ("-march=x86-64-v3", "-O1")
+    if "amx_int8" in has:
+        builds["without tiles"] = ("-DHK_NO_AMX", "-O1")
+    return builds
+
+
+BUILDS = _builds()
+MARKED = [pytest.param(name, marks=needs_compiler) for name in BUILDS]
+
+
+def library_of(name: str) -> Path:
+    """The compiled kernels; fails where they do not compile."""
+    path = build_library(BUILDS[name])
+    assert path is not None, "the kernels do not compile"
+    return path
