@@ -217,8 +217,6 @@ def test_an_interrupted_run_reports_its_results_so_far(weights: Path, tmp_path: 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Processes that a shell starts in the background ignore SIGINT by inheritance.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as bench:
         time.sleep(6)
         bench.send_signal(signal.SIGINT)
