@@ -107,7 +107,7 @@ def test_similar_safe_code_is_accepted(source: str) -> None:
 
 @pytest.mark.parametrize("module", modules(*PRODUCT, "tests"), ids=lambda module: module.name)
 def test_a_module_docstring_says_what_the_module_does(module: Module) -> None:
-    """House rule 7: a sentence that says what the module does, not a form such as "Owns: …, knows nothing of …"."""
+    """A docstring is a plain sentence, not a form with fields for what the module owns and what it does not know."""
     docstring = ast.get_docstring(module.tree) or ""
     assert not [phrase for phrase in ("Owns:", "Knows nothing") if phrase.lower() in docstring.lower()]
 
