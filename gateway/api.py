@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.door import Door
 from gateway.errors import DoorError, NotFoundError
 
+_log = logging.getLogger(__name__)
 RenderError = Callable[[Request, DoorError], Response]
 
 
@@ -72,9 +75,40 @@ def include(app: FastAPI, apis: Sequence[Api]) -> None:
             return response
         return render(request, NotFoundError(f"{what}: there is nothing at this address"))
 
-    async def on_failure(request: Request, error: Exception) -> Response:
-        return render(request, _InternalError("internal error of the door; its log has the reason"))
-
     app.add_exception_handler(DoorError, on_door_error)
     app.add_exception_handler(HTTPException, on_http_error)
-    app.add_exception_handler(Exception, on_failure)
+    app.add_middleware(_Failures, render=render)
+
+
+class _Failures:
+    """ASGI middleware: answers a request whose handler failed, and logs why.
+
+    Starlette's own handler of all exceptions is outside of every middleware, so that its answers would have no security
+    headers and would be neither counted nor logged with the request's id.
+
+    Args:
+        app: the application.
+        render: writes an error in the shape of the API that was asked.
+    """
+
+    def __init__(self, app: ASGIApp, render: RenderError) -> None:
+        self._app = app
+        self._render = render
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one request on."""
+        has_started = False
+
+        async def note(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note)
+        except Exception:
+            if has_started or scope["type"] != "http":
+                raise
+            _log.exception("a request failed")
+            error = _InternalError("internal error of the door; its log has the reason")
+            await self._render(Request(scope, receive), error)(scope, receive, send)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Final, TypeVar
 
 import pydantic_core
@@ -24,10 +25,11 @@ async def read_body(request: Request, shape: type[_Body], *, max_bytes: int) -> 
         BadRequestError: it is not JSON.
         InvalidInputError: it has other fields or values than the model.
     """
-    content = await _read_bytes(request, max_bytes)
+    content = await read_bytes(request, max_bytes=max_bytes)
     try:
         # It refuses NaN, lone surrogates and deep nesting, which Python's json accepts or fails on.
         value = pydantic_core.from_json(content, allow_inf_nan=False)
+        _check_finite(value)
     except ValueError as error:
         raise BadRequestError(f"the body is not JSON: {error}") from error
     try:
@@ -36,7 +38,13 @@ async def read_body(request: Request, shape: type[_Body], *, max_bytes: int) -> 
         raise InvalidInputError.of(tuple(_field_errors(error))) from error
 
 
-async def _read_bytes(request: Request, max_bytes: int) -> bytes:
+async def read_bytes(request: Request, *, max_bytes: int) -> bytes:
+    """The request's body.
+
+    Raises:
+        BodyTooLargeError, BodyTimeoutError: it is too large or arrives too slowly.
+        BadRequestError: the connection ended before it did.
+    """
     text = f"the limit is {max_bytes:,} bytes"
     stated = request.headers.get("content-length", "")
     if stated.isdecimal() and int(stated[:20]) > max_bytes:
@@ -53,6 +61,18 @@ async def _read_bytes(request: Request, max_bytes: int) -> bytes:
     except TimeoutError as error:
         raise BodyTimeoutError(f"the body was not complete after {BODY_SECONDS:.0f} seconds") from error
     return bytes(content)
+
+
+def _check_finite(value: object) -> None:
+    """1e999 is valid JSON, but becomes an infinity, which cannot be written as JSON again.
+
+    Raises:
+        ValueError: some number is infinite.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number is too large for a 64-bit float")
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_finite(part)
 
 
 def _field_errors(error: ValidationError) -> list[FieldError]:

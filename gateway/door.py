@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from gateway.keys.key_file import KeyFile
 from gateway.meters import Meters
 from gateway.model_info import ModelInfoReader
 from gateway.pool import Pool
-from gateway.predictions import Prediction
+from gateway.predictions import Prediction, timestamp
 from gateway.runner import Runner
 from gateway.settings import DoorSettings
 from gateway.store import Store
@@ -119,6 +120,8 @@ async def _delete_old(store: Store, settings: DoorSettings) -> None:
             return
         keep = timedelta(days=settings.retention_days)
     while True:
-        before = (datetime.now(UTC) - keep).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        await store.delete_created_before(before)
+        try:
+            await store.delete_created_before(timestamp(datetime.now(UTC) - keep))
+        except sqlite3.Error:
+            _log.exception("old predictions could not be deleted; the door tries again")
         await asyncio.sleep(_DELETE_SECONDS)

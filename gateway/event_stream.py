@@ -14,11 +14,11 @@ class ServerSentEvent:
     data: str
 
 
-async def read_events(lines: AsyncIterator[str]) -> AsyncIterator[ServerSentEvent]:
-    """The events in the lines of a stream; comments and unknown fields are skipped."""
+async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[ServerSentEvent]:
+    """The events in a stream of UTF-8; comments and unknown fields are skipped."""
     name = ""
     data: list[str] = []
-    async for line in lines:
+    async for line in _lines(chunks):
         if not line:
             if data:
                 yield ServerSentEvent(name or "message", "\n".join(data))
@@ -30,6 +30,17 @@ async def read_events(lines: AsyncIterator[str]) -> AsyncIterator[ServerSentEven
             name = value
         elif key == "data":
             data.append(value)
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    """Complete lines. Only LF and CR LF end one: JSON may have other separators, such as U+2028, unescaped."""
+    rest = bytearray()
+    async for chunk in chunks:
+        rest += chunk
+        if b"\n" in chunk:
+            *lines, rest = rest.split(b"\n")
+            for line in lines:
+                yield line.removesuffix(b"\r").decode(errors="replace")
 
 
 def encode_event(name: str, data: str, event_id: str) -> bytes:

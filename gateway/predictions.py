@@ -79,9 +79,14 @@ def new_id() -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(ID_LENGTH))
 
 
+def timestamp(time: datetime) -> str:
+    """A time in UTC as text, such as 2026-01-31T12:00:00.000000Z; texts of this form sort by time."""
+    return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
 def now() -> str:
-    """The time in UTC, such as 2026-01-31T12:00:00.000000Z; texts of this form sort by time."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    """The present time as `timestamp` writes it."""
+    return timestamp(datetime.now(UTC))
 
 
 def seconds_between(start: str, end: str) -> float:

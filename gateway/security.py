@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -13,10 +14,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.errors import ForbiddenError
 from gateway.settings import DoorSettings
 
+CONTENT_POLICY: Final = (
+    "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'self'; frame-ancestors 'none'"
+)
 HEADERS: Final = {
-    "Content-Security-Policy": (
-        "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'self'; frame-ancestors 'none'"
-    ),
+    "Content-Security-Policy": CONTENT_POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",  # for browsers that do not know frame-ancestors
     "Referrer-Policy": "no-referrer",  # an address /p/ID is a secret between those who have it
@@ -75,6 +77,9 @@ async def check_origin(request: Request) -> None:
         return
     settings: DoorSettings = request.app.state.door.settings
     own = {request.headers.get("host"), urlsplit(settings.base_url).netloc}
-    if urlsplit(origin).netloc in own or not {"*", origin}.isdisjoint(settings.cors_origins):
+    with contextlib.suppress(ValueError):  # not a URL
+        if urlsplit(origin).netloc in own:
+            return
+    if not {"*", origin}.isdisjoint(settings.cors_origins):
         return
     raise ForbiddenError(f"pages of {origin[:200]!r} may not use this door; DOOR_CORS_ORIGINS lists those that may")

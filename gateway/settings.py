@@ -80,11 +80,11 @@ class DoorSettings(BaseSettings):
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach the door."""
-        return self.host in ("127.0.0.1", "::1", "localhost")
+        """Whether only this machine can reach the door. A public address means that a proxy passes others' requests."""
+        return self.public_url is None and self.host in ("127.0.0.1", "::1", "localhost")
 
     @property
     def base_url(self) -> str:
         """The address for links where no request says under which name the client knows the door."""
-        host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
-        return self.public_url or f"http://{host}:{self.port}"
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return self.public_url or f"http://{f'[{host}]' if ':' in host else host}:{self.port}"

@@ -90,6 +90,9 @@ class Store:
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self._path)
+            # It has prompts, answers and a secret. SQLite gives its other files the same mode.
+            self._path.touch(0o600)
+            self._path.chmod(0o600)
         self._db = await aiosqlite.connect(self._path or ":memory:", isolation_level=None)
         await self._db.execute("PRAGMA journal_mode = WAL")
         await self._db.execute("PRAGMA synchronous = NORMAL")  # survives a kill of the process, not a loss of power

@@ -73,7 +73,7 @@ class Upstream:
             ) as response:
                 if response.status_code != httpx.codes.OK:
                     raise _refusal(response.status_code, await response.aread())
-                yield _parsed(read_events(response.aiter_lines()))
+                yield _parsed(read_events(response.aiter_bytes()))
         except httpx.HTTPError as error:
             raise UpstreamError(f"{type(error).__name__} {error}".rstrip()) from error
 

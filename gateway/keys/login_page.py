@@ -10,8 +10,9 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from gateway.api import Api
+from gateway.bodies import read_bytes
 from gateway.door import Door, get_whole_door
-from gateway.errors import BodyTooLargeError, DoorError
+from gateway.errors import DoorError
 from gateway.keys.callers import COOKIE
 
 _router = APIRouter()
@@ -32,11 +33,7 @@ async def show() -> Response:
 @_router.post("/login")
 async def log_in(request: Request, door: Annotated[Door, Depends(get_whole_door)]) -> Response:
     """Keep a valid key in a cookie that scripts cannot read and other sites cannot send."""
-    content = bytearray()
-    async for part in request.stream():
-        content += part
-        if len(content) > _MAX_BYTES:
-            raise BodyTooLargeError(f"a key is shorter than {_MAX_BYTES:,} bytes")
+    content = await read_bytes(request, max_bytes=_MAX_BYTES)
     key = parse_qs(content.decode(errors="replace")).get("key", [""])[0].strip()
     if door.callers is not None and not door.callers.knows(key):
         return _page("This key is unknown or was revoked.", 401)

@@ -27,5 +27,5 @@ class CompletionBody(SharedBody):
         """See `SharedBody.faults`."""
         total = len(self.prompts) * (self.n or 1)
         return super().faults() | (
-            {"n": f"makes {total} answers to all prompts; the limit is 16"} if total > 16 else {}
+            {"n": f"makes {total} answers to all prompts; the limit is {MAX_CHOICES}"} if total > MAX_CHOICES else {}
         )

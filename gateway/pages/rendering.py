@@ -11,13 +11,11 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import JsonValue
 
+from gateway.security import CONTENT_POLICY
+
+# Scripts and styles are files of this server; none is inline, so no text of a model or caller can become one.
 _HEADERS: Final = {
-    # Scripts and styles are files of this server; none is inline, so no text of a model or caller can become one.
-    "Content-Security-Policy": (
-        "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",  # an address /p/ID is a secret between those who have it
+    "Content-Security-Policy": CONTENT_POLICY.replace("form-action 'self'", "form-action 'none'"),
     "Cache-Control": "no-store",
 }
 

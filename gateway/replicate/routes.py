@@ -88,12 +88,8 @@ async def cancel_prediction(request: Request, door: TheDoor, prediction_id: str)
 
 @_router.delete("/predictions/{prediction_id}")
 async def delete_prediction(door: TheDoor, prediction_id: str) -> Response:
-    """Delete a prediction with its input, output and logs; one that runs is cancelled first. Replicate has no such."""
-    run = door.runner.find(prediction_id)
-    if run is not None:
-        door.runner.cancel(prediction_id)
-        await run.finished()
-    if not await door.store.delete(prediction_id):
+    """Delete a prediction with its input, output and logs; one that runs is cancelled first. Not Replicate's."""
+    if not await door.runner.delete(prediction_id):
         raise NotFoundError(f"there is no prediction {prediction_id[:100]}")
     return Response(status_code=204)
 

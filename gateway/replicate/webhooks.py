@@ -25,6 +25,7 @@ from gateway.store import Store
 _log = logging.getLogger(__name__)
 QUIET_SECONDS: Final = 0.5  # between two POSTs about output or logs
 RETRY_SECONDS: Final = (0.5, 1, 2, 4, 8, 16)  # before each further attempt for `completed`
+CLOSE_SECONDS: Final = 10.0  # for what must still be sent when the door stops
 _TIMEOUT: Final = httpx.Timeout(10)
 _SECRET_BYTES: Final = 24
 
@@ -51,6 +52,10 @@ async def open_webhooks(door: Door) -> AsyncIterator[None]:
         try:
             yield
         finally:
+            if tasks:
+                _, unsent = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+                if unsent:
+                    _log.warning("the door stops; webhooks of %d predictions were not delivered", len(unsent))
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

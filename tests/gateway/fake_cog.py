@@ -106,4 +106,4 @@ def _respond(writer: asyncio.StreamWriter, status: int, content: dict[str, Any])
 
 
 def _send(writer: asyncio.StreamWriter, name: str, data: dict[str, Any]) -> None:
-    writer.write(f"event: {name}\ndata: {json.dumps(data)}\n\n".encode())
+    writer.write(f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n".encode())

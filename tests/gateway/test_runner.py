@@ -209,3 +209,13 @@ async def test_readers_at_any_speed_and_position_see_the_same_events():
             everything
         ) - 1
     assert [later async for later in one.follow(Position(99, 9999))] == [Finished(one.snapshot(), Position(99, 9999))]
+
+
+async def test_only_line_feeds_end_a_line_of_a_servers_stream():
+    """Cog sends other separators, such as U+2028, unescaped in JSON."""
+    pieces = ("a\u2028b", "\u0085\u2029", "\x1cä\r\n")
+    async with FakeCog(pieces=pieces) as cog, door_to(cog) as door:
+        cog.gate.set()
+        final = await (await door.runner.start(prediction())).finished()
+        assert (final.status, final.output) == (Status.SUCCEEDED, [*pieces])
+        assert door.pool.has_room, "the server is not ejected"

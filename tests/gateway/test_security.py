@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 from collections.abc import Iterator
 
 import pytest
 
+from gateway.settings import DoorSettings
 from tests.gateway.door_server import DoorServer, free_port
 from tests.gateway.fake_cog import FakeCog
 from tests.gateway.open_app import open_app
@@ -114,3 +116,51 @@ async def test_a_site_that_is_allowed_can(tmp_path):
         other = await client.post(CREATE, json=BODY, headers={"Origin": "https://example.com.evil.org"})
         assert other.status_code == 403
         assert "access-control-allow-origin" not in other.headers
+
+
+@pytest.mark.parametrize("origin", ["http://[", "null", "http://[::1", "a"])
+def test_an_origin_that_is_no_url_is_refused(lone_door, origin):
+    assert lone_door.client.post(CREATE, json=BODY, headers={"Origin": origin}).status_code == 403
+
+
+async def test_a_login_that_never_ends_is_given_up_and_a_large_one_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.bodies.BODY_SECONDS", 0.2)
+
+    async def body():
+        yield b"key="
+        await asyncio.Event().wait()
+
+    async with FakeCog() as cog, open_app(tmp_path, cog) as client:
+        assert (await client.post("/login", content=body())).status_code == 408
+        assert (await client.post("/login", content=b"key=" + b"a" * 5000)).status_code == 413
+
+
+async def test_an_internal_error_has_the_same_headers_is_counted_and_has_an_id(tmp_path, monkeypatch):
+    async def fail(*_, **__):
+        raise RuntimeError("a secret of the door")
+
+    async with FakeCog() as cog, open_app(tmp_path, cog) as client:
+        monkeypatch.setattr("gateway.store.Store.page", fail)
+        answer = await client.get("/v1/predictions")
+        assert (answer.status_code, answer.json()["title"]) == (500, "Internal error")
+        assert "secret" not in answer.text
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert len(answer.headers["x-request-id"]) >= 8
+        metrics = (await client.get("/metrics")).text
+        assert re.search(r"^door_errors_total.*InternalError", metrics, re.MULTILINE), metrics[:2000]
+
+
+def test_behind_a_proxy_the_door_is_not_local():
+    """A proxy on the same machine passes strangers' requests: these must not make the door call anywhere."""
+    assert DoorSettings().allows_webhook("169.254.169.254")
+    behind = DoorSettings(public_url="https://example.com")
+    assert not behind.is_local
+    assert not behind.allows_webhook("169.254.169.254")
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("::1", "http://[::1]:8080"), ("::", "http://[::1]:8080"), ("0.0.0.0", "http://127.0.0.1:8080")],
+)
+def test_the_doors_own_address(host, url):
+    assert DoorSettings(host=host).base_url == url

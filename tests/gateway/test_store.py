@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -108,3 +109,31 @@ async def test_a_secret_is_made_once(tmp_path: Path):
         await store.open()
         assert await store.secret("webhook", value) == "first"
         await store.close()
+
+
+async def test_nobody_else_can_read_the_files(tmp_path: Path):
+    path = tmp_path / "p.sqlite"
+    path.touch(0o644)  # as an earlier version made it
+    store = Store(path)
+    await store.open()
+    await store.save(ENDED)
+    files = [file for file in tmp_path.iterdir() if file.suffix != ".lock"]  # that one is empty
+    assert len(files) >= 2, "the database and its log"
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    await store.close()
+
+
+async def test_deletions_of_what_is_old_go_on_after_an_error_of_the_database(monkeypatch: pytest.MonkeyPatch):
+    asked: list[str] = []
+
+    class Broken(Store):
+        async def delete_created_before(self, time: str) -> int:
+            asked.append(time)
+            raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr("gateway.door._DELETE_SECONDS", 0.01)
+    monkeypatch.setattr("gateway.door.Store", Broken)
+    async with FakeCog() as cog, open_door(DoorSettings(upstreams=(cog.url,), keep=False)):
+        async with asyncio.timeout(20):
+            while len(asked) < 3:
+                await asyncio.sleep(0.01)

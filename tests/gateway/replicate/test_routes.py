@@ -238,3 +238,12 @@ def test_what_runs_is_told_apart_from_what_lives(door):
     assert door.client.get("/health").json() == {"status": "ok"}
     ready = door.client.get("/ready").json()
     assert (ready["status"], ready["servers"][0]["healthy"]) == ("ready", True)
+
+
+def test_a_number_that_no_float_can_hold_is_refused_and_nothing_is_kept(door):
+    newest = door.client.get("/v1/predictions").json()["results"][0]["id"]
+    body = b'{"input": {"nlq": "a", "cols": "a", "seed": [{"x": -1e999}]}}'
+    refused = door.client.post(PREDICTIONS, content=body, headers={"Content-Type": "application/json"})
+    assert refused.status_code == 400
+    assert "too large" in refused.json()["detail"]
+    assert door.client.get("/v1/predictions").json()["results"][0]["id"] == newest

@@ -123,3 +123,14 @@ def test_a_wrong_webhook_is_refused_by_name(door, fields, field, message):
     (wrong,) = response.json()["invalid_fields"]
     assert wrong["field"] == field
     assert message in wrong["description"]
+
+
+def test_a_door_that_stops_tells_the_caller_what_it_ended(cog, tmp_path, receiver):
+    with DoorServer([f"http://127.0.0.1:{cog.port}"], tmp_path, DRAIN_SECONDS=0) as door:
+        wanted = {"webhook": receiver.url, "webhook_events_filter": ["completed"]}
+        prediction_id = create(door, SLOWER, **wanted)
+        while not door.get(prediction_id)["output"]:
+            pass
+    told = receiver.next()
+    assert (told["id"], told["status"]) == (prediction_id, "failed")
+    assert told["error"].startswith("interrupted")
