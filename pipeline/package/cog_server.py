@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.package.door_process import DoorProcess, local_url, read_json
+from pipeline.package.errors import PortError
 from pipeline.package.example_inputs import curl_command, example_inputs
+from pipeline.package.free_ports import Listener, check_ports
 from pipeline.paths import ROOT
 from pipeline.weights.default_weights import ensure_weights
 
@@ -39,13 +41,22 @@ def serve(host: str, port: int, concurrency: int, *, door_port: int | None) -> i
         door_port: where the door listens, at the same host; None for no door.
 
     Returns:
-        The exit code.
+        The exit code; 1 if a port is taken.
     """
-    ensure_weights()
-    os.chdir(ROOT)  # Cog looks for predict.py, .cog/ and weights/ there
     # Cog's server has no keys: where the door asks for them, others must not reach it past the door.
     has_keys = door_port is not None and os.environ.get("DOOR_KEYS") == "required"
     cog_host = "127.0.0.1" if has_keys else host
+    listeners = [Listener("Cog", cog_host, port, "--port")]
+    if door_port is not None:
+        listeners.append(Listener("the door", host, door_port, "--door-port"))
+    # If another server had the port, it would answer the health check in place of ours.
+    try:
+        check_ports(listeners)
+    except PortError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    ensure_weights()
+    os.chdir(ROOT)  # Cog looks for predict.py, .cog/ and weights/ there
     door = None if door_port is None else DoorProcess(host, door_port, cog_url=local_url(cog_host, port))
     return Server(cog_host, port, concurrency, example_inputs(), door).run()
 

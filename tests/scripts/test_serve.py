@@ -6,16 +6,18 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import pytest
 
+from pipeline.package.errors import PortError
+from pipeline.package.free_ports import Listener, check_ports
 from tests.cog.cog_server import make_tiny_weights
 from tests.gateway.door_server import free_port
 
@@ -98,17 +100,13 @@ def test_the_door_is_beside_it_and_ends_with_it(serve, tmp_path):
         httpx.get(url)
 
 
-def test_a_door_that_cannot_listen_ends_all_with_an_error(serve, tmp_path, port):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        door_port = str(taken.getsockname()[1])
-        options = ("--engine", "fake", "--port", str(port), "--door-port", door_port)
-        server = Serve(tmp_path, *options, DOOR_DATABASE=str(tmp_path / "predictions.sqlite"))
-        serve.append(server)
-        assert server.process.wait(60) == 1
-        server.wait_for("in use")
-        server.wait_for("The door ended")
+def test_a_door_that_cannot_start_ends_all_with_an_error(serve, tmp_path, port):
+    options = ("--engine", "fake", "--port", str(port), "--door-port", str(free_port()))
+    server = Serve(tmp_path, *options, DOOR_MAX_ACTIVE="0")
+    serve.append(server)
+    assert server.process.wait(60) == 1
+    server.wait_for("max_active")
+    server.wait_for("The door ended")
 
 
 def test_concurrency_is_the_number_of_slots(serve, tmp_path, port):
@@ -129,11 +127,50 @@ def test_weights_that_do_not_match_the_lock_are_reported(serve, tmp_path, port):
     assert "cannot read the lock" in server.said
 
 
-def test_a_port_in_use_is_reported(serve, tmp_path):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        server = Serve(tmp_path, "--bare", "--engine", "fake", "--port", str(taken.getsockname()[1]))
+class Healthy(BaseHTTPRequestHandler):
+    """Another server, which answers the health check as Cog's does."""
+
+    def do_GET(self) -> None:
+        body = b'{"status": "READY"}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is logged."""
+
+
+@pytest.mark.parametrize(
+    ("option", "other", "server_name"), [("--port", "--door-port", "Cog"), ("--door-port", "--port", "the door")]
+)
+def test_a_port_in_use_is_one_line_that_names_the_option(serve, tmp_path, option, other, server_name):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as taken:
+        threading.Thread(target=taken.serve_forever, daemon=True).start()
+        number = taken.server_port
+        server = Serve(tmp_path, "--engine", "fake", option, str(number), other, str(free_port()))
         serve.append(server)
-        assert server.process.wait(60) != 0
-        server.wait_for("in use")
+        assert server.process.wait(60) == 1
+        server.wait_for("\n")
+        taken.shutdown()
+    wanted = f"error: port {number} on 127.0.0.1, for {server_name}, is in use; "
+    assert server.said == f"{wanted}end the other server, or choose another port with {option}\n"
+
+
+def test_both_servers_cannot_have_one_port(serve, tmp_path, port):
+    server = Serve(tmp_path, "--engine", "fake", "--port", str(port), "--door-port", str(port))
+    serve.append(server)
+    assert server.process.wait(60) == 1
+    server.wait_for(f"port {port} on 127.0.0.1, for the door, is in use")
+
+
+@pytest.mark.parametrize(
+    ("listener", "message"),
+    [
+        (Listener("Cog", "127.0.0.1", 70000, "--port"), r"port 70000 .* cannot be used: .*; .* with --port$"),
+        (Listener("Cog", "192.0.2.1", 0, "--port"), r"on 192\.0\.2\.1, .* cannot be used: .* with --host$"),
+    ],
+)
+def test_an_address_that_no_server_can_have_is_refused(listener, message):
+    with pytest.raises(PortError, match=message):
+        check_ports([listener])
