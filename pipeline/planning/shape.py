@@ -90,7 +90,11 @@ def read_shape(folder: Path) -> ModelShape:
 
 
 def _config(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise WeightsError(f"{folder} does not exist; give the folder of a checkpoint")
     path = folder / "config.json"
+    if not path.is_file():
+        raise WeightsError(f"{folder} has no config.json; give the folder of a checkpoint")
     try:
         config = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:

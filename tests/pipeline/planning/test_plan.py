@@ -127,7 +127,12 @@ def test_the_cheapest_card_within_the_latency_limit_is_chosen_or_else_the_fastes
 
 
 def test_a_folder_without_a_checkpoint_is_an_error(tmp_path):
-    with pytest.raises(WeightsError, match=r"config\.json cannot be read"):
+    with pytest.raises(WeightsError, match=r"none does not exist; give the folder"):
+        read_shape(tmp_path / "none")
+    with pytest.raises(WeightsError, match=r" has no config\.json; give the folder"):
+        read_shape(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(WeightsError, match=r"config\.json cannot be read as JSON"):
         read_shape(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(WeightsError, match=r"no \*\.safetensors"):
