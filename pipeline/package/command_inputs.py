@@ -1,6 +1,7 @@
 """Reads a prediction's inputs from the command line and checks them against the schema that Cog's server uses.
 
-Error messages are worded as the server's. Only the standard library is imported, so that a mistake is reported at once.
+Most error messages are worded as the server's. Only the standard library is imported, so that a mistake is reported at
+once.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def read_inputs(pairs: list[str], schema: dict[str, Any]) -> dict[str, Any]:
         given[name] = _read(name, _contents(name, text), _resolve(properties[name], schema))
     for name in inputs.get("required", []):
         if name not in given:
-            raise BadInputError(f"{name}: Field required; add -i {name}=…")
+            raise BadInputError(f"{name} is missing; add -i {name}=…")
     defaults = {name: rule["default"] for name, rule in properties.items() if "default" in rule}
     return {**defaults, **given}
 

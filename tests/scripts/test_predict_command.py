@@ -68,7 +68,7 @@ def test_json_prints_the_same_prediction_as_the_server(predict, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-i", "nlq=a"], "cols: Field required"),
+        (["-i", "nlq=a"], "cols is missing; add -i cols=…"),
         (["-i", "nlq=a", "-i", "cols=["], "cols: item 1 does not parse"),
         (["-i", "nlq= ", "-i", "cols=a"], "nlq: is blank"),
         (["-i", "nlq=a", "-i", "cols=a", "-i", "max_tokens=3"], "max_tokens: the answer was not complete"),

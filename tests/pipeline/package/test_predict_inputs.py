@@ -32,7 +32,7 @@ def test_a_value_can_be_read_from_a_file(tmp_path):
     ("pairs", "message"),
     [
         (["nlq"], "'nlq' has no '='"),
-        (["nlq=a"], "cols: Field required"),
+        (["nlq=a"], "cols is missing; add -i cols=…"),
         (
             ["nlq=a", "cols=a", "col=b"],
             "col: no such input; there are nlq, cols, max_tokens; did you mean cols?",
