@@ -74,7 +74,8 @@ class DoorProcess:
 
 def local_url(host: str, port: int) -> str:
     """The address of a server that listens at `host`, from this machine."""
-    return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def read_json(url: str) -> dict[str, Any]:
