@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import platform
 import sys
 from importlib import metadata
@@ -82,7 +83,7 @@ def gate(
         raise typer.Exit(2) from error
     _print(report)
     if json_file is not None:
-        write_json(json_file, {**_about(), **report})
+        write_json(json_file, _finite({**_about(), **report}))
     if not report["passed"]:
         raise typer.Exit(1)
 
@@ -132,6 +133,15 @@ def _print(report: dict[str, Any]) -> None:
         console.print(_ADVICE, soft_wrap=True)
     if report["passed"]:
         console.print("Within all limits.", style="green")
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for NaN and infinities, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _about() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -62,7 +63,7 @@ def compare_checkpoints(
 
 def _weights(first: PlainWeights, second: PlainWeights) -> dict[str, Any]:
     errors = dict(weight_errors(first, second))
-    worst = max(errors, key=lambda name: errors[name])
+    worst = max(errors, key=lambda name: (math.isnan(errors[name]), errors[name]))  # `max` alone skips NaN
     return {
         "worst": {"layer": worst, "error": errors[worst]},
         "mean": sum(errors.values()) / len(errors),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -29,24 +30,29 @@ class Limits:
 
 
 def failures(report: Mapping[str, Any], limits: Limits) -> list[str]:
-    """A sentence for each limit that was passed: which one, and by how much."""
+    """A sentence for each limit that was passed: which one, and by how much. NaN and infinities exceed any limit."""
     found = []
     worst = report["weights"]["worst"]
-    if worst["error"] > limits.weights:
+    if not _is_within(worst["error"], limits.weights):
         found.append(
             _sentence(f"the weights of {worst['layer']} differ by {worst['error']:.3f}", worst["error"], limits.weights)
         )
     logits = report.get("logits")
-    if logits is not None and logits["kl"] > limits.logits:
+    if logits is not None and not _is_within(logits["kl"], limits.logits):
         found.append(_sentence(f"the logits diverge by {logits['kl']:.4f} nats", logits["kl"], limits.logits))
     for name, measure in report["scores"]["measures"].items() if report.get("scores") else ():
         lost = -measure["points"]
-        if lost > limits.score:
+        if not _is_within(lost, limits.score):
             low, high = measure["interval"]
             shown = f"{lost:.1f} points of {report['scores']['cases']} cases (95 % interval {low:+.1f} to {high:+.1f})"
             found.append(_sentence(f"the score {name} fell by {shown}", lost, limits.score))
     return found
 
 
+def _is_within(value: float, limit: float) -> bool:
+    return math.isfinite(value) and value <= limit
+
+
 def _sentence(what: str, value: float, limit: float) -> str:
-    return f"{what}; the limit is {limit:g}, passed by {value - limit:.3g}"
+    passed_by = f", passed by {value - limit:.3g}" if math.isfinite(value) else ""
+    return f"{what}; the limit is {limit:g}{passed_by}"

@@ -7,6 +7,7 @@ channel is estimated by least squares and taken back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -24,7 +25,7 @@ _PAIRS = {"self_attn.v_proj": "self_attn.o_proj", "mlp.up_proj": "mlp.down_proj"
 
 
 def weight_errors(before: PlainWeights, after: PlainWeights) -> Iterator[tuple[str, float]]:
-    """‖after - before‖ / ‖before‖ (Frobenius) of each linear layer, by name.
+    """‖after - before‖ / ‖before‖ (Frobenius) of each linear layer, by name; NaN or infinite where a weight is.
 
     Raises:
         CheckpointError: the checkpoints have different tensors.
@@ -79,8 +80,11 @@ def _error(
         found = found * outputs[:, None]
     if inputs is not None:
         found = found / inputs
-    size = float(np.linalg.norm(wanted))
-    return float(np.linalg.norm(found - wanted)) / size if size else float(np.linalg.norm(found) > 0)
+    with np.errstate(invalid="ignore", over="ignore"):  # infinite weights
+        size, difference = float(np.linalg.norm(wanted)), float(np.linalg.norm(found - wanted))
+    if size == 0 and math.isfinite(difference):
+        return float(difference > 0)
+    return difference / size if size else difference
 
 
 def _with_norm(weights: PlainWeights, prefix: str, name: str) -> Array:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from pipeline.gate.command import app
@@ -129,6 +131,24 @@ def test_limits_can_be_set(before: Path, tmp_path: Path) -> None:
     code, output = run(before, after, "--limit-weights", 0.001)
     assert code == 1
     assert "Logits and scores were not compared" in output
+
+
+def test_a_weight_that_is_nan_is_refused_at_any_limit(before: Path, tmp_path: Path) -> None:
+    texts, file = tmp_path / "texts.jsonl", tmp_path / "gate.json"
+    texts.write_text(json.dumps({"text": "the slowest traces of the checkout service " * 200}) + "\n")
+    after = copy(before, 0.0)
+    tensors = load_file(after / "model.safetensors")
+    tensors["model.layers.0.self_attn.q_proj.weight"][0, 0] = math.nan
+    save_file(tensors, after / "model.safetensors")
+    limits = ("--limit-weights", 1e9, "--limit-logits", 1e9)
+    code, output = run(before, after, "--calibration", texts, *limits, "--json", file)
+    assert code == 1, output
+    assert "REFUSED: the weights of model.layers.0.self_attn.q_proj differ by nan" in output
+    assert "REFUSED: the logits diverge by nan nats" in output
+    report = json.loads(file.read_text(), parse_constant=pytest.fail)  # NaN is not JSON
+    assert report["passed"] is False
+    assert report["weights"]["worst"] == {"layer": "model.layers.0.self_attn.q_proj", "error": None}
+    assert report["logits"]["kl"] is None
 
 
 def test_bad_input_exits_with_2(before: Path, tmp_path: Path) -> None:

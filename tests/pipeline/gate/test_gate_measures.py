@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
+from pipeline.gate.compare_checkpoints import _weights
 from pipeline.gate.divergence import divergence
 from pipeline.gate.plain_weights import PlainWeights
 from pipeline.gate.verdict import Limits, failures
@@ -140,3 +142,32 @@ def test_each_exceeded_limit_is_named_with_its_value() -> None:
     assert failures(report, Limits(weights=0.3, logits=0.1, score=7.5)) == []
     (logits,) = failures({**report, "scores": None}, Limits(weights=0.5, logits=0.015))
     assert logits == "the logits diverge by 0.0200 nats; the limit is 0.015, passed by 0.005"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_no_number_is_within_no_limit(value: float) -> None:
+    report = {
+        "weights": {"worst": {"layer": "x", "error": value}},
+        "logits": {"kl": value},
+        "scores": {"cases": 80, "measures": {"exact": {"points": value, "interval": [value, value]}}},
+    }
+    weights, logits, score = failures(report, Limits(weights=math.inf, logits=math.inf, score=math.inf))
+    assert weights == f"the weights of x differ by {value:.3f}; the limit is inf"
+    assert logits == f"the logits diverge by {value:.4f} nats; the limit is inf"
+    assert score.startswith(f"the score exact fell by {-value:.1f} points")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("name", ["model.layers.0.mlp.up_proj", "model.layers.1.self_attn.q_proj"])
+def test_a_weight_that_is_no_number_makes_the_worst_error_none(name: str, value: float, tmp_path: Path) -> None:
+    """Also in a layer of zeros, whose error is not relative."""
+    tiny_checkpoints.save(tiny_checkpoints.tiny_llama(), tmp_path / "plain")
+    before = change(tmp_path / "plain", lambda tensors: tensors["model.layers.1.self_attn.q_proj.weight"].zero_())
+
+    def spoil(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["model.layers.1.mlp.down_proj.weight"].mul_(-1)  # a finite error that is larger than the others
+        tensors[f"{name}.weight"][3, 5] = value
+
+    worst = _weights(PlainWeights(before), PlainWeights(change(before, spoil)))["worst"]
+    assert worst["layer"].startswith(name.rpartition(".")[0])
+    assert not math.isfinite(worst["error"])
