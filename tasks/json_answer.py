@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Final
 
 from pydantic import AfterValidator
@@ -10,6 +9,7 @@ from pydantic import AfterValidator
 from serving.grammar import separator_error
 from serving.types import FinishReason
 from tasks.errors import OutputError
+from tasks.json_text import NestingError, parse_json
 
 # Default separators, as regular expressions: between items or properties, and between a property's name and value. One
 # optional space allows both json.dumps' default and compact JSON. If only one of them were allowed, models trained on
@@ -54,7 +54,9 @@ class JsonReader:
         if reason is FinishReason.LENGTH:
             raise OutputError(f"the JSON is not complete after {written}")
         try:
-            json.loads(self._text)
+            parse_json(self._text)
+        except NestingError as error:
+            raise OutputError(f"the JSON is {error}, after {written}") from error
         except ValueError as error:
             remedy = "give stop_sequences that cannot occur in it"
             raise OutputError(

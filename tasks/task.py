@@ -6,7 +6,6 @@ A task is a folder with a `task.py` that defines `create(folder, tokenizer)`, an
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from serving.constraints import Constraint
 from serving.text import Tokenizer
 from serving.types import FinishReason, SamplingParams
 from tasks.errors import TaskFileError
+from tasks.json_text import parse_json
 
 TASK_FILE: Final = "task.json"  # lies beside the checkpoint
 TASKS: Final = {
@@ -143,8 +143,8 @@ def task_name(folder: Path) -> str:
     """
     path = folder / TASK_FILE
     try:
-        content = json.loads(_read(path))
-    except (ValueError, RecursionError) as error:
+        content = parse_json(_read(path))
+    except ValueError as error:
         raise TaskFileError(f"{path} is not JSON: {error}. A valid file: {_EXAMPLE}") from error
     name = content.get("task") if isinstance(content, dict) else None
     if not isinstance(name, str) or name not in TASKS:

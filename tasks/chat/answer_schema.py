@@ -6,6 +6,7 @@ import json
 from typing import Any, Final
 
 from tasks.errors import InputError
+from tasks.json_text import parse_json
 
 _BESIDE_SCHEMA: Final = {"type", "name", "strict", "description"}
 _HINT: Final = 'send a JSON Schema, or {"type": "json_schema", "json_schema": {"name": "…", "schema": {…}}}'
@@ -46,6 +47,6 @@ def read_answer_schema(value: dict[str, Any] | bool | str | None) -> str | None:
 
 def _parse(text: str) -> Any:
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError as error:
         raise InputError("json_schema", f"is not JSON: {error}", _HINT) from error

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from serving.types import SamplingParams
 from tasks.chat.options import Defaults
 from tasks.errors import InputError
+from tasks.json_text import parse_json
 
 Objects = list[dict[str, Any]]
 
@@ -126,7 +127,7 @@ def read_stop_sequences(stop: Sequence[str]) -> tuple[str, ...]:
 def _split(text: str) -> tuple[str, ...]:
     if text.startswith("["):
         try:
-            found = json.loads(text)
+            found = parse_json(text)
         except ValueError:
             found = None
         if isinstance(found, list) and all(isinstance(item, str) for item in found):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tasks.chat.inputs import ChatInputs
 from tasks.errors import InputError
+from tasks.json_text import parse_json
 
 Message = dict[str, Any]
 
@@ -66,7 +66,7 @@ def _tool_calls(name: str, calls: Any) -> Iterator[dict[str, Any]]:
         arguments = function.get("arguments")
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments or "{}")
+                arguments = parse_json(arguments or "{}")
             except ValueError as error:
                 raise InputError(
                     name, f"arguments are not JSON: {error}", "send them as the model wrote them"

@@ -8,7 +8,6 @@ Names with commas, quotes or brackets need a list.
 from __future__ import annotations
 
 import ast
-import json
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from itertools import islice
 
 from tasks.errors import InputError
 from tasks.honeycomb.errors import shorten
+from tasks.json_text import parse_json
 
 MAX_TEXT_BYTES = 64 * 1024
 MAX_COLUMNS = 1_000
@@ -81,8 +81,8 @@ def _separated_items(text: str) -> Iterator[object]:
 
 def _list_items(text: str) -> Iterator[object]:
     try:
-        items = json.loads(text)
-    except (ValueError, RecursionError):
+        items = parse_json(text)
+    except ValueError:
         return _python_items(text)
     return iter(items)  # the text begins with "[", so it is a list
 

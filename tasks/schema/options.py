@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -10,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tasks.errors import TaskFileError
 from tasks.json_answer import ITEM_SEPARATOR, KEY_SEPARATOR, ItemSeparator, KeySeparator
+from tasks.json_text import parse_json
 from tasks.schema.template import Template, TemplateError
 from tasks.task import TaskFile
 
@@ -99,8 +99,8 @@ class SchemaOptions(TaskFile):
         if (size := path.stat().st_size) > MAX_SCHEMA_BYTES:
             raise TaskFileError(f"{path} has {size:,} bytes; the limit is {MAX_SCHEMA_BYTES:,}")
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
+            return parse_json(path.read_text(encoding="utf-8"))
+        except ValueError as error:
             raise TaskFileError(f"{path} is not JSON: {error}") from error
 
     @classmethod

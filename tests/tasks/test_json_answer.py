@@ -74,3 +74,10 @@ def test_an_answer_stopped_before_its_end_is_an_error() -> None:
     reader.push('{"a": [1, ')
     with pytest.raises(OutputError, match=r"ended before it was complete .* stop_sequences"):
         reader.finish(FinishReason.STOP)
+
+
+def test_an_answer_that_is_nested_too_deeply_to_be_read_is_an_error() -> None:
+    reader = JsonReader()
+    reader.push("[" * 20_000 + "]" * 20_000)
+    with pytest.raises(OutputError, match="the JSON is nested too deeply, after 40,000 characters"):
+        reader.finish(FinishReason.STOP)

@@ -16,6 +16,7 @@ from tasks.errors import InputError
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "string"}}, "required": ["b"]}
 MESSAGES = [{"role": "user", "content": "Hi"}]
+DEEP = "[" * 20_000 + "]" * 20_000
 
 
 def sampling(**inputs) -> SamplingParams:
@@ -158,3 +159,13 @@ def test_a_wrapper_without_a_schema_is_refused(value):
 def test_a_schema_that_is_not_json_is_refused():
     with pytest.raises(InputError, match="json_schema: is not JSON: Expecting"):
         read_answer_schema("{type: object}")
+
+
+@pytest.mark.parametrize("value", [DEEP, {"name": "x", "schema": DEEP}], ids=["schema", "wrapped"])
+def test_a_schema_that_is_nested_too_deeply_is_refused(value):
+    with pytest.raises(InputError, match="json_schema: is not JSON: nested too deeply"):
+        read_answer_schema(value)
+
+
+def test_a_stop_text_of_many_brackets_is_not_json():
+    assert read_stop_sequences(DEEP) == (DEEP,)

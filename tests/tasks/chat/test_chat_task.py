@@ -100,6 +100,10 @@ def test_tool_calls_are_accepted_in_openai_s_form(tmp_path):
             {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
             r"messages\[1\]\.tool_calls: arguments are not JSON",
         ),
+        (
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[" * 20_000}}]},
+            r"messages\[1\]\.tool_calls: arguments are not JSON: nested too deeply",
+        ),
     ],
 )
 def test_an_invalid_message_is_named(tmp_path, message, problem):
