@@ -43,10 +43,14 @@ class Step:
         script, *arguments = self.command
         return [str(ROOT / "scripts" / script), *arguments]
 
+    def words(self) -> tuple[str, ...]:
+        """The script and its arguments as seen from the repository, without quotes."""
+        script, *arguments = self.command
+        return (f"scripts/{script}", *map(_from_here, arguments))
+
     def shown(self) -> str:
         """The command as a user would type it in the repository."""
-        script, *arguments = self.command
-        return " ".join([f"scripts/{script}", *map(_quoted, arguments)])
+        return shlex.join(self.words())
 
     def fingerprint(self, outputs: Mapping[str, Mapping[str, FileRecord]]) -> str:
         """Of the command and of the content of all that it reads; `outputs` are the files of earlier steps."""
@@ -62,8 +66,8 @@ class Step:
         return content if isinstance(content, dict) else {"report": content}
 
 
-def _quoted(argument: str) -> str:
+def _from_here(argument: str) -> str:
     path = Path(argument)
     if path.is_absolute() and path.is_relative_to(Path.cwd()):
-        argument = str(path.relative_to(Path.cwd()))
-    return shlex.quote(argument)
+        return str(path.relative_to(Path.cwd()))
+    return argument

@@ -85,7 +85,7 @@ class RoadRun:
         files = self._written(step)
         record = StepRecord(
             name=step.name,
-            command=tuple(step.shown().split()),
+            command=step.words(),
             wall_seconds=cost.wall_seconds,
             processor_seconds=cost.processor_seconds,
             peak_memory_bytes=cost.peak_memory_bytes,

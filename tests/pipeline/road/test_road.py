@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shlex
 import signal
 import subprocess
 import time
@@ -25,7 +26,7 @@ KILLS = 20
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sources")
+    folder = tmp_path_factory.mktemp("my sources")
     make_sources(folder)
     return folder
 
@@ -76,6 +77,8 @@ def test_the_record_has_the_cost_and_result_of_each_step(sources: Path, undistur
         assert step.processor_seconds > 0 and step.wall_seconds > 0, step.name
         assert 10e6 < step.peak_memory_bytes < 4e9, step.name
         assert step.bytes_written > 0 and step.files_written > 0, step.name
+    fetch = f"scripts/fetch {shlex.quote(str(sources / 'base'))} "
+    assert shlex.join(record.steps[0].command).startswith(fetch), "the folder's name has a space"
     assert record.size == sum(path.stat().st_size for path in undisturbed.iterdir())
     assert {name: file.sha256 for name, file in record.files.items()} == digests(undisturbed)
     assert record.base.source == str(sources / "base")
