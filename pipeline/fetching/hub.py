@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,7 +25,7 @@ from pipeline.fetching.retry import TRY_LATER, RetryableError, retry_after, with
 from pipeline.fetching.source import HubSource
 from pipeline.fetching.wanted import check_space, needed_files, size_limit
 from pipeline.weights.console import say
-from pipeline.weights.digest import sha256
+from pipeline.weights.digest import git_digest, sha256
 from pipeline.weights.errors import CheckpointError
 
 
@@ -168,12 +167,7 @@ def _is_right(path: Path, file: HubFile) -> bool:
         return False
     if file.sha256 is not None:
         return file.sha256 == sha256(path)
-    return file.blob is None or file.blob == _git_blob(path.read_bytes())
-
-
-def _git_blob(data: bytes) -> str:
-    """Git's id of a file's contents; it guards against accidents, so SHA-1 is good enough."""
-    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+    return file.blob is None or file.blob == git_digest(path)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pipeline.fetching.retry import with_retries
 from pipeline.publishing.errors import PublishError
 from pipeline.publishing.hub_refusals import explained
 from pipeline.weights.console import say
+from pipeline.weights.digest import git_digest
 
 CARD = "README.md"
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
@@ -185,12 +185,3 @@ def _is_same(file: LocalFile, remote: RepoSibling | None) -> bool:
     if remote.lfs is not None:
         return bool(remote.lfs.sha256 == file.sha256)
     return remote.size == file.size and remote.blob_id == git_digest(file.path)
-
-
-def git_digest(path: Path) -> str:
-    """What git calls a file's content, in hex."""
-    digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size)
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
