@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from pipeline.fetching.source import HttpsSource
 from pipeline.fetching.wanted import COMPANIONS, check_space, needed_files, size_limit
 from pipeline.weights.console import say
 from pipeline.weights.errors import CheckpointError
+from pipeline.weights.shard_index import shard_names
 
 _INDEX = "model.safetensors.index.json"
 _CANDIDATES = (*COMPANIONS, "model.safetensors", _INDEX, "adapter_model.safetensors")
@@ -99,7 +99,7 @@ def _sizes(client: httpx2.Client, source: HttpsSource, folder: Path) -> dict[str
         if sizes[_INDEX] > _MAX_INDEX:
             raise CheckpointError(f"{source.url}{_INDEX} has {sizes[_INDEX]:,} bytes, the limit is {_MAX_INDEX:,}")
         _download(client, source.url + _INDEX, folder / _INDEX, sizes[_INDEX])
-        sizes |= {name: _needed_size(client, source.url + name) for name in _shards(folder / _INDEX)}
+        sizes |= {name: _needed_size(client, source.url + name) for name in shard_names(folder / _INDEX)}
     return {name: sizes[name] for name in needed_files(sizes)}
 
 
@@ -135,16 +135,6 @@ def _needed_size(client: httpx2.Client, url: str) -> int:
     if size is None:
         raise CheckpointError(f"{url} is named by the index and is not there; the checkpoint is incomplete")
     return size
-
-
-def _shards(index: Path) -> list[str]:
-    try:
-        names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index.name} is no index of safetensors files: {error!r}") from error
-    if any("/" in name or "\\" in name or name.startswith(".") for name in names):
-        raise CheckpointError(f"{index.name} names a file outside its folder; do not use it")
-    return names
 
 
 def _download(client: httpx2.Client, url: str, path: Path, size: int) -> None:

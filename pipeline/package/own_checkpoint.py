@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.package.errors import PackageError
+from pipeline.weights.errors import CheckpointError
+from pipeline.weights.shard_index import shard_names
 
 _INDEX: Final = "model.safetensors.index.json"
 _MODEL: Final = "model.safetensors"
@@ -153,10 +155,6 @@ def _tensor_files(folder: Path) -> tuple[str, ...]:
 
 def _shards(index: Path) -> list[str]:
     try:
-        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-        outside = [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise PackageError(f"{index} cannot be read: {error!r}; fetch the checkpoint again") from error
-    if outside:
-        raise PackageError(f"{index} names {outside[0]!r}, which is not a safetensors file in its folder")
-    return names
+        return shard_names(index)
+    except CheckpointError as error:
+        raise PackageError(str(error)) from error

@@ -18,6 +18,7 @@ from serving.weights.safetensors_header import SafetensorsHeader, read_safetenso
 
 from .atomic import partial_file
 from .errors import CheckpointError
+from .shard_index import shard_names
 from .tensors import Array, Checkpoint, Progress, TensorSpec, no_progress
 
 
@@ -142,14 +143,7 @@ def shard_paths(
         CheckpointError: there is none, or the index is damaged or names a file outside the folder.
     """
     if (folder / index).exists():
-        try:
-            names = sorted(set(json.loads((folder / index).read_text("utf-8"))["weight_map"].values()))
-            outside = any("/" in name or name.startswith(".") for name in names)
-        except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
-            raise CheckpointError(f"{folder / index} is damaged ({error!r}); fetch it again") from error
-        if outside:
-            raise CheckpointError(f"{folder / index} names files outside its folder; it is damaged or malicious")
-        return [folder / name for name in names]
+        return [folder / name for name in shard_names(folder / index)]
     if not (folder / single).exists():
         raise CheckpointError(f"{folder} has no {single}; give a folder of a Hugging Face checkpoint")
     return [folder / single]

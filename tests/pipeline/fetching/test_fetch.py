@@ -204,6 +204,23 @@ def test_an_https_folder_resumes_and_retries(hub, tmp_path):
     assert_whole(tmp_path / "out")
 
 
+def test_an_https_index_names_the_shards_and_nothing_outside_of_the_folder(tmp_path):
+    name = "model-00001-of-00001.safetensors"
+    index = {"config.json": b"{}", "model.safetensors.index.json": json.dumps({"weight_map": {"w": name}}).encode()}
+    hub = Hub({"org/model": {**index, name: TENSORS}})
+    try:
+        code, output = fetch(hub, f"{hub.url}/plain/org/model", tmp_path / "out")
+        assert code == 0, output
+        assert (tmp_path / "out" / name).read_bytes() == TENSORS
+        bad = b'{"weight_map": {"w": "%2e%2e%2fevil.safetensors"}}'
+        hub.repos["org/model"]["model.safetensors.index.json"] = bad
+        code, output = fetch(hub, f"{hub.url}/plain/org/model", tmp_path / "other")
+        assert code == 1
+        assert "which is not a .safetensors file in its folder" in output
+    finally:
+        hub.close()
+
+
 def test_large_https_files_come_in_parallel_ranges(tmp_path):
     large = save({"w": np.random.default_rng(1).integers(0, 255, 40 << 20, np.uint8)})
     hub = Hub({"org/model": {"config.json": b"{}", "model.safetensors": large}})

@@ -32,6 +32,9 @@ def spoil(folder: Path, what: str) -> None:
             (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}')
         case "outside":
             (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../x.safetensors"}}')
+        case "hidden":
+            (folder / ".x.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+            (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": ".x.safetensors"}}')
         case "code":
             (folder / "config.json").write_text(json.dumps(CONFIG | {"auto_map": {"AutoModel": "x.Model"}}))
         case "json":
@@ -51,7 +54,8 @@ def spoil(folder: Path, what: str) -> None:
         ("bin", "safetensors is required"),
         ("tensors", "has neither model.safetensors nor"),
         ("shard", "lacks gone.safetensors"),
-        ("outside", "'../x.safetensors'"),
+        ("outside", "'../x.safetensors', which is not a .safetensors file in its folder"),
+        ("hidden", "'.x.safetensors', which is not a .safetensors file in its folder"),
         ("code", "auto_map"),
         ("json", "is not JSON"),
         ("header", "model.safetensors"),

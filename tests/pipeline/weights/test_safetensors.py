@@ -106,10 +106,17 @@ def test_shards_are_read_as_one_checkpoint(tmp_path: Path) -> None:
     assert Fingerprinted(checkpoint).fingerprint() == Fingerprinted(mixed()).fingerprint()
 
 
-@pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", ".hidden"])
-def test_an_index_cannot_point_outside_its_folder(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["../a.safetensors", "/etc/passwd", ".a.safetensors", "..\\a.safetensors", "a.bin", 5])
+def test_an_index_cannot_point_outside_its_folder(tmp_path: Path, name: object) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
-    with pytest.raises(CheckpointError, match="outside its folder"):
+    with pytest.raises(CheckpointError, match=r"which is not a \.safetensors file in its folder"):
+        SafetensorsCheckpoint(tmp_path)
+
+
+@pytest.mark.parametrize("index", ["", "{}", "[]", '{"weight_map": {"a": []}}', "[" * 20_000])
+def test_a_damaged_index_is_refused(tmp_path: Path, index: str) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(CheckpointError, match=r"index\.json is damaged"):
         SafetensorsCheckpoint(tmp_path)
 
 
