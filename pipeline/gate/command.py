@@ -18,6 +18,7 @@ from pipeline.evaluation.cases import CaseFileError
 from pipeline.gate.compare_checkpoints import compare_checkpoints
 from pipeline.gate.verdict import Limits
 from pipeline.weights.atomic import write_json
+from pipeline.weights.cpu_name import cpu_name
 from pipeline.weights.errors import CheckpointError
 from serving.errors import ServingError
 from tasks.errors import TaskError
@@ -145,15 +146,9 @@ def _finite(value: Any) -> Any:
 
 
 def _about() -> dict[str, Any]:
-    names = (line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith("model name"))
     return {
         "command": " ".join(["scripts/gate", *sys.argv[1:]]),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "cpu": next(names, platform.machine()),
+        "cpu": cpu_name(),
         "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}},
     }
-
-
-def _cpu_lines() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text("utf-8").splitlines() if path.exists() else []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from pipeline.road.work_folder import alone_in, work_path
 from pipeline.weights.atomic import replace_folder
 from pipeline.weights.bases import BASES
 from pipeline.weights.console import say
+from pipeline.weights.cpu_name import cpu_name
 
 
 def prepare(options: RoadOptions, *, keep: bool = False, replace: bool = False) -> RoadRecord:
@@ -119,10 +119,8 @@ def _source(source: str, folder: Path) -> SourceRecord:
 
 
 def _machine() -> dict[str, Any]:
-    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
-        "cpu": names[0] if names else platform.machine(),
+        "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     }

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from pipeline.weights.cpu_name import cpu_name
+
 
 @dataclass
 class Point:
@@ -79,16 +81,9 @@ def describe_hardware() -> dict[str, Any]:
     """The hardware and software of the machine."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
-        "cpu": torch.backends.cpu.get_cpu_capability() + " " + _cpu_model(),
+        "cpu": torch.backends.cpu.get_cpu_capability() + " " + cpu_name(),
         "cores": os.cpu_count(),
         "gpu": gpu,
         "torch": torch.__version__,
         "system": platform.platform(),
     }
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
