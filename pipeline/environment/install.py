@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Iterator  # noqa: UP035 – subscripting collections.abc needs Python 3.9
 
 from pipeline.environment.pins import digest, included, is_current, read_state, requirement_files
 from pipeline.environment.uv import Uv, fetch_uv
+from pipeline.environment.waiting_lock import waiting_lock
 from pipeline.paths import ROOT
 
 PYTHON = "3.11"
@@ -66,17 +65,10 @@ def find_python() -> str:
     )
 
 
-@contextmanager
-def _lock(name: str) -> Iterator[None]:
-    """Hold build/NAME.lock, a file outside the environment's folder because that may be cleared."""
+def _lock(name: str) -> AbstractContextManager[None]:
+    """The lock build/NAME.lock, a file outside the environment's folder because that may be cleared."""
     (ROOT / "build").mkdir(exist_ok=True)
-    with (ROOT / "build" / f"{name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _say(f"Waiting for another process that is setting up {name}\n")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return waiting_lock(ROOT / "build" / f"{name}.lock", f"Waiting for another process that is setting up {name}")
 
 
 def _works(venv: Path) -> bool:

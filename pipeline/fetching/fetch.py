@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pipeline.environment.waiting_lock import waiting_lock
 from pipeline.fetching.folder import copy_folder
 from pipeline.fetching.https import fetch_https
 from pipeline.fetching.hub import fetch_hub
 from pipeline.fetching.source import FolderSource, HttpsSource, HubSource, Source
 from pipeline.weights.atomic import write_json
-from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
 
@@ -59,13 +57,7 @@ def fetch(source: Source, folder: Path) -> Fetched:
     return fetched
 
 
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, after waiting for any other process that fetches into the folder."""
-    with folder.with_name(f".{folder.name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"Waiting for another process that fetches into {folder}")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def alone(folder: Path) -> AbstractContextManager[None]:
+    """The folder's lock, for which other processes that fetch into the folder wait."""
+    path = folder.with_name(f".{folder.name}.lock")
+    return waiting_lock(path, f"Waiting for another process that fetches into {folder}")

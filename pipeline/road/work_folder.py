@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.weights.console import say
+from pipeline.environment.waiting_lock import take_lock
 
 
 def work_path(checkpoint: Path) -> Path:
@@ -36,11 +35,7 @@ def _locked(folder: Path) -> int:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"Waiting for another process that works in {folder}")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        take_lock(descriptor, f"Waiting for another process that works in {folder}")
         if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
             return descriptor
         os.close(descriptor)  # the other process finished and removed its folder, with this file in it

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from pipeline.environment.waiting_lock import waiting_lock
 from serving.weights import WeightsLock
 from serving.weights.draft_weights import DRAFT_MODEL
 
@@ -16,7 +15,7 @@ from .atomic import replace_folder, write_json, write_text
 from .awq_search_file import load_search_result
 from .awq_search_result import AwqSearchResult
 from .bases import Sources
-from .console import progress_bar, say
+from .console import progress_bar
 from .digest import sha256
 from .download import fetch_base
 from .draft_table import ANSWERS, write_draft_table
@@ -73,17 +72,10 @@ def build_unquantized(sources: Sources, output: Path) -> None:
     write_tokenizer(gguf, output)
 
 
-@contextmanager
-def one_at_a_time(cache: Path) -> Iterator[None]:
-    """Hold a lock on the cache folder, waiting while another process builds."""
+def one_at_a_time(cache: Path) -> AbstractContextManager[None]:
+    """The lock of the cache folder, for which other builds wait."""
     cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "build.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("Waiting for another build of the weights")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return waiting_lock(cache / "build.lock", "Waiting for another build of the weights")
 
 
 def _base(sources: Sources) -> GgufCheckpoint:

@@ -7,12 +7,14 @@ import os
 import re
 import shutil
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from pipeline.environment import enter, install, pins
 from pipeline.environment.uv import index_options
+from pipeline.environment.waiting_lock import waiting_lock
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -97,6 +99,22 @@ def test_the_scripts_that_make_environments_run_on_python_3_8():
     for file in [*(ROOT / f"{name}.py" for name in names), *(ROOT / "pipeline" / "environment").iterdir()]:
         if file.suffix == ".py":
             ast.parse(file.read_text("utf-8"), feature_version=(3, 8))
+
+
+def test_a_process_says_that_it_waits_for_a_lock(tmp_path, capsys):
+    entered = threading.Event()
+
+    def wait() -> None:
+        with waiting_lock(tmp_path / "lock", "Waiting for the other"):
+            entered.set()
+
+    waiting = threading.Thread(target=wait)
+    with waiting_lock(tmp_path / "lock", "never said"):
+        waiting.start()
+        assert not entered.wait(0.3)
+    waiting.join(10)
+    assert entered.is_set()
+    assert capsys.readouterr().err == "Waiting for the other\n"
 
 
 def test_drafts_of_vllm_that_need_a_package_get_its_environment(monkeypatch):
