@@ -79,7 +79,7 @@ def _shards(weights_dir: Path) -> list[Path]:
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         outside = [name for name in names if Path(name).name != name]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WeightsError(f"{index} cannot be read: {error!r}; fetch the weights again") from error
     if outside:
         raise WeightsError(f"{index} names the file {outside[0]!r} outside its folder")
