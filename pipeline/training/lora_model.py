@@ -20,6 +20,7 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from pipeline.training.errors import AdapterError
+from pipeline.training.pack_attention import PACK_ATTENTION, PackLayout
 from pipeline.training.packing import Pack
 from pipeline.training.rounding import layer_rounding
 from pipeline.training.straight_through import MergedLora
@@ -48,7 +49,7 @@ class LoraModel:
         """
         try:
             model: Any = AutoModelForCausalLM.from_pretrained(
-                base, dtype=dtype, attn_implementation="eager", local_files_only=True
+                base, dtype=dtype, attn_implementation=PACK_ATTENTION, local_files_only=True
             )
         except (OSError, ValueError) as error:
             raise AdapterError(f"{base}: transformers cannot load it: {error}") from error
@@ -92,7 +93,7 @@ class LoraModel:
         logits = self.peft(
             input_ids=pack.input_ids.to(device)[None],
             position_ids=pack.positions.to(device)[None],
-            attention_mask=pack.mask(self.peft.dtype).to(device),
+            pack_layout=PackLayout.of(pack.branches.to(device)),
             logits_to_keep=pack.predict_index.to(device),
             use_cache=False,
         ).logits[0]

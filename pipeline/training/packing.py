@@ -46,13 +46,6 @@ class Pack:
     targets: Tensor
     num_branches: int
 
-    def mask(self, dtype: torch.dtype) -> Tensor:
-        """[1, 1, T, T] to be added to scores: a token sees the prefix and its own branch, up to itself."""
-        size = len(self.input_ids)
-        sees = (self.branches[:, None] == self.branches) | (self.branches == -1)
-        sees &= torch.ones(size, size, dtype=torch.bool).tril()
-        return torch.zeros(size, size, dtype=dtype).masked_fill_(~sees, torch.finfo(dtype).min)[None, None]
-
 
 def common_prefix_length(prompts: Sequence[Sequence[int]]) -> int:
     """Number of leading tokens that all prompts share; at least one token of each is not counted."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from pipeline.training.examples import Question, read_questions, tokenize_cases
+from pipeline.training.pack_attention import PackLayout, pack_attention
 from pipeline.training.pack_order import PackStream
 from pipeline.training.packing import (
     Packs,
@@ -28,14 +30,46 @@ def test_the_shared_prefix_ends_where_prompts_differ_and_leaves_a_token_of_each(
 def test_every_token_sees_its_own_prompt_and_answer_only() -> None:
     examples = some_examples()
     pack = make_pack(examples)
-    sees = pack.mask(torch.float32)[0, 0] == 0
+    layout = PackLayout.of(pack.branches)
     for number, example in enumerate(examples):
         whole = [*example.prompt, *example.answer]
         own = (pack.branches == number).nonzero().flatten()
-        for place, row in zip(range(len(whole) - len(own), len(whole)), own.tolist(), strict=True):
-            seen = sees[row].nonzero().flatten()
+        keys = torch.cat([torch.arange(layout.prefix), layout.tokens[number]])
+        for step, place in enumerate(range(len(whole) - len(own), len(whole))):
+            seen = keys[layout.sees[number, 0, step]]
             assert pack.input_ids[seen].tolist() == whole[: place + 1]
             assert pack.positions[seen].tolist() == list(range(place + 1))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_attention_over_a_pack_equals_that_over_each_example(kv_heads: int) -> None:
+    torch.manual_seed(kv_heads)
+    examples = [TokenizedExample((1, 2, 3, *range(4, 4 + n)), tuple(range(20, 21 + 3 * n))) for n in (1, 5, 2)]
+    pack = make_pack(examples)
+    size = len(pack.input_ids)
+    query = torch.randn(1, 4, size, 8, requires_grad=True)
+    key, value = (torch.randn(1, kv_heads, size, 8, requires_grad=True) for _ in range(2))
+    layout = PackLayout.of(pack.branches)
+    out, _ = pack_attention(torch.nn.Module(), query, key, value, None, 0.3, layout)
+    grads = torch.autograd.grad(out.square().sum(), (query, key, value))
+
+    rows = [torch.arange(layout.prefix)]  # each token once: the prefix by itself, then each branch after it
+    results = [_causal(query, key, value, rows[0])]
+    for number in range(len(examples)):
+        own = (pack.branches == number).nonzero().flatten()
+        rows.append(own)
+        results.append(_causal(query, key, value, torch.cat([rows[0], own]))[layout.prefix :])
+    expected = torch.cat(results)
+    torch.testing.assert_close(out[0], expected)
+    torch.testing.assert_close(grads, torch.autograd.grad(expected.square().sum(), (query, key, value)))
+
+
+def _causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """[N, heads, D]: plain causal attention of some rows to one another."""
+    q, k, v = (t[0][:, rows] for t in (query, key, value))
+    k, v = (t.repeat_interleave(len(q) // len(t), dim=0) for t in (k, v))
+    scores = (q @ k.mT * 0.3).masked_fill(~torch.ones(len(rows), len(rows), dtype=torch.bool).tril(), -torch.inf)
+    return (scores.softmax(-1) @ v).transpose(0, 1)
 
 
 def test_only_answers_and_their_end_token_have_a_loss() -> None:
