@@ -17,7 +17,7 @@ from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from pipeline.training.errors import AdapterError
 from pipeline.training.pack_attention import PACK_ATTENTION, PackLayout
@@ -45,9 +45,11 @@ class LoraModel:
         """Load a checkpoint, and add a new adapter that changes nothing yet. A and B are float32.
 
         Raises:
-            AdapterError: transformers cannot load the folder.
+            AdapterError: transformers cannot load the folder, or the checkpoint is quantized.
         """
         try:
+            if getattr(AutoConfig.from_pretrained(base, local_files_only=True), "quantization_config", None):
+                raise AdapterError(f"{base}: quantized; train on the unquantized checkpoint it was made from")
             model: Any = AutoModelForCausalLM.from_pretrained(
                 base, dtype=dtype, attn_implementation=PACK_ATTENTION, local_files_only=True
             )

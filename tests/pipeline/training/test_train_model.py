@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,14 @@ def test_an_adapter_of_another_base_is_refused_by_tensor(base: Path, tmp_path: P
     save_file({**tensors, name: tensors[name][:, :-1].contiguous()}, tmp_path / "adapter_model.safetensors")
     with pytest.raises(AdapterError, match=name.replace(".", r"\.")):
         model.load_adapter(tmp_path)
+
+
+def test_a_quantized_base_is_refused(tmp_path: Path) -> None:
+    base = write_base(tmp_path / "quantized")
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "awq", "bits": 4}}))
+    with pytest.raises(AdapterError, match="train on the unquantized checkpoint"):
+        LoraModel.load(base, rank=4, alpha=8)
 
 
 def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
