@@ -19,7 +19,7 @@ from serving.errors import InvalidRequestError
 from serving.text import Tokenizer
 from serving.types import GenerationRequest, RequestMetrics, SamplingParams
 from tasks.errors import TaskError
-from tasks.honeycomb.grammar import build_grammar
+from tasks.honeycomb.grammar import answer_grammar
 from tasks.honeycomb.options import HoneycombOptions
 from tasks.honeycomb.prompt import build_prompt, check_nlq
 from tasks.honeycomb.query import read_answer
@@ -115,7 +115,7 @@ class EngineSource:
             request_id=f"line-{case.line}",
             prompt_token_ids=tuple(self._tokenizer.encode(prompt)),
             sampling=SamplingParams(max_tokens=self._max_tokens),
-            constraint=LarkConstraint(build_grammar(case.columns, self._profile.surface), is_trusted=True)
+            constraint=LarkConstraint(answer_grammar(self._profile, case.nlq, case.columns), is_trusted=True)
             if self._use_grammar
             else None,
         )

@@ -9,6 +9,7 @@ The grammar cannot express whether an order or having matches a calculation, nor
 `tasks.honeycomb.repair` corrects these.
 
     build_grammar(("name", "duration_ms"), "json")
+    answer_grammar(HoneycombOptions.load(folder), "slow names", ("name", "duration_ms"))  # as the task file says
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import Final
 
 from tasks.errors import InputError
 from tasks.honeycomb import ops
-from tasks.honeycomb.options import Surface
+from tasks.honeycomb.copied_values import copied_string
+from tasks.honeycomb.options import HoneycombOptions, Surface
 from tasks.honeycomb.surface import WRITINGS, Writing
 
 MAX_VALUES = 50  # of one `in` list
@@ -56,8 +58,22 @@ NUMBER: /-?(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,20})?(?:e[+-][0-9]{2})?/
 """
 
 
-def build_grammar(columns: Sequence[str], surface: Surface) -> str:
+def answer_grammar(options: HoneycombOptions, question: str, columns: Sequence[str]) -> str:
+    """The Lark grammar of a model's answers to a question.
+
+    Raises:
+        InputError: there are no columns.
+    """
+    return build_grammar(columns, options.surface, question if options.values == "copied" else None)
+
+
+def build_grammar(columns: Sequence[str], surface: Surface, question: str | None = None) -> str:
     """The Lark grammar of all answers for these columns.
+
+    Args:
+        columns: the names that the query may use.
+        surface: the form in which the model writes.
+        question: strings of filters must be copied from it; None allows any.
 
     Raises:
         InputError: there are no columns.
@@ -71,6 +87,7 @@ def build_grammar(columns: Sequence[str], surface: Surface) -> str:
             *_top_level(writing),
             *(_list(writing, name, item, max_items) for name, (item, max_items) in _LISTS.items()),
             *_clauses(writing),
+            f"STRING: {writing.string}" if question is None else copied_string(question, writing),
             *_terminals(writing, columns),
             _NUMBERS,
         ]
@@ -135,7 +152,6 @@ def _values(writing: Writing) -> list[str]:
     return [
         f'scalar: STRING | NUMBER | "{yes}" | "{no}"',
         f'values: "[" scalar (", " scalar){{0,{MAX_VALUES - 1}}} "]"',
-        f"STRING: {writing.string}",
     ]
 
 

@@ -8,6 +8,7 @@ from tasks.task import TaskFile
 
 PromptTemplate = Literal["question-first", "columns-first"]
 Surface = Literal["json", "python-repr"]
+Values = Literal["any", "copied"]
 
 
 class HoneycombOptions(TaskFile):
@@ -16,11 +17,13 @@ class HoneycombOptions(TaskFile):
     Args:
         prompt: a template of `tasks.honeycomb.prompt`.
         surface: the form of answers: JSON, or a Python dict in double quotes, as in the running example.
+        values: strings that filters compare with: any, or only those copied from the question.
     """
 
     task: Literal["honeycomb"]
     prompt: PromptTemplate
     surface: Surface
+    values: Values = "any"
 
     @classmethod
     def example(cls) -> str:

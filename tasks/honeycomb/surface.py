@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,9 +24,10 @@ _IN_DOUBLE_QUOTES = rf'[^"\\\x00-\x1f]|{_PYTHON_ESCAPE}'
 
 @dataclass(frozen=True)
 class Writing:
-    """The syntax of one surface; all fields but `quote` and `empty_lists` are Lark expressions."""
+    """The syntax of one surface; all fields but the first two and `empty_lists` are Lark expressions."""
 
     quote: Callable[[str], str]
+    quotes: Mapping[str, Callable[[str], str]]  # quotation mark: how a text is escaped between two of them
     string: str
     booleans: tuple[str, str]
     before: str
@@ -38,9 +39,22 @@ def _json_quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+def _in_json(text: str) -> str:
+    return _json_quote(text)[1:-1]
+
+
+def _in_single_quotes(text: str) -> str:
+    return "".join("\\'" if c == "'" else repr(c)[1:-1] for c in text)
+
+
+def _in_double_quotes(text: str) -> str:
+    return "".join(r"\x22" if c == '"' else repr(c)[1:-1] for c in text)
+
+
 WRITINGS: Final[dict[Surface, Writing]] = {
     "json": Writing(
         quote=_json_quote,
+        quotes={'"': _in_json},
         string=f'/"(?:{_JSON_CHARACTER}){{0,{MAX_STRING}}}"/',
         booleans=("true", "false"),
         before="",
@@ -49,6 +63,7 @@ WRITINGS: Final[dict[Surface, Writing]] = {
     ),
     "python-repr": Writing(
         quote=repr,
+        quotes={"'": _in_single_quotes, '"': _in_double_quotes},
         string=(f"/'(?:{_IN_SINGLE_QUOTES}){{0,{MAX_STRING}}}'/ | /\"(?:{_IN_DOUBLE_QUOTES}){{0,{MAX_STRING}}}\"/"),
         booleans=("True", "False"),
         before=r'/[ \n]{0,2}"/',

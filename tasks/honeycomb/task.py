@@ -10,7 +10,7 @@ from serving.constraints import LarkConstraint
 from serving.text import Tokenizer
 from serving.types import FinishReason, SamplingParams
 from tasks.honeycomb.columns import parse_columns
-from tasks.honeycomb.grammar import build_grammar
+from tasks.honeycomb.grammar import answer_grammar
 from tasks.honeycomb.live import LiveAnswer
 from tasks.honeycomb.options import HoneycombOptions, Surface
 from tasks.honeycomb.prompt import build_prompt, check_nlq
@@ -42,7 +42,7 @@ class HoneycombTask:
             token_ids=tuple(self._tokenizer.encode(text)),
             # JSON Schema accepts 1.0 as an integer, and Cog passes it on as a float.
             sampling=SamplingParams(max_tokens=int(inputs.get("max_tokens", DEFAULT_MAX_TOKENS))),
-            constraint=LarkConstraint(build_grammar(columns, self.options.surface), is_trusted=True),
+            constraint=LarkConstraint(answer_grammar(self.options, question, columns), is_trusted=True),
             reader=QueryReader(columns, self.options.surface),
         )
 

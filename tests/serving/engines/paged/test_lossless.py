@@ -26,7 +26,7 @@ from serving.models.config import read_config
 from serving.models.loader import load_model
 from serving.text import Tokenizer
 from serving.types import GenerationRequest, SamplingParams
-from tasks.honeycomb.grammar import build_grammar
+from tasks.honeycomb.grammar import answer_grammar
 from tasks.honeycomb.options import HoneycombOptions
 from tasks.honeycomb.prompt import build_prompt
 from tests.serving.engines.paged.paged_engines import Answer, collect
@@ -95,7 +95,7 @@ def as_requests(tokenizer: Tokenizer, asked, max_tokens: int) -> list[Generation
             f"request-{i}",
             tuple(tokenizer.encode(build_prompt(nlq, columns, profile.prompt))),
             SamplingParams(max_tokens=max_tokens),
-            LarkConstraint(build_grammar(columns, profile.surface)),
+            LarkConstraint(answer_grammar(profile, nlq, columns)),
         )
         for i, (nlq, columns) in enumerate(asked)
     ]
