@@ -1,11 +1,13 @@
-"""One Cog server and one door for all tests of the door; the engine is a fake that repeats the question."""
+"""One Cog server and doors without and with keys for all tests; the engine is a fake that repeats the question."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
+from gateway.keys.key_file import KeyFile
 from tests.cog.cog_server import CogServer
 from tests.gateway.door_server import DoorServer
 from tests.gateway.started_cog import start_cog
@@ -21,4 +23,14 @@ def cog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogServer]:
 @pytest.fixture(scope="session")
 def door(cog: CogServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoorServer]:
     with DoorServer([f"http://127.0.0.1:{cog.port}"], tmp_path_factory.mktemp("door")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def keyed_door(cog: CogServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoorServer]:
+    """A door that asks for keys; its `keys` are those of alice and bob, and its client sends alice's."""
+    folder = tmp_path_factory.mktemp("keyed-door")
+    with closing(KeyFile(folder / "keys.sqlite")) as file:
+        keys = {name: file.create(name) for name in ("alice", "bob")}
+    with DoorServer([f"http://127.0.0.1:{cog.port}"], folder, keys=keys, KEYS="required") as server:
         yield server

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,14 +32,24 @@ class DoorServer:
         folder: of its database and log.
         settings: environment variables without DOOR_.
         wait_until: the path that must answer 200 before the door is used.
+        keys: API keys by name; `client` sends the first.
     """
 
-    def __init__(self, upstreams: Sequence[str], folder: Path, wait_until: str = "/ready", **settings: object) -> None:
+    def __init__(
+        self,
+        upstreams: Sequence[str],
+        folder: Path,
+        wait_until: str = "/ready",
+        keys: Mapping[str, str] | None = None,
+        **settings: object,
+    ) -> None:
         self.folder = folder
         self.log = folder / "door.log"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.client = httpx.Client(base_url=self.url, timeout=60)
+        self.keys = keys or {}
+        headers = [("Authorization", f"Bearer {key}") for key in self.keys.values()][:1]
+        self.client = httpx.Client(base_url=self.url, timeout=60, headers=headers)
         self._wait_until = wait_until
         own = {
             "PORT": self.port,

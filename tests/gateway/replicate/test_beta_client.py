@@ -1,0 +1,76 @@
+"""The beta of Replicate's Python client 2, with only its address and token set, against the door and a real Cog server.
+
+It has an environment of its own, so a subprocess runs it: `beta_client.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.environment.enter import prepare
+from tasks.honeycomb.query import parse_query
+from tests.gateway.door_server import MODEL, DoorServer
+from tests.gateway.started_cog import SLOWER
+
+pytestmark = [pytest.mark.server, pytest.mark.index]
+SCRIPT = Path(__file__).with_name("beta_client.py")
+
+
+@pytest.fixture(scope="module")
+def found(keyed_door: DoorServer) -> dict[str, Any]:
+    """What the client got."""
+    python = prepare("replicate2") / "bin" / "python"
+    own = {"REPLICATE_BASE_URL": f"{keyed_door.url}/v1", "REPLICATE_API_TOKEN": keyed_door.keys["alice"]}
+    env = {**os.environ, **own, "REPLICATE_POLL_INTERVAL": "0.1"}
+    done = subprocess.run([python, SCRIPT, MODEL, SLOWER], env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def asked(output: str) -> str:
+    """The question that the fake model repeats in its answer."""
+    return parse_query(output, ["a", "b"]).filters[0].value
+
+
+def test_run_gives_the_pieces_of_the_whole_output(found):
+    for name in ("run", "run_version"):
+        assert len(found[name]) > 5
+        assert asked("".join(found[name])) == "how many?"
+    assert asked("".join(found["run_longer_than_its_wait"])) == SLOWER
+
+
+def test_use_gives_the_text(found):
+    assert asked(found["use"]) == "how many?"
+
+
+def test_use_streams_while_the_model_writes(found):
+    assert found["streamed"]["seconds"] > 0.5, "from the first piece to the last"
+    assert len(found["streamed"]["pieces"]) > 5
+    assert asked("".join(found["streamed"]["pieces"])) == SLOWER
+
+
+def test_the_asynchronous_client_runs_and_uses(found):
+    ran, used = found["asynchronous"]
+    assert (asked("".join(ran)), asked(used)) == ("how many?", SLOWER)
+
+
+def test_a_prediction_is_created_polled_and_cancelled(found):
+    assert found["cancelled"] == ["starting", "processing", "canceled", "canceled"]
+    assert set(found["listed"]) == {MODEL}
+
+
+def test_errors_have_the_client_s_types_and_say_why(found):
+    for name, kind, text in (
+        ("wrong_input", "UnprocessableEntityError", "input.nlq: 5 is not of type"),
+        ("model_error", "ModelError", "nlq: is blank"),
+        ("wrong_key", "AuthenticationError", "API key is unknown"),
+        ("wrong_model", "NotFoundError", "local/other is not served here"),
+    ):
+        assert found[name][0] == kind
+        assert text in found[name][1]
