@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from gateway.api import Api
 from gateway.bodies import read_body
-from gateway.door import Door, get_door
+from gateway.door import Door, get_door, get_whole_door
 from gateway.errors import NotFoundError
 from gateway.model_info import ModelInfo
 from gateway.predictions import Prediction, new_id, now
@@ -95,8 +95,13 @@ async def delete_prediction(door: TheDoor, prediction_id: str) -> Response:
 
 
 @_router.get("/predictions/{prediction_id}/stream")
-async def stream_prediction(request: Request, door: TheDoor, prediction_id: str) -> Response:
-    """The prediction's output and logs as server-sent events, from the start or after Last-Event-ID."""
+async def stream_prediction(
+    request: Request, door: Annotated[Door, Depends(get_whole_door)], prediction_id: str
+) -> Response:
+    """The prediction's output and logs as server-sent events, from the start or after Last-Event-ID.
+
+    It needs no key: Replicate's JavaScript client sends none here. The page /p/ID shows the same to who has the id.
+    """
     position = position_of(request.headers.get("last-event-id"))
     run = door.runner.find(prediction_id)
     events = stream_run(run, position) if run else stream_kept(await _find(door, prediction_id), position)

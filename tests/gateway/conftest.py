@@ -10,6 +10,7 @@ import pytest
 from gateway.keys.key_file import KeyFile
 from tests.cog.cog_server import CogServer
 from tests.gateway.door_server import DoorServer
+from tests.gateway.javascript_clients import JavascriptClients
 from tests.gateway.started_cog import start_cog
 
 
@@ -34,3 +35,8 @@ def keyed_door(cog: CogServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
         keys = {name: file.create(name) for name in ("alice", "bob")}
     with DoorServer([f"http://127.0.0.1:{cog.port}"], folder, keys=keys, KEYS="required") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def javascript(tmp_path_factory: pytest.TempPathFactory) -> JavascriptClients:
+    return JavascriptClients(tmp_path_factory.mktemp("javascript"))

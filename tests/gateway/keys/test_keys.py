@@ -63,7 +63,7 @@ async def test_a_prediction_is_seen_only_with_the_key_that_made_it(tmp_path, key
         first = (await create(client, alice)).json()["id"]  # runs until the gate opens
         for _ in range(2):
             address = f"/v1/predictions/{first}"
-            for method, path in (("GET", address), ("GET", f"{address}/stream"), ("POST", f"{address}/cancel")):
+            for method, path in (("GET", address), ("DELETE", address), ("POST", f"{address}/cancel")):
                 assert (await client.request(method, path, headers=bearer(bob))).status_code == 404, path
             shown = await client.get("/v1/predictions", headers=bearer(bob))
             assert shown.json() == {"previous": None, "next": None, "results": []}
@@ -82,7 +82,8 @@ async def test_a_link_to_a_prediction_needs_no_key(tmp_path, keys):
     async with FakeCog() as cog, open_app(tmp_path, cog, keys="required") as client:
         cog.gate.set()
         prediction_id = (await create(client, key)).json()["id"]
-        assert (await client.get(f"/p/{prediction_id}")).status_code == 200
+        for path in (f"/p/{prediction_id}", f"/v1/predictions/{prediction_id}/stream"):
+            assert (await client.get(path)).status_code == 200
         assert (await client.get(f"/v1/predictions/{prediction_id}")).status_code == 401
 
 
