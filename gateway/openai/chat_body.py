@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from gateway.openai.parameters import SharedBody, only
-
-_NO_PARAMETERS: Final[dict[str, JsonValue]] = {"type": "object", "properties": {}, "additionalProperties": False}
+from gateway.openai.tool_calls import Function, call_schema
 
 
 class _Part(BaseModel):
@@ -36,15 +35,6 @@ class ResponseFormat(_Part):
         if (self.type == "json_schema") != (self.json_schema is not None):
             raise ValueError("json_schema is given with the type json_schema, and only with it")
         return self
-
-
-class Function(_Part):
-    """A function that the model may call."""
-
-    name: str
-    description: str | None = None
-    parameters: dict[str, JsonValue] | None = None
-    strict: bool | None = None
 
 
 class Tool(_Part):
@@ -104,23 +94,23 @@ class ChatBody(SharedBody):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
-    def forced_function(self) -> Function | None:
-        """The function that must be called. `check` has found that there is such a function."""
-        tools = self.tools or []
+    def forced_functions(self) -> list[Function]:
+        """The functions of which one must be called; none where the answer is a text."""
+        functions = [tool.function for tool in self.tools or []]
         match self.tool_choice:
             case ToolChoice(function=FunctionName(name=name)):
-                return next((tool.function for tool in tools if tool.function.name == name), None)
+                return [function for function in functions if function.name == name]
             case "required":
-                return tools[0].function
+                return functions
             case _:
-                return None
+                return []
 
     @property
     def answer_format(self) -> tuple[str, dict[str, JsonValue]] | None:
         """The parameter that asks for JSON, and the format in OpenAI's words; None for free text."""
-        function, wanted = self.forced_function, self.response_format
-        if function is not None:
-            return "tools", _schema_format(function.parameters or _NO_PARAMETERS)
+        functions, wanted = self.forced_functions, self.response_format
+        if functions:
+            return "tools", _schema_format(call_schema(functions))
         if wanted is None or wanted.type == "text":
             return None
         if wanted.json_schema is None:
@@ -134,21 +124,27 @@ class ChatBody(SharedBody):
             found["top_logprobs"] = "needs logprobs to be true"
         if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
             found["max_completion_tokens"] = f"differs from max_tokens, which is {self.max_tokens}; give one of them"
-        if fault := self._fault_of_choice():
+        names = [tool.function.name for tool in self.tools or []]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            found["tools"] = f"{json.dumps(twice)[:80]} is the name of two functions; each needs its own"
+        elif fault := self._fault_of_choice(names):
             found["tool_choice"] = fault
-        elif self.forced_function and self.response_format and self.response_format.type != "text":
+        elif self.forced_functions and self.response_format and self.response_format.type != "text":
             found["response_format"] = "cannot be given together with a function that must be called"
         return found
 
-    def _fault_of_choice(self) -> str | None:
-        names = [tool.function.name for tool in self.tools or []]
+    def _fault_of_choice(self, names: list[str]) -> str | None:
         match self.tool_choice:
             case ToolChoice(function=FunctionName(name=name)) if name not in names:
                 return f"{json.dumps(name)[:80]} is not one of the tools"
-            case "required" if len(names) != 1:
-                return "'required' needs exactly one tool here; name the function that must be called"
+            case "required" if not names:
+                return "'required' needs tools"
             case None | "auto" if names:
-                return "with tools, name the function that must be called, or give 'none'; 'auto' is not supported"
+                # Each model has its own way to write a call amid text, which no constraint of the package describes.
+                return (
+                    "'auto' is not supported, and is the default with tools: the model cannot choose between a text "
+                    "and a call; give 'required' or the function's name for a call, or 'none' for a text"
+                )
             case _:
                 return None
 

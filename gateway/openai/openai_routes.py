@@ -57,10 +57,9 @@ async def create_chat_completion(request: Request, door: TheDoor) -> Response:
     """The model's answer to a conversation."""
     body = await read_body(request, ChatBody, max_bytes=door.settings.max_body_bytes)
     info = await _check(door, body)
-    function = body.forced_function
     inputs = chat_inputs(body, info)
-    name = None if function is None else function.name
-    return await _answer(_Call(request, door, info, body, [inputs], lambda own_id: ChatShape(name, own_id)))
+    functions = body.forced_functions
+    return await _answer(_Call(request, door, info, body, [inputs], lambda own_id: ChatShape(functions, own_id)))
 
 
 @_router.post("/completions")

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from gateway.model_info import ModelInfo
 from gateway.openai.finished_answers import Answer, Logprob
+from gateway.openai.tool_calls import CallReader, Function
 
 Object = dict[str, JsonValue]
 
@@ -31,8 +32,8 @@ class Shape(Protocol):
         """A choice's part in a chunk before its text, where there is one."""
         ...
 
-    def piece(self, index: int, text: str) -> Object:
-        """A choice's part in a chunk with new text."""
+    def piece(self, index: int, text: str) -> Object | None:
+        """A choice's part in a chunk with new text; None while it would show nothing."""
         ...
 
     def last(self, index: int, answer: Answer) -> Object:
@@ -41,24 +42,30 @@ class Shape(Protocol):
 
 
 class ChatShape:
-    """Choices of a chat completion. A function that must be called makes each answer a call of it.
+    """Choices of a chat completion. With functions of which one must be called, each answer is a call.
 
     Args:
-        function: its name.
+        functions: of which one must be called; none for a text.
         call_id: of the calls, before the choice's number.
     """
 
     prefix, name, chunk_name = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, function: str | None, call_id: str) -> None:
-        self._function = function
+    def __init__(self, functions: Sequence[Function], call_id: str) -> None:
+        self._functions = functions
         self._call_id = call_id
+        self._readers: dict[int, CallReader] = {}  # of the choices that are streamed
+        self._named: set[int] = set()  # choices whose call's name has been shown
 
     def whole(self, index: int, answer: Answer) -> Object:
         """See `Shape.whole`."""
         message: Object = {"role": "assistant", "content": answer.text, "refusal": None}
-        if self._function is not None:
-            message["content"], message["tool_calls"] = None, [self._call(index, answer.text)]
+        if self._functions:
+            reader = CallReader(self._functions)
+            arguments = reader.push(answer.text) + reader.finish(is_complete=answer.finish_reason == "stop")
+            message["content"] = None
+            if reader.name is not None:
+                message["tool_calls"] = [self._call(index, reader.name, arguments)]
         return {
             "index": index,
             "message": message,
@@ -68,28 +75,39 @@ class ChatShape:
 
     def first(self, index: int) -> Object | None:
         """See `Shape.first`."""
-        delta: Object = {"role": "assistant", "content": "", "refusal": None}
-        if self._function is not None:
-            delta["content"], delta["tool_calls"] = None, [{"index": 0, **self._call(index, "")}]
-        return _chat_part(index, delta)
+        if not self._functions:
+            return _chat_part(index, {"role": "assistant", "content": "", "refusal": None})
+        self._readers[index] = CallReader(self._functions)
+        return _chat_part(index, {"role": "assistant", "content": None, "refusal": None} | self._delta(index, ""))
 
-    def piece(self, index: int, text: str) -> Object:
+    def piece(self, index: int, text: str) -> Object | None:
         """See `Shape.piece`."""
-        if self._function is not None:
-            return _chat_part(index, {"tool_calls": [{"index": 0, "function": {"arguments": text}}]})
-        return _chat_part(index, {"content": text})
+        if not self._functions:
+            return _chat_part(index, {"content": text})
+        delta = self._delta(index, self._readers[index].push(text))
+        return _chat_part(index, delta) if delta else None
 
     def last(self, index: int, answer: Answer) -> Object:
         """See `Shape.last`."""
-        return _chat_part(index, {}) | {"logprobs": _chat_logprobs(answer), "finish_reason": self._reason(answer)}
+        is_complete = answer.finish_reason == "stop"
+        rest = self._readers[index].finish(is_complete=is_complete) if self._functions else ""
+        delta = self._delta(index, rest) if rest else {}
+        return _chat_part(index, delta) | {"logprobs": _chat_logprobs(answer), "finish_reason": self._reason(answer)}
+
+    def _delta(self, index: int, arguments: str) -> Object:
+        """New text of a call's arguments, with the name the first time that it is known."""
+        name = self._readers[index].name
+        if name is not None and index not in self._named:
+            self._named.add(index)
+            return {"tool_calls": [{"index": 0, **self._call(index, name, arguments)}]}
+        return {"tool_calls": [{"index": 0, "function": {"arguments": arguments}}]} if arguments else {}
 
     def _reason(self, answer: Answer) -> str:
-        is_call = self._function is not None and answer.finish_reason == "stop"
-        return "tool_calls" if is_call else answer.finish_reason
+        return "tool_calls" if self._functions and answer.finish_reason == "stop" else answer.finish_reason
 
-    def _call(self, index: int, arguments: str) -> Object:
+    def _call(self, index: int, name: str, arguments: str) -> Object:
         call_id = f"call_{self._call_id}{index or ''}"
-        return {"id": call_id, "type": "function", "function": {"name": self._function, "arguments": arguments}}
+        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 class CompletionShape:

@@ -9,6 +9,7 @@ from typing import Any
 
 import openai
 import pytest
+from pydantic import BaseModel
 
 from pipeline.package.signature import write_inputs
 from tests.cog.cog_server import ROOT, CogServer, make_tiny_weights
@@ -16,12 +17,23 @@ from tests.gateway.door_server import DoorServer
 
 TEMPLATES = ROOT / "pipeline" / "package" / "templates"
 MODEL = "test"
+TEXT = "the slowest traces of the checkout service"
 CHAT = {"task": "chat", "name": "tiny", "defaults": {"temperature": 0, "max_tokens": 1000}}
 ORDER = {
     "type": "object",
     "properties": {"item": {"type": "string", "maxLength": 20}, "count": {"type": "integer"}},
     "required": ["item", "count"],
 }
+
+
+class Order(BaseModel):
+    item: str
+    count: int
+
+
+def ask(client: openai.OpenAI, text: str = TEXT, **parameters: Any) -> Any:
+    """An answer to one message."""
+    return client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": text}], **parameters)
 
 
 def start_package(folder: Path, template: str, source: str, task: Mapping[str, Any], **files: str) -> CogServer:

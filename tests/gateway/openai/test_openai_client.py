@@ -6,21 +6,10 @@ import json
 
 import openai
 import pytest
-from pydantic import BaseModel
 
-from tests.gateway.openai.conftest import MODEL
+from tests.gateway.openai.conftest import MODEL, TEXT, Order, ask
 
 pytestmark = pytest.mark.server
-TEXT = "the slowest traces of the checkout service"
-
-
-class Order(BaseModel):
-    item: str
-    count: int
-
-
-def ask(client, text=TEXT, **parameters):
-    return client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": text}], **parameters)
 
 
 def test_a_conversation_gets_an_answer(client):
@@ -144,38 +133,6 @@ def test_json_that_reaches_the_limit_of_tokens_is_an_answer_of_the_reason_length
         client.chat.completions.parse(
             model=MODEL, messages=[{"role": "user", "content": "x"}], response_format=Order, max_tokens=3
         )
-
-
-def tool(name="order"):
-    return {"type": "function", "function": {"name": name, "parameters": Order.model_json_schema()}}
-
-
-@pytest.mark.parametrize("choice", [{"type": "function", "function": {"name": "order"}}, "required"])
-def test_a_forced_tool_is_called_with_arguments_of_its_schema(client, choice):
-    text = '{"item": "tea", "count": 2}'
-    answer = ask(client, text, tools=[tool()], tool_choice=choice, parallel_tool_calls=False)
-    message = answer.choices[0].message
-    assert answer.choices[0].finish_reason == "tool_calls"
-    assert message.content is None
-    (call,) = message.tool_calls
-    assert (call.type, call.function.name) == ("function", "order")
-    assert Order.model_validate_json(call.function.arguments) == Order(item="tea", count=2)
-
-    chunks = list(ask(client, text, tools=[tool()], tool_choice=choice, stream=True))
-    deltas = [chunk.choices[0].delta.tool_calls[0] for chunk in chunks[:-1]]
-    assert (deltas[0].function.name, deltas[0].id[:5]) == ("order", "call_")
-    assert Order.model_validate_json("".join(one.function.arguments for one in deltas)) == Order(item="tea", count=2)
-    assert chunks[-1].choices[0].finish_reason == "tool_calls"
-
-
-def test_a_tool_without_parameters_is_called_without_arguments(client):
-    nothing = {"type": "function", "function": {"name": "now"}}
-    answer = ask(client, tools=[nothing], tool_choice="required")
-    assert json.loads(answer.choices[0].message.tool_calls[0].function.arguments) == {}
-
-
-def test_tools_that_must_not_be_called_are_not_called(client):
-    assert ask(client, tools=[tool()], tool_choice="none").choices[0].message.content == TEXT
 
 
 def test_prompts_are_completed(client):

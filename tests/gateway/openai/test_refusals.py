@@ -71,7 +71,9 @@ def test_unknown_parameters_are_refused_by_name(chat_door, path, name):
             "uniqueItems",
         ),
         ({"tools": [TOOL]}, "tool_choice", "'auto' is not supported"),
-        ({"tools": [TOOL, TOOL], "tool_choice": "required"}, "tool_choice", "exactly one"),
+        ({"tools": [TOOL], "tool_choice": "auto"}, "tool_choice", "give 'required' or the function's name"),
+        ({"tools": [TOOL, TOOL], "tool_choice": "required"}, "tools", "two functions"),
+        ({"tool_choice": "required"}, "tool_choice", "needs tools"),
         (
             {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "other"}}},
             "tool_choice",
