@@ -22,6 +22,8 @@ _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Ke
 <main><h1>API key</h1>{message}<form method="post" action="/login">
 <label>Key <input name="key" type="password" autocomplete="off" required autofocus></label>
 <button>Continue</button></form></main></html>"""
+# With `no-referrer`, which other pages have, a browser sends the form with `Origin: null`, as from another site.
+_HEADERS: Final = {"Referrer-Policy": "same-origin"}
 
 
 @_router.get("/login")
@@ -45,7 +47,7 @@ async def log_in(request: Request, door: Annotated[Door, Depends(get_whole_door)
 
 def _page(message: str, status: int) -> Response:
     text = f'<p role="alert">{html.escape(message)}</p>' if message else ""
-    return HTMLResponse(_PAGE.format(message=text), status)
+    return HTMLResponse(_PAGE.format(message=text), status, headers=_HEADERS)
 
 
 def _render_error(request: Request, error: DoorError) -> Response:

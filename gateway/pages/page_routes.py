@@ -78,6 +78,7 @@ async def _playground(request: Request, door: Door, tweak: str | None) -> Respon
         fields=form_fields(info.openapi, profile, values),
         examples=[(example.title, json.dumps(example.input)) for example in profile.examples],
         openai=profile.openai,
+        keys=door.callers is not None,
     )
 
 

@@ -50,7 +50,7 @@ def test_every_response_has_the_headers_that_browsers_obey(lone_door):
         assert policy["default-src"] == "'self'"
         assert policy["frame-ancestors"] == "'none'"
         assert headers["x-content-type-options"] == "nosniff"
-        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["referrer-policy"] == ("same-origin" if path == "/login" else "no-referrer")
         assert "access-control-allow-origin" not in headers
         assert "server" not in headers
 

@@ -4,7 +4,7 @@ import { languages } from "./snippets.js";
 import { makeTabs } from "./tabs.js";
 
 export class CodeTabs {
-  /** `call` gives {base, model, version, input} of the present form. */
+  /** `call` gives {base, model, version, keys, input} of the present form. */
   constructor(call, options) {
     const known = languages(options);
     const tablist = byId("code-tabs").querySelector("[role=tablist]");

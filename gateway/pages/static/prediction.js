@@ -25,7 +25,11 @@ async function showRest() {
 }
 
 if (status === "starting" || status === "processing") {
-  showRest().catch((error) => showText(byId("page-error"), error.message));
+  showRest().catch((error) => {
+    // Who has the link but no key, or another one, may see this page and its stream, but not ask the API.
+    if ([401, 404].includes(error.status)) location.reload();
+    else showText(byId("page-error"), error.message);
+  });
 }
 
 byId("share").addEventListener("click", () => copy(location.href.split(/[?#]/)[0], byId("share")));

@@ -1,6 +1,7 @@
 // Writes the code of a call in several languages. Inputs become literals that no shell or language reads otherwise.
 
-/** The languages that fit: {id, label, write(call)}; a call is {base, model, version, input}. */
+/** The languages that fit: {id, label, write(call)}; a call is {base, model, version, keys, input}. Where the door asks
+ * for keys, the code reads the key from the variable DOOR_KEY. */
 export function languages({ openai }) {
   const found = [
     { id: "curl", label: "curl", write: curl },
@@ -12,16 +13,17 @@ export function languages({ openai }) {
   return found;
 }
 
-function curl({ base, model, input }) {
-  return `curl -s ${quote(`${base}/v1/models/${model}/predictions`)} \\
+function curl({ base, model, keys, input }) {
+  return `curl -s ${quote(`${base}/v1/models/${model}/predictions`)} \\${keys ? `
+  -H "Authorization: Bearer $DOOR_KEY" \\` : ""}
   -H 'Content-Type: application/json' -H 'Prefer: wait' \\
   -d ${quote(JSON.stringify({ input }))}`;
 }
 
-function python({ base, model, input }) {
-  return `import replicate  # pip install replicate
+function python({ base, model, keys, input }) {
+  return `${pythonImports(keys)}import replicate  # pip install replicate
 
-client = replicate.Client(base_url=${pythonText(base)}, api_token="any")
+client = replicate.Client(base_url=${pythonText(base)}, api_token=${pythonKey(keys)})
 for event in client.stream(
     ${pythonText(model)},
     input=${pythonValue(input, "    ")},
@@ -29,10 +31,10 @@ for event in client.stream(
     print(event, end="")`;
 }
 
-function javascript({ base, model, input }) {
+function javascript({ base, model, keys, input }) {
   return `import Replicate from "replicate"; // npm install replicate
 
-const replicate = new Replicate({ baseUrl: ${JSON.stringify(`${base}/v1`)}, auth: "any" });
+const replicate = new Replicate({ baseUrl: ${JSON.stringify(`${base}/v1`)}, auth: ${keys ? "process.env.DOOR_KEY" : '"any"'} });
 const input = ${JSON.stringify(input, null, 2)};
 for await (const event of replicate.stream(${JSON.stringify(model)}, { input })) {
   process.stdout.write(String(event));
@@ -49,7 +51,7 @@ function cog({ input }) {
 // predict's inputs that OpenAI's API has, by its names there; the door takes the others in extra_body.
 const OPENAI_NAMES = ["max_tokens", "temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "tools"];
 
-function openaiPython({ base, model, input }) {
+function openaiPython({ base, model, keys, input }) {
   const { prompt, messages, system_prompt, stop_sequences, json_schema, logprobs, ...rest } = input;
   const asked = [...(messages ?? [])];
   if (system_prompt) asked.unshift({ role: "system", content: system_prompt });
@@ -65,9 +67,9 @@ function openaiPython({ base, model, input }) {
   const others = Object.fromEntries(Object.entries(rest).filter(([name]) => !OPENAI_NAMES.includes(name)));
   if (Object.keys(others).length) options.extra_body = others;
   const lines = Object.entries(options).map(([name, value]) => `    ${name}=${pythonValue(value, "    ")},`);
-  return `from openai import OpenAI  # pip install openai
+  return `${pythonImports(keys)}from openai import OpenAI  # pip install openai
 
-client = OpenAI(base_url=${pythonText(`${base}/v1`)}, api_key="any")
+client = OpenAI(base_url=${pythonText(`${base}/v1`)}, api_key=${pythonKey(keys)})
 stream = client.chat.completions.create(
     model=${pythonText(model)},
     stream=True,
@@ -77,6 +79,9 @@ for chunk in stream:
     if chunk.choices:
         print(chunk.choices[0].delta.content or "", end="")`;
 }
+
+const pythonImports = (keys) => (keys ? "import os\n\n" : "");
+const pythonKey = (keys) => (keys ? 'os.environ["DOOR_KEY"]' : '"any"');
 
 /** A word of a POSIX shell. */
 function quote(text) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -35,6 +36,19 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser, door: DoorServer) -> Iterator[OpenPage]:
+    with pages_of(browser, door) as open_path:
+        yield open_path
+
+
+@pytest.fixture
+def open_keyed_page(browser: Browser, keyed_door: DoorServer) -> Iterator[OpenPage]:
+    """Of a door that asks for keys."""
+    with pages_of(browser, keyed_door) as open_path:
+        yield open_path
+
+
+@contextmanager
+def pages_of(browser: Browser, door: DoorServer) -> Iterator[OpenPage]:
     """Opens a path of the door in a new window; options are those of Playwright's `new_context`."""
     contexts = []
     troubles: list[str] = []

@@ -1,0 +1,81 @@
+"""The pages of a door that asks for keys, in a real Chromium: a browser gives its key once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.gateway.door_server import DoorServer
+from tests.gateway.pages.page_actions import LONG, LONG_COLUMN, answer, fill, run, wait_for_status
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def page(open_keyed_page, keyed_door: DoorServer) -> Page:
+    """The playground of alice, who has given her key."""
+    page = open_keyed_page(permissions=["clipboard-read", "clipboard-write"])
+    give(page, "dk_wrong")
+    expect(page.get_by_role("alert")).to_contain_text("unknown or was revoked")
+    give(page, keyed_door.keys["alice"])
+    expect(page).to_have_url(f"{keyed_door.url}/")
+    return page
+
+
+def give(page: Page, key: str) -> None:
+    page.get_by_label("Key").fill(key)
+    page.get_by_role("button", name="Continue").click()
+
+
+def test_after_the_login_a_prediction_runs_and_its_link_is_for_everybody(page, open_keyed_page, keyed_door):
+    fill(page, "how many?")
+    prediction = run(page)
+    assert answer(page)["filters"][0]["value"] == "how many?"
+    page.get_by_role("link", name="Permalink").click()
+    assert answer(page)["filters"][0]["value"] == "how many?"
+    page.get_by_role("button", name="Share").click()
+    expect(page.locator("#share")).to_have_text("Copied")
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert link == f"{keyed_door.url}/p/{prediction}"
+    colleague = open_keyed_page(f"/p/{prediction}")  # a window of its own, without a key
+    assert answer(colleague)["filters"][0]["value"] == "how many?"
+
+
+def test_after_the_login_a_prediction_is_cancelled(page):
+    fill(page, LONG, LONG_COLUMN)
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("#pretty")).to_contain_text("breakdowns")
+    page.get_by_role("button", name="Cancel").click()
+    wait_for_status(page, "canceled")
+
+
+def test_who_has_only_the_link_follows_a_running_prediction(open_keyed_page, keyed_door):
+    created = keyed_door.create(nlq=LONG, cols="a")
+    page = open_keyed_page(f"/p/{created['id']}")
+    expect(page.locator("#status")).to_have_attribute("data-status", "processing")
+    wait_for_status(page, "succeeded")
+    assert answer(page)["filters"][0]["value"] == LONG
+    expect(page.locator("#figures")).to_contain_text("Model passes")
+    expect(page.locator("#page-error")).to_be_hidden()
+
+
+def test_the_code_reads_the_key_from_the_environment(page, keyed_door):
+    fill(page, "how many?")
+    env = {**os.environ, "DOOR_KEY": keyed_door.keys["alice"]}
+    for language, command in (("curl", ["bash", "-c"]), ("Python", [sys.executable, "-c"])):
+        code = code_of(page, language)
+        assert keyed_door.keys["alice"] not in code
+        done = subprocess.run([*command, code], capture_output=True, text=True, check=True, env=env)
+        output = "".join(json.loads(done.stdout)["output"]) if language == "curl" else done.stdout
+        assert json.loads(output)["filters"][0]["value"] == "how many?"
+    assert "auth: process.env.DOOR_KEY }" in code_of(page, "JavaScript")
+
+
+def code_of(page: Page, language: str) -> str:
+    page.get_by_role("tab", name=language, exact=True).click()
+    return page.locator("#code").text_content() or ""
