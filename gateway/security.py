@@ -1,8 +1,9 @@
-"""Headers that browsers obey, other sites' requests, and CORS."""
+"""Headers that browsers obey, other sites' requests, other names of the door, and CORS."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ HEADERS: Final = {
 }
 _SAFE: Final = {"GET", "HEAD", "OPTIONS"}
 _CORS_SECONDS: Final = 600
+_HOST: Final = re.compile(r"(?:([\w.-]+)|\[([0-9a-f:.]+)\])(?::[0-9]*)?")
 
 
 class SecurityHeaders:
@@ -83,3 +85,19 @@ async def check_origin(request: Request) -> None:
     if not {"*", origin}.isdisjoint(settings.cors_origins):
         return
     raise ForbiddenError(f"pages of {origin[:200]!r} may not use this door; DOOR_CORS_ORIGINS lists those that may")
+
+
+async def check_host(request: Request) -> None:
+    """Refuse a request that was sent to another name than the door's; for `Depends`.
+
+    A site can let its own name resolve to 127.0.0.1 (DNS rebinding). To a browser, the door is then a part of the site,
+    whose scripts may read all answers. Only the header Host tells.
+
+    Raises:
+        ForbiddenError: the name is not one of the door's.
+    """
+    settings: DoorSettings = request.app.state.door.settings
+    host = request.headers.get("host", "")
+    match = _HOST.fullmatch(host.lower())
+    if not settings.allows_host((match[1] or match[2]) if match else ""):
+        raise ForbiddenError(f"this door is not called {host[:200]!r}; its operator sets other names with DOOR_HOSTS")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+_HostName = Annotated[str, Field(pattern=r"^(\*|[\w.-]+|[0-9A-Fa-f:]+)$")]
 
 
 class DoorSettings(BaseSettings):
@@ -50,10 +54,15 @@ class DoorSettings(BaseSettings):
         (),
         description="sites whose scripts may call, such as https://example.com, with commas between; *: any",
     )
+    hosts: Annotated[tuple[_HostName, ...] | None, NoDecode] = Field(
+        None,
+        description="names under which clients may call the door, without ports, besides this machine's and that of "
+        "public_url; *: any; None: any, unless the door listens on loopback",
+    )
     log_inputs: bool = Field(False, description="log predictions' inputs and errors' texts")
     keys: Literal["required", "off"] = Field("off", description="required: each request needs a key of scripts/keys")
 
-    @field_validator("upstreams", "webhook_hosts", "prefix_inputs", "cors_origins", mode="before")
+    @field_validator("upstreams", "webhook_hosts", "prefix_inputs", "cors_origins", "hosts", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         """The environment has one text."""
@@ -73,6 +82,13 @@ class DoorSettings(BaseSettings):
             return self.is_local
         return "*" in self.webhook_hosts or host in self.webhook_hosts
 
+    def allows_host(self, name: str) -> bool:
+        """Whether clients may call the door by this name; an IPv6 address has no brackets."""
+        own = {*_LOOPBACK, self.host, urlsplit(self.public_url or "").hostname}
+        if self.hosts is None:
+            return self.host not in _LOOPBACK or name in own
+        return "*" in self.hosts or name in own.union(map(str.lower, self.hosts))
+
     @property
     def key_file(self) -> Path:
         """The API keys, beside the predictions: commands change it while the door has the predictions locked."""
@@ -81,7 +97,7 @@ class DoorSettings(BaseSettings):
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach the door. A public address means that a proxy passes others' requests."""
-        return self.public_url is None and self.host in ("127.0.0.1", "::1", "localhost")
+        return self.public_url is None and self.host in _LOOPBACK
 
     @property
     def base_url(self) -> str:

@@ -23,7 +23,9 @@ def cog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogServer]:
 
 @pytest.fixture(scope="session")
 def door(cog: CogServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoorServer]:
-    with DoorServer([f"http://127.0.0.1:{cog.port}"], tmp_path_factory.mktemp("door")) as server:
+    """It may also be called door.example."""
+    folder = tmp_path_factory.mktemp("door")
+    with DoorServer([f"http://127.0.0.1:{cog.port}"], folder, HOSTS="door.example") as server:
         yield server
 
 

@@ -134,11 +134,11 @@ def test_no_request_makes_the_door_fail(door: DoorServer) -> None:
     [
         b"\x00\x01\x02\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 2000 + b"\r\n",
-        "GET /v1/predictions/é HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode(),
+        "GET /v1/predictions/é HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode(),
         b"GET " + b"/" * 100_000 + b" HTTP/1.1\r\n\r\n",
         b"POST /v1/predictions HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
         b"POST /v1/predictions HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"POST /v1/predictions HTTP/1.1\r\nHost: a\r\nContent-Length: 500\r\n\r\n{",  # and no more
+        b"POST /v1/predictions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{",  # and no more
     ],
 )
 def test_what_is_no_http_hurts_nobody(door: DoorServer, text: bytes) -> None:

@@ -55,13 +55,15 @@ def test_every_response_has_the_headers_that_browsers_obey(lone_door):
         assert "server" not in headers
 
 
-@pytest.mark.parametrize("start", [b"", b"GET /health HTTP/1.1\r\n", b"GET /health HTTP/1.1\r\nHost: a\r\nX: y"])
+@pytest.mark.parametrize(
+    "start", [b"", b"GET /health HTTP/1.1\r\n", b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: y"]
+)
 def test_headers_that_never_end_are_given_up(lone_door, start):
     assert exchange(lone_door, start).startswith(b"HTTP/1.1 408 ")
 
 
 def test_the_second_request_of_a_connection_has_the_same_time(lone_door):
-    answer = exchange(lone_door, b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", b"GET /health HTT")
+    answer = exchange(lone_door, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /health HTT")
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert b"HTTP/1.1 408 " in answer
 
@@ -74,7 +76,7 @@ def test_headers_without_end_are_too_large(lone_door):
 
 def test_a_body_in_chunks_has_the_same_limit_as_one_with_a_length(lone_door):
     chunk = b"400\r\n" + b" " * 1024 + b"\r\n"
-    head = f"POST {CREATE} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+    head = f"POST {CREATE} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     chunked = exchange(lone_door, head.encode() + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 5)
     whole = exchange(lone_door, head.encode() + b"Content-Length: 5000\r\n\r\n", b" " * 5000)
     assert [answer.partition(b"\r\n")[0].split()[1] for answer in (chunked, whole)] == [b"413", b"413"]
@@ -98,7 +100,7 @@ async def test_a_page_of_another_site_can_neither_send_nor_read(tmp_path):
         refused = await client.post(CREATE, json=BODY, headers=simple)
         assert (refused.status_code, refused.json()["title"]) == (403, "Forbidden")
         assert cog.asked == []
-        for own in ({}, {"Origin": "http://door"}):
+        for own in ({}, {"Origin": "http://localhost"}):
             assert (await client.post(CREATE, json=BODY, headers=own)).status_code == 201
         asked = await client.options(CREATE, headers={**SITE, "Access-Control-Request-Method": "POST"})
         assert "access-control-allow-origin" not in asked.headers
@@ -116,6 +118,41 @@ async def test_a_site_that_is_allowed_can(tmp_path):
         other = await client.post(CREATE, json=BODY, headers={"Origin": "https://example.com.evil.org"})
         assert other.status_code == 403
         assert "access-control-allow-origin" not in other.headers
+
+
+LOCAL = ("localhost", "127.0.0.1:8080", "[::1]:80", "LOCALHOST:1")
+STRANGE = ("evil.example", "evil.example:8080", "localhost.evil.example", "localhost@evil.example", "[::2]", "", "a b")
+
+
+@pytest.mark.parametrize(
+    ("settings", "allowed", "refused"),
+    [
+        ({}, LOCAL, STRANGE),
+        ({"public_url": "https://door.example"}, (*LOCAL, "Door.example", "door.example:443"), STRANGE),
+        ({"hosts": "One.example, two.example"}, (*LOCAL, "one.example:80", "two.example"), STRANGE),
+        ({"hosts": "*"}, (*LOCAL, *STRANGE), ()),
+        ({"host": "0.0.0.0"}, (*LOCAL, *STRANGE), ()),
+        ({"host": "0.0.0.0", "hosts": "one.example"}, (*LOCAL, "one.example", "0.0.0.0:80"), STRANGE),
+    ],
+)
+async def test_a_door_answers_only_to_its_own_names(tmp_path, settings, allowed, refused):
+    """Else a page of a site whose name resolves to this machine could read all predictions."""
+    async with FakeCog() as cog, open_app(tmp_path, cog, **settings) as client:
+        for host in allowed:
+            assert (await client.get("/v1/predictions", headers={"Host": host})).status_code == 200, host
+        for host in refused:
+            for path in ("/v1/predictions", "/", "/p/x", "/metrics"):
+                assert (await client.get(path, headers={"Host": host})).status_code == 403, (host, path)
+            problem = (await client.get("/v1/predictions", headers={"Host": host})).json()
+            assert "DOOR_HOSTS" in problem["detail"]
+            error = (await client.get("/v1/models", headers={"Host": host})).json()["error"]
+            assert error["type"] == "permission_error"
+
+
+def test_a_name_that_can_be_no_host_is_refused():
+    for name in ("https://door.example", "door.example:80", ""):
+        with pytest.raises(ValueError, match="hosts"):
+            DoorSettings(hosts=f"one.example,{name}")
 
 
 @pytest.mark.parametrize("origin", ["http://[", "null", "http://[::1", "a"])

@@ -110,7 +110,7 @@ def test_a_client_that_leaves_cancels_nothing(door):
     assert final["status"] == "succeeded"
     with socket.create_connection(("127.0.0.1", door.port)) as leaving:  # while it waits for the whole
         body = json.dumps({"input": {"nlq": "leave " + SLOW, "cols": "a"}}).encode()
-        head = f"POST {PREDICTIONS} HTTP/1.1\r\nHost: x\r\nPrefer: wait\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST {PREDICTIONS} HTTP/1.1\r\nHost: localhost\r\nPrefer: wait\r\nContent-Length: {len(body)}\r\n\r\n"
         leaving.sendall(head.encode() + body)
         while not (found := newest(door))["input"]["nlq"].startswith("leave"):
             pass
@@ -127,7 +127,7 @@ async def test_the_list_is_read_page_by_page_in_both_directions():
         await door.store.save(*made)
         app = create_app(door.settings)
         app.state.door = door
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://door") as client:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
             first = (await client.get("/v1/predictions")).json()
             second = (await client.get(first["next"])).json()
             back = (await client.get(second["previous"])).json()
