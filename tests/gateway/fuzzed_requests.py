@@ -1,0 +1,139 @@
+"""Random requests: some nearly right, some of hostile pieces."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from tests.gateway.door_server import MODEL
+
+METHODS = ("GET", "POST", "POST", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "BREW")
+PATHS = (
+    *("/v1/predictions", f"/v1/models/{MODEL}/predictions", f"/v1/deployments/{MODEL}/predictions"),
+    *("/v1/predictions/{}", "/v1/predictions/{}/cancel", "/v1/predictions/{}/stream", "/v1/predictions?cursor={}"),
+    *(f"/v1/models/{MODEL}", f"/v1/models/{MODEL}/versions/{{}}", "/v1/models/{}/{}", "/{}", "/v1/{}", "//{}"),
+    *("/v1/chat/completions", "/v1/completions", "/v1/models", "/", "/p/{}", "/metrics", "/health", "/ready"),
+    *("/?tweak={}", "/static/{}", "/login", "/v1/models/{}", "/v1/webhooks/default/secret"),
+)
+PIECES = (
+    *(
+        "a" * 26,
+        "..",
+        "%00",
+        "%2e%2e%2f",
+        "a" * 5000,
+        "%ff",
+        "%c3%a9",
+        "'; DROP TABLE predictions; --",
+        "*",
+        "null",
+        "",
+    ),
+    *("bmV3ZXI9OTk5OTk5OTk5OTk5OTk5OTk5OTk5", "b2xkZXI9LTE", "b2xkZXI9MA", "{}", "0", "<script>", "predictions"),
+)
+HEADERS = {
+    "Prefer": ("wait=1", "wait=999", "wait=\xff", "respond-async", ";;;", "wait=1" * 500),
+    "Last-Event-ID": ("1:1-1", "x", "\xff", "999999999999999:999999999-999999999", "-1"),
+    "Content-Type": ("text/plain", "application/json; charset=utf-16", "", "multipart/form-data"),
+    "Content-Encoding": ("gzip", "br"),
+    "Accept": ("text/event-stream", "image/png", ""),
+    "Authorization": ("Bearer x", "Token", "\xff"),
+    "Host": ("evil.example/x", "a:b:c", "[::", "x" * 300),
+    "X-Forwarded-Host": ("evil.example",),
+}
+LEAVES = (
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1e308,
+    10**400,
+    "",
+    "a",
+    "\0",
+    "é" * 300,
+    "🐝",
+    "\\ud800",
+    [],
+    {},
+    [[]],
+    "x" * 20_000,
+)
+NAMES = (
+    *("input", "version", "webhook", "webhook_events_filter", "stream", "id", "nlq", "cols", "max_tokens", "", "\0"),
+    *("model", "messages", "prompt"),
+)
+
+
+def value(rng: random.Random, depth: int = 0) -> Any:
+    match rng.randrange(4 if depth < 4 else 1):
+        case 1:
+            return [value(rng, depth + 1) for _ in range(rng.randrange(3))]
+        case 2 | 3:
+            return {rng.choice(NAMES): value(rng, depth + 1) for _ in range(rng.randrange(4))}
+    return rng.choice(LEAVES)
+
+
+def body(rng: random.Random, inputs: Mapping[str, Any]) -> bytes:
+    whole = {"input": inputs, "version": MODEL, "stream": True}
+    match rng.randrange(5):
+        case 0:
+            return rng.randbytes(rng.randrange(200))
+        case 1:
+            content: Any = value(rng)
+        case 2:
+            content = {**whole, rng.choice(NAMES): value(rng)}
+        case _:
+            content = {**whole, "input": {**inputs, rng.choice(NAMES): value(rng)}}
+    text = json.dumps(content, ensure_ascii=rng.random() < 0.5).encode(errors="surrogatepass")
+    return text[: rng.randrange(len(text) + 1)] if rng.random() < 0.1 else text
+
+
+@dataclass(frozen=True, slots=True)
+class FuzzedRequest:
+    method: str
+    path: str
+    headers: list[tuple[bytes, bytes]]
+    content: bytes
+
+    @classmethod
+    def random(
+        cls, rng: random.Random, inputs: Mapping[str, Any], pieces: Sequence[str] = PIECES, **headers: Sequence[str]
+    ) -> FuzzedRequest:
+        """A request.
+
+        Args:
+            rng: of all choices.
+            inputs: that the model accepts.
+            pieces: of paths.
+            headers: more values of headers, each of which is in half of the requests.
+        """
+        path = rng.choice(PATHS)
+        while "{}" in path:
+            path = path.replace("{}", rng.choice(pieces), 1)
+        chosen = {name: rng.choice(HEADERS[name]) for name in rng.sample(sorted(HEADERS), rng.randrange(3))}
+        chosen |= {name: rng.choice(values) for name, values in headers.items() if rng.random() < 0.5}
+        encoded = [(name.encode(), value.encode("latin-1")) for name, value in chosen.items()]
+        return cls(rng.choice(METHODS), path, encoded, body(rng, inputs))
+
+    def arguments(self, base_url: httpx.URL | str) -> dict[str, Any]:
+        """For `httpx.Client.request`."""
+        url = httpx.URL(base_url).copy_with(raw_path=self.path.encode())
+        return {"method": self.method, "url": url, "content": self.content, "headers": self.headers}
+
+
+def is_error(response: httpx.Response) -> bool:
+    """Whether it has the shape of an API's errors; pages and uvicorn, which refuses what is not HTTP, answer texts."""
+    kind = response.headers.get("content-type", "").partition(";")[0]
+    if kind == "application/problem+json":
+        return response.json()["status"] == response.status_code and bool(response.json()["detail"])
+    if kind == "application/json":
+        content = response.json()
+        return bool(content["error"]["message"] if "error" in content else content["detail"])
+    return kind in ("text/html", "text/plain") and bool(response.text)
