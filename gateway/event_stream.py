@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -14,33 +14,36 @@ class ServerSentEvent:
     data: str
 
 
-async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[ServerSentEvent]:
-    """The events in a stream of UTF-8; comments and unknown fields are skipped."""
-    name = ""
-    data: list[str] = []
-    async for line in _lines(chunks):
-        if not line:
-            if data:
-                yield ServerSentEvent(name or "message", "\n".join(data))
-            name, data = "", []
-            continue
+class EventReader:
+    """Reads events from a stream of UTF-8; comments and unknown fields are skipped."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()  # the beginning of a line
+        self._name = ""
+        self._data: list[str] = []
+
+    def feed(self, chunk: bytes) -> Iterator[ServerSentEvent]:
+        """The events that are complete with the next bytes of the stream. All are to be taken."""
+        self._rest += chunk
+        if b"\n" not in chunk:
+            return
+        # Only LF and CR LF end a line: JSON may have other separators, such as U+2028, unescaped.
+        *lines, self._rest = self._rest.split(b"\n")
+        for raw in lines:
+            line = raw.removesuffix(b"\r").decode(errors="replace")
+            if line:
+                self._take(line)
+                continue
+            if self._data:
+                yield ServerSentEvent(self._name or "message", "\n".join(self._data))
+            self._name, self._data = "", []
+
+    def _take(self, line: str) -> None:
         key, _, value = line.partition(":")
-        value = value.removeprefix(" ")
         if key == "event":
-            name = value
+            self._name = value.removeprefix(" ")
         elif key == "data":
-            data.append(value)
-
-
-async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """Complete lines. Only LF and CR LF end one: JSON may have other separators, such as U+2028, unescaped."""
-    rest = bytearray()
-    async for chunk in chunks:
-        rest += chunk
-        if b"\n" in chunk:
-            *lines, rest = rest.split(b"\n")
-            for line in lines:
-                yield line.removesuffix(b"\r").decode(errors="replace")
+            self._data.append(value.removeprefix(" "))
 
 
 def encode_event(name: str, data: str, event_id: str) -> bytes:

@@ -7,7 +7,7 @@ import copy
 import json
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pydantic import JsonValue
@@ -22,6 +22,9 @@ from gateway.store import Store
 
 _log = logging.getLogger(__name__)
 SAVE_SECONDS = 0.5  # between two saves of what is running
+SAVE_BATCH = 16  # predictions in one transaction; streams go on between two of them
+SAVE_RATE = 4 << 20  # bytes of running predictions that are saved in a second; each counts as SAVE_COST bytes more
+SAVE_COST = 4 << 10
 
 
 class Runner:
@@ -129,18 +132,25 @@ class Runner:
         return await self._store.delete(prediction_id)
 
     async def save_changes(self) -> None:
-        """Save what running predictions have produced, for ever; to be run as a task."""
+        """Save what running predictions have produced, for ever; to be run as a task.
+
+        A save writes all that a prediction has produced. So it is paced: many or large ones are saved less often.
+        """
         while True:
             await asyncio.sleep(SAVE_SECONDS)
             runs = [execution.run for execution in self._active.values() if execution.run.is_dirty]
-            if not runs:
-                continue
-            for run in runs:
-                run.is_dirty = False
-            try:
-                await self._store.save(*(run.snapshot() for run in runs if not run.is_finished))
-            except sqlite3.Error:
-                _log.exception("running predictions could not be saved")
+            for start in range(0, len(runs), SAVE_BATCH):
+                batch = [run for run in runs[start : start + SAVE_BATCH] if not run.is_finished]
+                await self._save(batch)
+                await asyncio.sleep(sum(run.num_bytes + SAVE_COST for run in batch) / SAVE_RATE)
+
+    async def _save(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            run.is_dirty = False
+        try:
+            await self._store.save(*(run.snapshot() for run in runs))
+        except sqlite3.Error:
+            _log.exception("running predictions could not be saved")
 
     async def close(self, drain_seconds: float) -> None:
         """Let running predictions finish for a while; what runs longer is marked as interrupted."""

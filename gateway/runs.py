@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Mapping
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -50,6 +51,7 @@ class Finished:
 
 RunEvent = OutputPiece | LogText | Finished
 _START: Final = Position()
+_BATCH: Final = 256  # events that a reader gets at once
 
 
 class OutputTooLargeError(Exception):
@@ -69,11 +71,12 @@ class Run:
         self._pieces: list[JsonValue] = []
         self._logs = io.StringIO()  # appends without copying what is there
         self._metrics: dict[str, JsonValue] = {}
-        self._num_bytes = 0
+        self.num_bytes = 0  # of output and logs
         self._max_bytes = max_bytes
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()  # who waits for the end is not woken by each piece
         self.is_dirty = False  # has changed since it was last saved
+        self.on_piece: list[Callable[[], None]] = []  # called for each new piece of output
         # Done once a server has accepted the inputs, or it is known that the prediction waits for one.
         self._settled: asyncio.Future[InvalidInputError | None] = asyncio.get_running_loop().create_future()
 
@@ -116,16 +119,26 @@ class Run:
     async def follow(self, position: Position = _START) -> AsyncIterator[RunEvent]:
         """What came after a position, then what comes, then `Finished`. A slow reader holds nobody up."""
         while True:
-            changed, is_finished = self._changed, self.is_finished
-            for event in events_between(position, self._output(), self._logs_after(position.logs)):
+            if not (events := self.events_after(position)):
+                await self.changed()
+            for event in events:
                 position = event.position
                 yield event
-            if is_finished:
-                yield Finished(self._prediction, position)
-                return
-            await changed.wait()
+                if isinstance(event, Finished):
+                    return
+
+    def events_after(self, position: Position) -> list[RunEvent]:
+        """What came after a position, as far as it is there; of much, the beginning."""
+        pieces = self._output()
+        events: list[RunEvent] = [*events_between(position, pieces, self._logs_after(position.logs), most=_BATCH)]
+        end = events[-1].position if events else position
+        if self.is_finished and end.output >= len(pieces):
+            events.append(Finished(self._prediction, end))
+        return events
 
     def _logs_after(self, start: int) -> str:
+        if start >= self._logs.tell():  # as for nearly every piece of output
+            return ""
         self._logs.seek(start)
         text = self._logs.read()
         self._logs.seek(0, io.SEEK_END)
@@ -161,6 +174,8 @@ class Run:
             piece = event.data.get("chunk")
             self._count(len(piece) if isinstance(piece, str) else len(json.dumps(piece)))
             self._pieces.append(piece)
+            for call in self.on_piece:
+                call()
         elif event.name == "log":
             text = str(event.data.get("data", ""))
             self._count(len(text))
@@ -214,9 +229,9 @@ class Run:
         self._ended.set()
         self._notify()
 
-    def _count(self, num_bytes: int) -> None:
-        self._num_bytes += num_bytes
-        if self._num_bytes > self._max_bytes:
+    def _count(self, num_more: int) -> None:
+        self.num_bytes += num_more
+        if self.num_bytes > self._max_bytes:
             raise OutputTooLargeError(f"output and logs are over the door's limit of {self._max_bytes:,} bytes")
 
     def _notify(self) -> None:
@@ -225,13 +240,15 @@ class Run:
         changed.set()
 
 
-def events_between(position: Position, pieces: list[JsonValue], new_logs: str) -> list[OutputPiece | LogText]:
-    """The events from a position up to these pieces, with the logs after it."""
+def events_between(
+    position: Position, pieces: list[JsonValue], new_logs: str, most: int = sys.maxsize
+) -> list[OutputPiece | LogText]:
+    """The events from a position up to these pieces, with the logs after it; of the pieces the first `most`."""
     events: list[OutputPiece | LogText] = []
     num_logs = position.logs + len(new_logs)
     if new_logs:
         events.append(LogText(new_logs, Position(position.output, num_logs)))
-    for number in range(position.output, len(pieces)):
+    for number in range(position.output, min(len(pieces), position.output + most)):
         events.append(OutputPiece(pieces[number], Position(number + 1, num_logs)))
     return events
 

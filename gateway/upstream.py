@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
 from typing import Any
 
-import httpx
+import aiohttp
+import certifi
 from pydantic import JsonValue
+from yarl import URL
 
 from gateway.errors import DoorError, FieldError, InvalidInputError
-from gateway.event_stream import ServerSentEvent, read_events
+from gateway.event_stream import EventReader
 
 # Also when Cog's parser refuses what the door's accepts, such as 1e999: the server is well, so it must not be ejected.
 _CALLERS_FAULT = (400, 413, 415, 422)
-_TIMEOUT = httpx.Timeout(10, read=None, pool=None)  # an answer may take any time
+_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10)  # an answer may take any time
+_DUMPS = partial(json.dumps, ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # a body has limits
+_TIMEOUT_OF_SMALL = aiohttp.ClientTimeout(total=10)
 
 
 class UpstreamBusyError(Exception):
@@ -41,7 +48,7 @@ class UpstreamEvent:
 
 
 class Upstream:
-    """One Cog server.
+    """One Cog server. To be made in the event loop that uses it.
 
     Args:
         url: its address without a path.
@@ -49,9 +56,18 @@ class Upstream:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
-        # No proxy from the environment: the servers are our own.
-        self._client = httpx.AsyncClient(base_url=url, timeout=_TIMEOUT, limits=limits, trust_env=False)
+        address = URL(f"{url.rstrip('/')}/")
+        trusted = ssl.create_default_context(cafile=certifi.where()) if address.scheme == "https" else True
+        self._session = aiohttp.ClientSession(
+            address.with_user(None),
+            headers=_authorization(address),
+            json_serialize=_DUMPS,
+            timeout=_TIMEOUT,
+            connector=aiohttp.TCPConnector(limit=0, ssl=trusted, resolver=aiohttp.ThreadedResolver()),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            middlewares=(_send_once,),
+            trust_env=False,  # no proxy from the environment: the servers are our own
+        )
 
     @asynccontextmanager
     async def predict(
@@ -64,18 +80,18 @@ class Upstream:
             InvalidInputError: the inputs are not what the model's schema asks.
             UpstreamError: anything else that is wrong with the server; also while the events are read.
         """
+        body = {"id": prediction_id, "input": inputs}
+        headers = {"Accept": "text/event-stream"}
         try:
-            async with self._client.stream(
-                "PUT",
-                f"/predictions/{prediction_id}",
-                json={"id": prediction_id, "input": inputs},
-                headers={"Accept": "text/event-stream"},
+            # Leaving this context before the end of the answer closes the connection.
+            async with self._session.put(
+                f"predictions/{prediction_id}", json=body, headers=headers, allow_redirects=False
             ) as response:
-                if response.status_code != httpx.codes.OK:
-                    raise _refusal(response.status_code, await response.aread())
-                yield _parsed(read_events(response.aiter_bytes()))
-        except httpx.HTTPError as error:
-            raise UpstreamError(f"{type(error).__name__} {error}".rstrip()) from error
+                if response.status != HTTPStatus.OK:
+                    raise _refusal(response.status, await response.read())
+                yield _events(response.content.iter_any())
+        except aiohttp.ClientError as error:
+            raise _broken(error) from error
 
     async def cancel(self, prediction_id: str) -> bool:
         """Ask the server to cancel; whether it knew the prediction.
@@ -83,8 +99,8 @@ class Upstream:
         Raises:
             UpstreamError: it cannot be reached.
         """
-        response = await self._ask("POST", f"/predictions/{prediction_id}/cancel")
-        return response.status_code == httpx.codes.OK
+        status, _ = await self._ask("POST", f"predictions/{prediction_id}/cancel")
+        return status == HTTPStatus.OK
 
     async def health(self) -> str:
         """Its status: STARTING, READY, BUSY, UNHEALTHY, SETUP_FAILED or DEFUNCT.
@@ -92,7 +108,7 @@ class Upstream:
         Raises:
             UpstreamError: it cannot be reached.
         """
-        return str(_json(await self._ask("GET", "/health-check")).get("status"))
+        return str((await self._ask_json("health-check")).get("status"))
 
     async def openapi(self) -> dict[str, Any]:
         """The model's OpenAPI schema.
@@ -100,41 +116,65 @@ class Upstream:
         Raises:
             UpstreamError: it cannot be reached, or has none.
         """
-        return _json(await self._ask("GET", "/openapi.json"))
+        return await self._ask_json("openapi.json")
 
     async def close(self) -> None:
         """Close its connections."""
-        await self._client.aclose()
+        await self._session.close()
 
-    async def _ask(self, method: str, path: str) -> httpx.Response:
+    async def _ask(self, method: str, path: str) -> tuple[int, bytes]:
         try:
-            return await self._client.request(method, path, timeout=10)
-        except httpx.HTTPError as error:
-            raise UpstreamError(f"{type(error).__name__} {error}".rstrip()) from error
+            async with self._session.request(
+                method, path, timeout=_TIMEOUT_OF_SMALL, allow_redirects=False
+            ) as response:
+                return response.status, await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise _broken(error) from error
 
-
-async def _parsed(events: AsyncIterator[ServerSentEvent]) -> AsyncIterator[UpstreamEvent]:
-    async for event in events:
+    async def _ask_json(self, path: str) -> dict[str, Any]:
+        _, body = await self._ask("GET", path)
         try:
-            data = json.loads(event.data)
+            content = json.loads(body)
         except ValueError as error:
-            raise UpstreamError(f"event {event.name} is not JSON: {error}") from error
-        yield UpstreamEvent(event.name, data)
+            raise UpstreamError(f"/{path} did not answer JSON: {error}") from error
+        if not isinstance(content, dict):
+            raise UpstreamError(f"/{path} did not answer an object")
+        return content
 
 
-def _json(response: httpx.Response) -> dict[str, Any]:
+async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Middleware: aiohttp itself would send a PUT again to a server that broke off before it answered."""
     try:
-        content = response.json()
-    except ValueError as error:
-        raise UpstreamError(f"{response.url.path} did not answer JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise UpstreamError(f"{response.url.path} did not answer an object")
-    return content
+        return await handler(request)
+    except aiohttp.ClientError as error:
+        raise _broken(error) from error
+
+
+def _broken(error: Exception) -> UpstreamError:
+    return UpstreamError(f"{type(error).__name__} {error}".rstrip())
+
+
+def _authorization(address: URL) -> dict[str, str]:
+    """The header for an address with user and password."""
+    if address.user is None and address.password is None:
+        return {}
+    return {"Authorization": aiohttp.encode_basic_auth(address.user or "", address.password or "")}
+
+
+async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[UpstreamEvent]:
+    reader = EventReader()
+    async for chunk in chunks:
+        for event in reader.feed(chunk):
+            try:
+                data = json.loads(event.data)
+            except ValueError as error:
+                raise UpstreamError(f"event {event.name} is not JSON: {error}") from error
+            yield UpstreamEvent(event.name, data)
 
 
 def _refusal(status: int, body: bytes) -> Exception:
     """The error that an answer other than 200 stands for."""
-    if status == httpx.codes.CONFLICT:
+    if status == HTTPStatus.CONFLICT:
         return UpstreamBusyError()
     if status in _CALLERS_FAULT:
         return _invalid_input(body)

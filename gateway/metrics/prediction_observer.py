@@ -16,7 +16,7 @@ from gateway.door import Door
 from gateway.meters import Meters
 from gateway.pool import Server
 from gateway.predictions import Prediction, Status, seconds_between
-from gateway.runs import Finished, OutputPiece, Run
+from gateway.runs import Run
 from gateway.store import INTERRUPTED
 
 _NAME: Final = re.compile(r"\w{1,60}")
@@ -55,19 +55,25 @@ def _watch(meters: Meters, server: Server) -> None:
 async def _follow(run: Run, meters: Meters) -> None:
     created = time.monotonic()
     last: float | None = None
-    async for event in run.follow():
+
+    def time_piece() -> None:
+        nonlocal last
         now = time.monotonic()
-        match event:
-            case OutputPiece():
-                if last is None:
-                    meters.first_token.observe(now - created)
-                else:
-                    meters.inter_token.observe(now - last)
-                last = now
-            case Finished(prediction=prediction) if await run.settled() is None:  # else its inputs were refused
-                if prediction.status is Status.SUCCEEDED:
-                    meters.whole.observe(now - created)
-                count_ended(prediction, meters)
+        if last is None:
+            meters.first_token.observe(now - created)
+        else:
+            meters.inter_token.observe(now - last)
+        last = now
+
+    run.on_piece.append(time_piece)
+    prediction = await run.finished()
+    if await run.settled() is not None:
+        return  # its inputs were refused
+    if last is None and prediction.output is not None:  # of a model that does not stream
+        time_piece()
+    if prediction.status is Status.SUCCEEDED:
+        meters.whole.observe(time.monotonic() - created)
+    count_ended(prediction, meters)
 
 
 def count_ended(prediction: Prediction, meters: Meters) -> None:

@@ -18,22 +18,22 @@ _REASONS: Final = {Status.CANCELED: {"reason": "canceled"}, Status.FAILED: {"rea
 
 async def stream_run(run: Run, position: Position) -> AsyncIterator[bytes]:
     """The events of a prediction that runs, from a position to the end."""
-    start = _unix(run.snapshot())
-    events = run.follow(position)
-    upcoming = asyncio.ensure_future(anext(events, None))
-    try:
-        while True:
-            done, _ = await asyncio.wait([upcoming], timeout=QUIET_SECONDS)
-            if not done:
-                yield b": waiting\n\n"
-                continue
-            event = upcoming.result()
-            if event is None:
+    loop, start = asyncio.get_running_loop(), _unix(run.snapshot())
+    quiet_at = loop.time() + QUIET_SECONDS
+    while True:
+        if events := run.events_after(position):
+            position = events[-1].position
+            yield b"".join(_encode(event, start) for event in events)
+            if isinstance(events[-1], Finished):
                 return
-            yield _encode(event, start)
-            upcoming = asyncio.ensure_future(anext(events, None))
-    finally:
-        upcoming.cancel()
+        else:
+            try:
+                async with asyncio.timeout_at(quiet_at):
+                    await run.changed()
+                continue
+            except TimeoutError:
+                yield b": waiting\n\n"
+        quiet_at = loop.time() + QUIET_SECONDS
 
 
 async def stream_kept(prediction: Prediction, position: Position) -> AsyncIterator[bytes]:
