@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import aiohttp
 
 from pipeline.benchmark.door_servers import MODEL
 
@@ -41,35 +41,44 @@ def of_door(url: str) -> Target:
 async def alternate(targets: Mapping[str, Target], inputs: Mapping[str, Any], count: int) -> dict[str, list[float]]:
     """Seconds of predictions, one at a time, in turn at each target, so that noise falls on all alike."""
     times: dict[str, list[float]] = {name: [] for name in targets}
-    async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+    async with _session() as session:
         for number in range(count + 10):
             for name, target in targets.items():
-                start = time.perf_counter()
-                await _predict(client, target, inputs)
+                seconds = await _predict(session, target, inputs)
                 if number >= 10:  # the first ones open connections and fill caches
-                    times[name].append(time.perf_counter() - start)
+                    times[name].append(seconds)
     return times
 
 
-async def throughput(target: Target, inputs: Mapping[str, Any], *, clients: int, seconds: float) -> float:
-    """Predictions a second when so many clients each ask again as soon as they are answered."""
-    done = 0
-    end = time.perf_counter() + seconds
+async def ask_at_once(
+    target: Target, inputs: Mapping[str, Any], *, clients: int, seconds: float
+) -> tuple[float, list[float]]:
+    """Many clients, each of which asks again as soon as it is answered.
 
-    async def ask() -> None:
-        nonlocal done
-        async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
-            while time.perf_counter() < end:
-                await _predict(client, target, inputs)
-                done += 1
-
+    Returns:
+        Predictions a second, and the seconds of each.
+    """
+    times: list[float] = []
     start = time.perf_counter()
-    await asyncio.gather(*(ask() for _ in range(clients)))
-    return done / (time.perf_counter() - start)
+
+    async def ask(session: aiohttp.ClientSession) -> None:
+        while time.perf_counter() < start + seconds:
+            times.append(await _predict(session, target, inputs))
+
+    async with _session() as session:
+        await asyncio.gather(*(ask(session) for _ in range(clients)))
+    return len(times) / (time.perf_counter() - start), times
 
 
-async def _predict(client: httpx.AsyncClient, target: Target, inputs: Mapping[str, Any]) -> None:
-    response = await client.post(target.url, json={"input": inputs}, headers=dict(target.headers))
-    content = response.json()
-    assert response.status_code == target.status, content
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=60))
+
+
+async def _predict(session: aiohttp.ClientSession, target: Target, inputs: Mapping[str, Any]) -> float:
+    """The seconds of one prediction."""
+    start = time.perf_counter()
+    async with session.post(target.url, json={"input": inputs}, headers=target.headers) as response:
+        content = await response.json()
+    assert response.status == target.status, content
     assert content["status"] == "succeeded", content
+    return time.perf_counter() - start

@@ -27,18 +27,32 @@ class ServerFailedError(Exception):
 @contextmanager
 def cog_server(folder: Path, *, concurrency: int) -> Iterator[str]:
     """Cog's server with the fake engine; its address."""
+    env = {"ENGINE": "fake", "MAX_NUM_SEQS": str(concurrency)}
+    with _cog(folder, "predict.py:Predictor", env, concurrency) as url:
+        yield url
+
+
+@contextmanager
+def slow_server(folder: Path, *, concurrency: int, seconds: float) -> Iterator[str]:
+    """Cog's server with a model that takes so long for each prediction; its address."""
+    predictor = "pipeline/benchmark/slow_predict.py:SlowPredictor"
+    with _cog(folder, predictor, {"PREDICT_SECONDS": str(seconds)}, concurrency) as url:
+        yield url
+
+
+@contextmanager
+def _cog(folder: Path, predictor: str, env: Mapping[str, str], concurrency: int) -> Iterator[str]:
     port = free_port()
     env = {
-        "ENGINE": "fake",
-        "MAX_NUM_SEQS": str(concurrency),
+        **env,
         "PORT": str(port),
-        "COG_PREDICT_TYPE_STUB": "predict.py:Predictor",
+        "COG_PREDICT_TYPE_STUB": predictor,
         "COG_MAX_CONCURRENCY": str(concurrency),
         "COG_LOG_LEVEL": "warning",
     }
     command = [sys.executable, "-m", "cog.server.http", "--host", "127.0.0.1"]
     url = f"http://127.0.0.1:{port}"
-    with _running(command, env, folder / "cog.log", f"{url}/health-check", '"READY"'):
+    with _running(command, env, folder / f"cog-{port}.log", f"{url}/health-check", '"READY"'):
         yield url
 
 
@@ -64,6 +78,18 @@ def door_server(folder: Path, upstream: str, *, max_active: int) -> Iterator[str
     }
     command = [sys.executable, "-m", "gateway", "--upstream", upstream, "--port", str(port), "--model", MODEL]
     with _running(command, env, folder / f"door-{port}.log", f"{url}/ready", '"ready"'):
+        yield url
+
+
+@contextmanager
+def served_playground(folder: Path, engine: str) -> Iterator[str]:
+    """All that scripts/serve starts, once the playground answers; its address."""
+    cog_port, port = free_port(), free_port()
+    url = f"http://127.0.0.1:{port}/"
+    options = ["--engine", engine, "--port", str(cog_port), "--door-port", str(port)]
+    command = [sys.executable, str(ROOT / "scripts" / "serve"), *options]
+    env = {"DOOR_DATABASE": str(folder / f"{port}.sqlite")}
+    with _running(command, env, folder / f"serve-{port}.log", url, 'id="input-title"'):
         yield url
 
 

@@ -211,6 +211,23 @@ async def test_readers_at_any_speed_and_position_see_the_same_events():
     assert [later async for later in one.follow(Position(99, 9999))] == [Finished(one.snapshot(), Position(99, 9999))]
 
 
+async def test_what_runs_is_saved_without_holding_others_up(tmp_path):
+    """A large prediction is saved, and while saves pause after it a short one ends at once."""
+    async with (
+        FakeCog(pieces=("x" * 2_000_000, "y")) as slow,
+        door_to(slow, keep=True, database=tmp_path / "door.sqlite") as door,
+    ):
+        large = await door.runner.start(prediction())
+        async with asyncio.timeout(20):
+            while (kept := await door.store.get(large.id)) is None or not kept.output:
+                await asyncio.sleep(0.01)
+        assert (kept.status, kept.output) == (Status.PROCESSING, ["x" * 2_000_000])
+        slow.pieces = ("z",)
+        slow.gate.set()
+        assert (await asyncio.wait_for(run(door), 20)).output == ["z"]
+        assert (await large.finished()).output == ["x" * 2_000_000, "y"]
+
+
 async def test_only_line_feeds_end_a_line_of_a_servers_stream():
     """Cog sends other separators, such as U+2028, unescaped in JSON."""
     pieces = ("a\u2028b", "\u0085\u2029", "\x1cä\r\n")

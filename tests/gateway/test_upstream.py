@@ -1,0 +1,78 @@
+"""The client of a Cog server: addresses, credentials, and servers that break off or send the door elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gateway.upstream import Upstream, UpstreamError
+
+READY = b'HTTP/1.1 200 OK\r\nContent-Length: 18\r\nConnection: close\r\n\r\n{"status":"READY"}'
+ELSEWHERE = b"HTTP/1.1 302 Found\r\nLocation: /other\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+@asynccontextmanager
+async def server(answer: bytes, host: str = "127.0.0.1") -> AsyncIterator[tuple[int, list[str]]]:
+    """A server that gives this answer to everything: its port, and the heads of what it was asked."""
+    heads: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, host, 0) as listening:
+        yield listening.sockets[0].getsockname()[1], heads
+
+
+@asynccontextmanager
+async def upstream(url: str) -> AsyncIterator[Upstream]:
+    one = Upstream(url)
+    try:
+        yield one
+    finally:
+        await one.close()
+
+
+@pytest.mark.parametrize(("host", "name"), [("127.0.0.1", "localhost"), ("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+async def test_addresses_are_names_and_numbers_of_both_kinds(host, name):
+    async with server(READY, host) as (port, _), upstream(f"http://{name}:{port}") as one:
+        assert await one.health() == "READY"
+
+
+async def test_user_and_password_are_sent_with_each_request_and_never_shown():
+    async with server(READY) as (port, heads), upstream(f"http://us%C3%A9r:p%40ss@127.0.0.1:{port}/below") as one:
+        await one.health()
+    assert heads[0].startswith("GET /below/health-check ")
+    assert f"Authorization: Basic {base64.b64encode('usér:p@ss'.encode()).decode()}" in heads[0]
+    async with upstream(f"http://user:secret@127.0.0.1:{port}") as one:
+        with pytest.raises(UpstreamError) as refused:
+            await one.health()
+    assert "secret" not in str(refused.value)
+
+
+async def test_a_proxy_in_the_environment_is_not_used(monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    async with server(READY) as (port, _), upstream(f"http://127.0.0.1:{port}") as one:
+        assert await one.health() == "READY"
+
+
+async def test_a_server_that_breaks_off_before_it_answers_is_asked_once():
+    async with server(b"") as (port, heads), upstream(f"http://127.0.0.1:{port}") as one:
+        with pytest.raises(UpstreamError, match="ServerDisconnectedError"):
+            async with one.predict("a", {}):
+                pass
+        assert len(heads) == 1
+
+
+async def test_no_request_follows_to_another_address():
+    async with server(ELSEWHERE) as (port, heads), upstream(f"http://127.0.0.1:{port}") as one:
+        assert not await one.cancel("a")
+        with pytest.raises(UpstreamError, match="answered 302"):
+            async with one.predict("a", {}):
+                pass
+        assert len(heads) == 2
