@@ -55,6 +55,8 @@ class Meters:
         self._success = self._labelled("vllm:request_success", "Predictions that succeeded.", "finished_reason")
         self._ended = self._labelled("door_predictions", "Predictions that ended.", "status")
         self._failures = self._labelled("door_prediction_failures", "Predictions that failed.", "type")
+        self._drafted = self._labelled("door_draft_tokens", "Tokens that were drafted, by where from.", "kind")
+        self._accepted = self._labelled("door_accepted_tokens", "Drafted tokens that were right.", "kind")
         self._requests = Counter("door_requests", "HTTP requests.", ("api", "method", "status"), registry=self.registry)
         self._errors = Counter("door_errors", "Requests that got an error.", ("api", "type"), registry=self.registry)
         self._answer = Histogram(
@@ -92,6 +94,12 @@ class Meters:
     def count_failure(self, kind: str) -> None:
         """Count a prediction that failed, by the name of its error."""
         self._failures.labels(self._model, self._bounded(kind)).inc()
+
+    def count_drafts(self, kind: str, *, drafted: float, accepted: float) -> None:
+        """Count the drafts of a prediction that came from one of the drafter's sources: forced, model, context, …"""
+        label = self._bounded(kind)
+        self._drafted.labels(self._model, label).inc(drafted)
+        self._accepted.labels(self._model, label).inc(accepted)
 
     def _bounded(self, value: str) -> str:
         """A label value that a Cog server chose. Each new one costs memory for ever, so their number is bounded."""

@@ -111,6 +111,9 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
         if metrics.draft_token_count:
             self.record_metric("draft_token_count", metrics.draft_token_count)
             self.record_metric("accepted_token_count", metrics.accepted_token_count)
+        if drafted := metrics.drafted_by_kind:
+            self.record_metric("drafted_by_kind", drafted)
+            self.record_metric("accepted_by_kind", metrics.accepted_by_kind)
         stats = self.engine.stats()
         if stats.num_blocks:
             self.record_metric("kv_cache_usage", 1 - stats.num_free_blocks / stats.num_blocks)

@@ -7,6 +7,7 @@ All values are immutable, so that they may cross threads.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -82,15 +83,19 @@ CHOSEN: Final = "chosen"  # the source of a token that the model chose itself
 
 @dataclass(frozen=True, slots=True)
 class TokenPass:
-    """The tokens that one forward pass added to an answer.
+    """The tokens that one forward pass added to an answer, and the drafts that it verified.
 
     Args:
         at: seconds since the engine accepted the request.
         sources: where each token came from: the name of a drafter's source for accepted drafts, or `CHOSEN`.
+        drafted: where each draft came from; the accepted ones come first.
+        num_accepted: drafts that were right; the end token may be one of them.
     """
 
     at: float
     sources: tuple[str, ...]
+    drafted: tuple[str, ...] = ()
+    num_accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +110,22 @@ class RequestMetrics:
     total_time: float
     draft_token_count: int = 0
     accepted_token_count: int = 0
-    passes: tuple[TokenPass, ...] = ()  # of the engines that know them: those that gave a token
+    passes: tuple[TokenPass, ...] = ()  # of the engines that know them: those that gave a token or verified drafts
 
     @property
     def tokens_per_second(self) -> float:
         """Output tokens over the whole time, waiting and prefill included."""
         return self.output_token_count / self.total_time if self.total_time > 0 else 0.0
+
+    @property
+    def drafted_by_kind(self) -> dict[str, int]:
+        """Numbers of drafts by the name of their source; empty for an engine that does not know it."""
+        return dict(Counter(kind for one in self.passes for kind in one.drafted))
+
+    @property
+    def accepted_by_kind(self) -> dict[str, int]:
+        """Numbers of accepted drafts by the name of their source, without those of which none was accepted."""
+        return dict(Counter(kind for one in self.passes for kind in one.drafted[: one.num_accepted]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -91,11 +91,22 @@ def count_ended(prediction: Prediction, meters: Meters) -> None:
     meters.passes.inc(_count(metrics.get("model_passes")))
     meters.draft_tokens.inc(_count(metrics.get("draft_token_count")))
     meters.accepted_tokens.inc(_count(metrics.get("accepted_token_count")))
+    _count_drafts(metrics, meters)
     if "cached_token_count" in metrics:
         meters.queried_tokens.inc(_count(metrics.get("input_token_count")))
         meters.cached_tokens.inc(_count(metrics.get("cached_token_count")))
     if "kv_cache_usage" in metrics:
         meters.kv_usage.set(_count(metrics.get("kv_cache_usage")))
+
+
+def _count_drafts(metrics: Mapping[str, JsonValue], meters: Meters) -> None:
+    """Add the drafts of each kind, where the engine knows their kinds."""
+    drafted, accepted = metrics.get("drafted_by_kind"), metrics.get("accepted_by_kind")
+    if not isinstance(drafted, dict) or not isinstance(accepted, dict):
+        return
+    for kind, number in drafted.items():
+        if _word(kind) is not None:
+            meters.count_drafts(kind, drafted=_count(number), accepted=_count(accepted.get(kind, 0)))
 
 
 def _failure(prediction: Prediction) -> str:

@@ -85,6 +85,8 @@ async def test_metrics_count_prompt_and_output_tokens(engine: Engine, kind: Kind
         sources = [source for one in metrics.passes for source in one.sources]
         assert len(sources) == 20
         assert sources.count(CHOSEN) == 20 - metrics.accepted_token_count
+        assert sum(metrics.drafted_by_kind.values()) == metrics.draft_token_count
+        assert sum(metrics.accepted_by_kind.values()) == metrics.accepted_token_count
         times = [one.at for one in metrics.passes]
         assert times == sorted(times)
         assert times[-1] <= metrics.total_time

@@ -267,8 +267,9 @@ class EngineCore:
         request = update.request
         if stream.first_token_at is None:
             stream.first_token_at = now
-        if update.sources:
-            stream.passes.append(TokenPass(now - stream.accepted_at, update.sources))
+        if update.sources or update.drafted:
+            at = now - stream.accepted_at
+            stream.passes.append(TokenPass(at, update.sources, update.drafted, update.num_accepted))
         measured = update.finish_reason is not None or request.sampling.stop
         metrics = stream.measure(request) if measured else None
         return StepEvent(update.token_ids, update.finish_reason, metrics)

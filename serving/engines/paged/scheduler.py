@@ -62,12 +62,14 @@ class SchedulerOutput:
 
 @dataclass(slots=True)
 class RequestUpdate:
-    """A request's new output tokens without the end token, their sources as in `TokenPass`, and its finish reason."""
+    """A request's new output tokens without the end token, and its finish reason; the rest as in `TokenPass`."""
 
     request: Request
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None
     sources: tuple[str, ...]
+    drafted: tuple[str, ...]
+    num_accepted: int
 
 
 class Scheduler:
@@ -262,11 +264,12 @@ class Scheduler:
         self._blocks.truncate(request, request.num_computed_tokens)
         self._blocks.register(request)
         new = tuple(request.token_ids[num_tokens:])
-        drafted = self._drafter.sources(request, min(accepted, len(new))) if accepted else ()
-        update = RequestUpdate(request, new, reason, drafted + (CHOSEN,) * (len(new) - len(drafted)))
+        drafted = self._drafter.sources(request, len(item.draft_token_ids)) if item.draft_token_ids else ()
+        sources = drafted[: min(accepted, len(new))]
+        sources += (CHOSEN,) * (len(new) - len(sources))
         if reason is not None:
             self._finish(request, reason)
-        return update
+        return RequestUpdate(request, new, reason, sources, drafted, accepted)
 
     def _append(self, request: Request, token_ids: list[int]) -> FinishReason | None:
         for token_id in token_ids:

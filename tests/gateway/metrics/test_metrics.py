@@ -87,6 +87,35 @@ def test_what_a_server_reports_cannot_break_or_flood_the_metrics():
     assert total(samples, "vllm:prompt_tokens_total") == total(samples, "vllm:generation_tokens_total") == 0
 
 
-def text_of(meters: Meters) -> str:
+def ended(**metrics: object) -> Prediction:
+    return Prediction("x", "m", "v", {}, "2026-01-01T00:00:00.000000Z", Status.SUCCEEDED, metrics=metrics)
 
+
+def test_drafts_are_counted_by_kind():
+    meters = Meters("local/model")
+    count_ended(ended(drafted_by_kind={"forced": 5, "model": 8}, accepted_by_kind={"forced": 5}), meters)
+    count_ended(ended(drafted_by_kind={"model": 2}, accepted_by_kind={"model": 1}), meters)
+    samples = parsed(text_of(meters))
+    for kind, drafted, accepted in (("forced", 5, 5), ("model", 10, 1)):
+        assert total(samples, "door_draft_tokens_total", kind=kind) == drafted
+        assert (
+            samples["door_accepted_tokens_total", frozenset({("model_name", "local/model"), ("kind", kind)})]
+            == accepted
+        )
+
+
+def test_strange_counts_by_kind_are_ignored_and_their_labels_bounded():
+    meters = Meters("local/model")
+    count_ended(ended(drafted_by_kind=[3], accepted_by_kind={}), meters)
+    count_ended(
+        ended(drafted_by_kind={"a b": 3, "model": -2, "forced": "many"}, accepted_by_kind={"model": True}), meters
+    )
+    assert total(parsed(text_of(meters)), "door_draft_tokens_total") == 0
+    count_ended(ended(drafted_by_kind={f"kind{n}": 1 for n in range(200)}, accepted_by_kind={}), meters)
+    kinds = [key for key in parsed(text_of(meters)) if key[0] == "door_draft_tokens_total"]
+    assert len(kinds) <= 41
+    assert total(parsed(text_of(meters)), "door_draft_tokens_total") == 200
+
+
+def text_of(meters: Meters) -> str:
     return generate_latest(meters.registry).decode()

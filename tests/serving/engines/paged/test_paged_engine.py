@@ -122,6 +122,8 @@ def test_drafts_save_passes_and_a_step_is_one_delta():
     metrics = outputs[-1].metrics
     assert len(outputs) == metrics.model_passes < 15
     assert metrics.draft_token_count > metrics.accepted_token_count >= 20 - metrics.model_passes
+    assert metrics.drafted_by_kind == {"draft": metrics.draft_token_count}
+    assert metrics.accepted_by_kind == {"draft": metrics.accepted_token_count}
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
