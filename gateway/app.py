@@ -19,6 +19,7 @@ from gateway.replicate import REPLICATE
 from gateway.request_log import PredictionLog, RequestLog
 from gateway.security import SecurityHeaders, allow_origins, check_host, check_origin
 from gateway.settings import DoorSettings
+from gateway.tracing import open_tracing
 
 # A new API is one line here. The first one's errors are for paths that belong to none.
 APIS: tuple[Api, ...] = (
@@ -34,9 +35,14 @@ APIS: tuple[Api, ...] = (
 def create_app(settings: DoorSettings) -> FastAPI:
     """The application; the door opens when the server starts it and closes when that stops."""
 
+    tracing = open_tracing()
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with open_door(settings) as door, AsyncExitStack() as stack:
+            if tracing is not None:
+                stack.push_async_callback(tracing.close)
+                door.runner.on_start.append(tracing.follow)
             for api in APIS:
                 if api.open is not None:
                     await stack.enter_async_context(api.open(door))
@@ -57,4 +63,6 @@ def create_app(settings: DoorSettings) -> FastAPI:
     allow_origins(app, settings)
     for middleware in (SecurityHeaders, RequestCounter, RequestLog):  # the last one is the outermost
         app.add_middleware(middleware)
+    if tracing is not None:
+        tracing.trace_requests(app)
     return app

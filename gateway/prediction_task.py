@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 
 from gateway.errors import InvalidInputError
 from gateway.pool import Pool, Server
@@ -111,7 +112,11 @@ class Execution:
             self._server = None
 
     async def _read(self, server: Server) -> Prediction:
-        async with server.upstream.predict(self.run.id, self.run.snapshot().input) as events:
+        with self.run.trace.asking(server.upstream.url) as trace_context:
+            return await self._follow(server, trace_context)
+
+    async def _follow(self, server: Server, trace_context: Mapping[str, str]) -> Prediction:
+        async with server.upstream.predict(self.run.id, self.run.snapshot().input, trace_context) as events:
             self._server = server
             self.run.begin()
             async for event in events:

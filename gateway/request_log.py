@@ -24,7 +24,7 @@ from gateway.predictions import seconds_between
 from gateway.runs import Run
 
 _log = logging.getLogger(__name__)
-_QUIET: Final = ("/health", "/ready", "/metrics", "/static/")  # asked all the time; logged only when they fail
+QUIET: Final = ("/health", "/ready", "/metrics", "/static/")  # asked all the time; logged only when they fail
 _REQUEST_ID: Final = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 _FIGURES: Final = ("input_token_count", "output_token_count", "model_passes", "time_to_first_token", "error_type")
 
@@ -90,7 +90,7 @@ class RequestLog:
             await self._app(scope, receive, note)
         finally:
             _current.reset(token)
-            if status >= 400 or not scope["path"].startswith(_QUIET):
+            if status >= 400 or not scope["path"].startswith(QUIET):
                 _log.info("request", extra={"fields": _request_fields(scope, record, status, time.monotonic() - start)})
 
 
@@ -106,8 +106,9 @@ def _request_fields(scope: Scope, record: _RequestRecord, status: int, seconds: 
         record.prediction_ids.append(str(asked)[:100])
     if record.prediction_ids:
         fields["prediction_id"] = ",".join(record.prediction_ids)
-    if (caller := scope.get("door_caller")) is not None:
-        fields["caller"] = caller
+    for name in ("caller", "trace_id"):
+        if (value := scope.get(f"door_{name}")) is not None:
+            fields[name] = value
     return fields
 
 
@@ -142,6 +143,8 @@ class PredictionLog:
             "seconds": seconds_between(prediction.created_at, prediction.completed_at or prediction.created_at),
             **{name: prediction.metrics[name] for name in _FIGURES if name in prediction.metrics},
         }
+        if run.trace.trace_id is not None:
+            fields["trace_id"] = run.trace.trace_id
         if self._with_inputs:
             fields.update(input=dict(prediction.input), error=prediction.error)
         _log.info("prediction", extra={"fields": fields})

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 
 from gateway.errors import InvalidInputError
 from gateway.predictions import Prediction, Status, now, seconds_between
+from gateway.run_trace import RunTrace
 from gateway.upstream import UpstreamEvent
 
 
@@ -77,6 +78,7 @@ class Run:
         self._ended = asyncio.Event()  # who waits for the end is not woken by each piece
         self.is_dirty = False  # has changed since it was last saved
         self.on_piece: list[Callable[[], None]] = []  # called for each new piece of output
+        self.trace = RunTrace()
         # Done once a server has accepted the inputs, or it is known that the prediction waits for one.
         self._settled: asyncio.Future[InvalidInputError | None] = asyncio.get_running_loop().create_future()
 
@@ -224,6 +226,7 @@ class Run:
     def finish(self, final: Prediction) -> None:
         """Show the final state to all readers."""
         self._prediction = final
+        self.trace.end(final)
         self._logs.write(final.logs[self._logs.tell() :])
         self.settle()
         self._ended.set()

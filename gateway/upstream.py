@@ -71,17 +71,23 @@ class Upstream:
 
     @asynccontextmanager
     async def predict(
-        self, prediction_id: str, inputs: Mapping[str, JsonValue]
+        self, prediction_id: str, inputs: Mapping[str, JsonValue], trace_context: Mapping[str, str]
     ) -> AsyncIterator[AsyncIterator[UpstreamEvent]]:
         """Start a prediction; its events follow. Leaving the context before the end cancels it on the server.
+
+        Args:
+            prediction_id: which the server takes as well.
+            inputs: by names of predict's parameters.
+            trace_context: W3C's `traceparent`, or nothing. As headers it is for Cog's own tracing; Cog gives headers to
+                no predict(), so it is in the body as well, from where predict() gets it.
 
         Raises:
             UpstreamBusyError: all slots are taken.
             InvalidInputError: the inputs are not what the model's schema asks.
             UpstreamError: anything else that is wrong with the server; also while the events are read.
         """
-        body = {"id": prediction_id, "input": inputs}
-        headers = {"Accept": "text/event-stream"}
+        body = {"id": prediction_id, "input": inputs} | ({"context": trace_context} if trace_context else {})
+        headers = {"Accept": "text/event-stream", **trace_context}
         try:
             # Leaving this context before the end of the answer closes the connection.
             async with self._session.put(

@@ -9,15 +9,17 @@ from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from cog import BasePredictor
+from cog import BasePredictor, current_scope
 
 from serving.cog_streaming import stream
 from serving.config import Settings
 from serving.engine import create_engine
 from serving.errors import ContextLengthError, InvalidRequestError, ServingError
 from serving.logprob_metric import logprob_metric
+from serving.prediction_trace import PredictionTrace
 from serving.text import Tokenizer
 from serving.token_trace import token_trace
+from serving.tracing import BeginTrace, begin_nothing, open_tracing
 from serving.types import FinishReason, GenerationOutput, GenerationRequest, RequestMetrics, TokenLogprob
 from serving.weights import verify
 from tasks.errors import OutputError, TaskError
@@ -33,6 +35,7 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
     """
 
     traces_tokens = False
+    begin_trace: BeginTrace = staticmethod(begin_nothing)
 
     def setup(self) -> None:
         """Load the model, once its files are found to be those of the lock."""
@@ -42,6 +45,7 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
         self.task = create_task(settings.weights_dir, self.tokenizer)
         self.engine = create_engine(settings)
         self.traces_tokens = settings.token_trace
+        self.begin_trace = open_tracing()
         # A garbage collection would otherwise visit 300,000 objects that live as long as the server, which
         # stops all answers for 70 ms.
         gc.freeze()
@@ -56,19 +60,21 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
         return stream(self._explained(inputs))
 
     async def _explained(self, inputs: Mapping[str, Any]) -> AsyncGenerator[str]:
-        """`_answer`, with the kind of an error as a metric, because Cog passes on its text only."""
-        async with aclosing(self._answer(inputs)) as pieces:
-            try:
-                async for piece in pieces:
-                    yield piece
-            except (ServingError, TaskError) as error:
-                self.record_metric("error_type", type(error).__name__)
-                raise
+        """`_answer`, traced, and with the kind of an error as a metric, because Cog passes on its text only."""
+        with self.begin_trace(current_scope().context) as trace:
+            async with aclosing(self._answer(inputs, trace)) as pieces:
+                try:
+                    async for piece in pieces:
+                        yield piece
+                except (ServingError, TaskError) as error:
+                    self.record_metric("error_type", type(error).__name__)
+                    raise
 
-    async def _answer(self, inputs: Mapping[str, Any]) -> AsyncGenerator[str]:
+    async def _answer(self, inputs: Mapping[str, Any], trace: PredictionTrace) -> AsyncGenerator[str]:
         """Check the inputs, generate, show what can no longer change, check the whole, show the rest."""
         # In a thread: a long prompt takes milliseconds, in which no other answer would stream.
         prompt = await asyncio.to_thread(self.task.prepare, inputs)
+        trace.prepared()
         output = GenerationOutput("", ())
         token_ids: list[int] = []
         logprobs: list[TokenLogprob] = []
@@ -84,6 +90,7 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
                 raise ContextLengthError(message) from error
         assert output.metrics is not None, "an engine's last delta has metrics"
         assert output.finish_reason is not None, "an engine's last delta has a finish reason"
+        trace.generated(output.metrics)
         self._record(output.metrics)
         self.record_metric("finish_reason", output.finish_reason.value)
         if logprobs:

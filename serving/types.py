@@ -90,12 +90,16 @@ class TokenPass:
         sources: where each token came from: the name of a drafter's source for accepted drafts, or `CHOSEN`.
         drafted: where each draft came from; the accepted ones come first.
         num_accepted: drafts that were right; the end token may be one of them.
+        seconds: how long the step took in which the pass was; 0 if the engine does not know.
+        num_rows: tokens that this step computed, of all requests; 0 if the engine does not know.
     """
 
     at: float
     sources: tuple[str, ...]
     drafted: tuple[str, ...] = ()
     num_accepted: int = 0
+    seconds: float = 0.0
+    num_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,7 @@ class RequestMetrics:
     total_time: float
     draft_token_count: int = 0
     accepted_token_count: int = 0
+    queue_time: float | None = None  # until the first step with this request began; None if the engine does not know
     passes: tuple[TokenPass, ...] = ()  # of the engines that know them: those that gave a token or verified drafts
 
     @property

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.door import Door
 
-_METHODS: Final = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+METHODS: Final = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 class RequestCounter:
@@ -42,7 +42,7 @@ class RequestCounter:
             door: Door = scope["app"].state.door
             door.meters.count_request(
                 api=api_of(scope),
-                method=scope["method"] if scope["method"] in _METHODS else "other",
+                method=scope["method"] if scope["method"] in METHODS else "other",
                 status=status,
                 error=scope.get("door_error"),
                 seconds=time.monotonic() - start if seconds is None else seconds,

@@ -7,10 +7,17 @@ import sys
 
 import pytest
 
-from tests.architecture.source_tree import PRODUCT, ROOT, modules
+from tests.architecture.source_tree import PRODUCT, ROOT, modules, within
 
 THIS_REPOSITORY = {*(name.partition(".")[0] for name in PRODUCT), "tests", "_environment"}
 NAMES = {"yaml": "pyyaml", "awq": "autoawq"}  # import name → package name, where they differ by more than hyphens
+# Import name → package name, for a name that several packages share; the longest that fits counts.
+SHARED = {
+    "opentelemetry": "opentelemetry-api",
+    "opentelemetry.sdk": "opentelemetry-sdk",
+    "opentelemetry.exporter.otlp.proto.http": "opentelemetry-exporter-otlp-proto-http",
+    "opentelemetry.proto": "opentelemetry-exporter-otlp-proto-http",  # which brings it
+}
 SHIPPED = ("serving", "tasks", "predict.py")
 # Packages that are run, not imported.
 COMMANDS = {"pip", "ruff", "mypy", "pytest-asyncio", "pytest-timeout"}
@@ -19,8 +26,14 @@ BY_COG = {"cog"}  # put into the image by `cog build`
 
 def imported(*folders: str) -> set[str]:
     """The packages that these folders import, by their names in requirement files."""
-    found = {name.partition(".")[0] for module in modules(*folders) for name in module.all_imports}
-    return {NAMES.get(name, name.replace("_", "-")) for name in found - THIS_REPOSITORY - sys.stdlib_module_names}
+    found = {name for module in modules(*folders) for name in module.all_imports}
+    shared = {name for name in found if within(name, tuple(SHARED))}
+    top = {name.partition(".")[0] for name in found - shared} - THIS_REPOSITORY - sys.stdlib_module_names
+    return {NAMES.get(name, name.replace("_", "-")) for name in top} | set(map(_shared_package, shared))
+
+
+def _shared_package(name: str) -> str:
+    return SHARED[max((prefix for prefix in SHARED if within(name, (prefix,))), key=len)]
 
 
 def direct(name: str) -> set[str]:

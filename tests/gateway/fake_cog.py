@@ -30,6 +30,7 @@ class FakeCog:
         self.status = "READY"
         self.gate = asyncio.Event()
         self.asked: list[str] = []  # ids of the predictions, in order of arrival
+        self.requests: list[tuple[str, dict[str, Any]]] = []  # head and body of each prediction's request
         self.cancelled: list[str] = []
         self.open_streams = 0
         self._writers: set[asyncio.StreamWriter] = set()
@@ -59,7 +60,9 @@ class FakeCog:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             method, path, _ = head.split(" ", 2)
             length = next((line for line in head.lower().splitlines() if line.startswith("content-length:")), ":0")
-            await reader.readexactly(int(length.partition(":")[2]))
+            body = await reader.readexactly(int(length.partition(":")[2]))
+            if method == "PUT":
+                self.requests.append((head, json.loads(body)))
             await self._answer(method, path, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass

@@ -23,7 +23,7 @@ from serving.engines.paged.scheduler import RequestUpdate, Scheduler, SchedulerO
 from serving.engines.paged.stream import StepEvent, Stream
 from serving.engines.paged.watch import StepWatch
 from serving.errors import EngineBusyError, EngineDeadError, InvalidRequestError, ServingError
-from serving.types import TokenLogprob, TokenPass
+from serving.types import TokenLogprob
 
 logger = logging.getLogger(__name__)
 
@@ -218,16 +218,23 @@ class EngineCore:
     def step(self) -> None:
         """Run one step: take in new and discarded requests, schedule, execute, update, and send events."""
         self._clock.start()
+        began = time.monotonic()
         self._take_in_requests()
         output = self._scheduler.schedule()
         self._clock.lap("schedule, draft")
         if not output.scheduled:
             return
+        for item in output.scheduled:
+            if item.request.model_passes == 0:
+                self._stream_of[item.request].began_at = began
         result = self._runner.execute(output)
         if result.failures:
             self._end_failed(result.failures)
         updates = self._scheduler.update_from_output(output, result.sampled_token_ids)
         self.num_steps += 1
+        ended, num_rows = time.monotonic(), output.num_scheduled_tokens
+        for update in updates:
+            self._stream_of[update.request].add_step(update, began=began, ended=ended, num_rows=num_rows)
         self._send(updates, result.logprobs)
         self._clock.lap("update, send")
 
@@ -248,9 +255,8 @@ class EngineCore:
         """Send events. Blocks and places of finished requests are freed before their readers can know."""
         if not updates:
             return
-        now = time.monotonic()
         items = [(self._stream_of[u.request], u) for u in updates]
-        events = [(stream, self._event(stream, update, now)) for stream, update in items]
+        events = [(stream, self._event(stream, update)) for stream, update in items]
         if logprobs:
             events = [(stream, _with_logprobs(event, logprobs.get(stream.request_id))) for stream, event in events]
         with self._changed:
@@ -263,13 +269,8 @@ class EngineCore:
         for stream in Stream.send(events):
             self.discard(stream)
 
-    def _event(self, stream: Stream, update: RequestUpdate, now: float) -> StepEvent:
+    def _event(self, stream: Stream, update: RequestUpdate) -> StepEvent:
         request = update.request
-        if stream.first_token_at is None:
-            stream.first_token_at = now
-        if update.sources or update.drafted:
-            at = now - stream.accepted_at
-            stream.passes.append(TokenPass(at, update.sources, update.drafted, update.num_accepted))
         measured = update.finish_reason is not None or request.sampling.stop
         metrics = stream.measure(request) if measured else None
         return StepEvent(update.token_ids, update.finish_reason, metrics)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from serving.engines.paged.request import Request
+from serving.engines.paged.scheduler import RequestUpdate
 from serving.errors import ServingError
 from serving.text import IncrementalDetokenizer, Tokenizer
 from serving.types import FinishReason, GenerationOutput, RequestMetrics, TokenLogprob, TokenPass
@@ -39,6 +40,7 @@ class Stream:
         self.request_id = request_id
         self.request: Request | None = None  # None while its grammar is being compiled
         self.accepted_at = time.monotonic()
+        self.began_at: float | None = None  # when the first step with this request began
         self.first_token_at: float | None = None
         self.passes: list[TokenPass] = []
         self._loop = asyncio.get_running_loop()
@@ -62,6 +64,15 @@ class Stream:
             raise event
         return event
 
+    def add_step(self, update: RequestUpdate, *, began: float, ended: float, num_rows: int) -> None:
+        """Note what a step gave this request; times by `time.monotonic()`."""
+        if self.first_token_at is None:
+            self.first_token_at = ended
+        if update.sources or update.drafted:
+            at = ended - self.accepted_at
+            given = TokenPass(at, update.sources, update.drafted, update.num_accepted, ended - began, num_rows)
+            self.passes.append(given)
+
     def measure(self, request: Request) -> RequestMetrics:
         """The request's metrics so far."""
         first = self.first_token_at
@@ -74,6 +85,7 @@ class Stream:
             total_time=time.monotonic() - self.accepted_at,
             draft_token_count=request.draft_token_count,
             accepted_token_count=request.accepted_token_count,
+            queue_time=None if self.began_at is None else self.began_at - self.accepted_at,
             passes=tuple(self.passes),
         )
 
