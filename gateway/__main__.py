@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from gateway.app import create_app
 from gateway.http_protocol import limited_protocol
 from gateway.request_log import configure_logging
-from gateway.settings import DoorSettings
+from gateway.settings import DoorSettings, SettingsError
 
 _OPEN = """
 WARNING: the door listens on {host} and asks for no API key. Everybody who reaches this machine can run predictions,
@@ -23,12 +23,7 @@ read all of them and delete them. Set DOOR_KEYS=required and make keys with `scr
 
 def main() -> None:
     """Parse the options, which override the environment, and run until a signal."""
-    options = {name: value for name, value in vars(_parse_options()).items() if value is not None}
-    try:
-        settings = DoorSettings(**options)
-    except ValidationError as error:
-        lines = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
-        sys.exit("The door's settings are wrong:\n" + "\n".join(lines))
+    settings = _read_settings()
     if settings.keys == "off" and not settings.is_local:
         sys.stderr.write(_OPEN.format(host=settings.host))
     configure_logging()
@@ -47,6 +42,19 @@ def main() -> None:
         timeout_graceful_shutdown=round(settings.drain_seconds) or None,
     )
     uvicorn.Server(config).run()
+
+
+def _read_settings() -> DoorSettings:
+    options = {name: value for name, value in vars(_parse_options()).items() if value is not None}
+    try:
+        settings = DoorSettings(**options)
+        settings.check_cache()
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        sys.exit("The door's settings are wrong:\n" + "\n".join(lines))
+    except SettingsError as error:
+        sys.exit(f"The door's settings are wrong:\n{error}")
+    return settings
 
 
 def _allow_many_connections() -> None:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from fastapi import Request
 
+from gateway.cache.answer_cache import open_cache
 from gateway.keys.callers import Caller, Callers
 from gateway.keys.key_file import KeyFile
 from gateway.meters import Meters
@@ -80,13 +81,20 @@ async def get_whole_door(request: Request) -> Door:
 
 @asynccontextmanager
 async def open_door(settings: DoorSettings) -> AsyncIterator[Door]:
-    """A door that works; at the end, running predictions are finished or marked as interrupted."""
+    """A door that works; at the end, running predictions are finished or marked as interrupted.
+
+    Raises:
+        SettingsError: the settings ask for a cache that cannot work.
+    """
+    settings.check_cache()
     store = Store(settings.database if settings.keep else None)
     interrupted = await store.open()
     if interrupted:
         _log.warning("%d predictions were interrupted when the door last stopped", len(interrupted))
     pool = Pool([Upstream(url) for url in settings.upstreams])
     model = ModelInfoReader(pool, name=settings.model, weights_digest=settings.weights_digest)
+    meters = Meters(settings.model)
+    cache = await open_cache(settings, store, model.read, meters)
     runner = Runner(
         pool,
         store,
@@ -95,19 +103,22 @@ async def open_door(settings: DoorSettings) -> AsyncIterator[Door]:
         max_active=settings.max_active,
         max_output_bytes=settings.max_output_bytes,
         max_seconds=settings.max_seconds,
+        cache=cache,
     )
     callers = Callers(KeyFile(settings.key_file)) if settings.keys == "required" else None
     tasks = []
     try:
         await pool.start()
         tasks = [asyncio.create_task(runner.save_changes()), asyncio.create_task(_delete_old(store, settings))]
-        yield Door(settings, pool, store, runner, model, interrupted, Meters(settings.model), callers)
+        yield Door(settings, pool, store, runner, model, interrupted, meters, callers)
     finally:
         await runner.close(0)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await pool.close()
+        if cache is not None:
+            await cache.close()
         await store.close()
         if callers is not None:
             callers.close()

@@ -32,6 +32,13 @@ class Meters:
         self.generation_tokens = self._counter("vllm:generation_tokens", "Tokens of answers.")
         self.cached_tokens = self._counter("vllm:prefix_cache_hits", "Tokens of prompts whose KV was reused.")
         self.queried_tokens = self._counter("vllm:prefix_cache_queries", "Tokens of prompts that were looked up.")
+        self.cache_hits = self._counter("door_cache_hits", "Predictions that the door's cache of answers answered.")
+        self.cache_misses = self._counter(
+            "door_cache_misses", "Predictions that the cache could answer, but for the first time."
+        )
+        self.cache_bytes = self._gauge(
+            "door_cache_bytes", "Size of the predictions whose answers the cache can find, at most."
+        )
         self.draft_tokens = self._counter("vllm:spec_decode_num_draft_tokens", "Tokens that were drafted.")
         self.accepted_tokens = self._counter("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were right.")
         self.passes = self._counter("door_model_passes", "Passes through the model, summed over predictions.")

@@ -33,7 +33,12 @@ async def ready(door: Annotated[Door, Depends(get_whole_door)]) -> Response:
         for server in door.pool.servers
     ]
     is_ready = door.pool.healthy() is not None
-    content = {"status": "ready" if is_ready else "not ready", "servers": servers, "waiting": door.pool.num_waiting}
+    content = {
+        "status": "ready" if is_ready else "not ready",
+        "servers": servers,
+        "waiting": door.pool.num_waiting,
+        "cache": door.settings.cache_mb is not None,
+    }
     return JSONResponse(content, 200 if is_ready else 503)
 
 

@@ -26,7 +26,14 @@ from gateway.runs import Run
 _log = logging.getLogger(__name__)
 QUIET: Final = ("/health", "/ready", "/metrics", "/static/")  # asked all the time; logged only when they fail
 _REQUEST_ID: Final = re.compile(r"[\w.:-]{1,64}", re.ASCII)
-_FIGURES: Final = ("input_token_count", "output_token_count", "model_passes", "time_to_first_token", "error_type")
+_FIGURES: Final = (
+    "input_token_count",
+    "output_token_count",
+    "model_passes",
+    "time_to_first_token",
+    "error_type",
+    "cached",
+)
 
 
 @dataclass(slots=True)

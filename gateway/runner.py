@@ -12,11 +12,13 @@ from dataclasses import replace
 
 from pydantic import JsonValue
 
+from gateway.cache.answer_cache import AnswerCache, CacheEntry, marked_as_new, metrics_of_copy
+from gateway.cache.cache_use import CacheUse
 from gateway.errors import TooManyPredictionsError, UnavailableError
 from gateway.keys.callers import Caller
 from gateway.pool import Pool
 from gateway.prediction_task import Execution
-from gateway.predictions import Prediction
+from gateway.predictions import Prediction, Status
 from gateway.runs import Run
 from gateway.store import Store
 
@@ -38,6 +40,7 @@ class Runner:
         max_active: one more is refused.
         max_output_bytes: limit of one prediction's output and logs.
         max_seconds: limit of one prediction's time on a server.
+        cache: of answers; None for none.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Runner:
         max_active: int,
         max_output_bytes: int,
         max_seconds: float,
+        cache: AnswerCache | None = None,
     ) -> None:
         self._pool = pool
         self._store = store
@@ -58,8 +62,9 @@ class Runner:
         self._max_active = max_active
         self._max_output_bytes = max_output_bytes
         self._max_seconds = max_seconds
+        self._cache = cache
         self._active: dict[str, Execution] = {}
-        self.on_start: list[Callable[[Run], None]] = []  # called with each new run, before it can change
+        self.on_start: list[Callable[[Run], None]] = []  # called with each new run, before it shows anything
         self._caller: Caller | None = None  # who starts and sees predictions; None: everybody
 
     def of(self, caller: Caller) -> Runner:
@@ -73,34 +78,37 @@ class Runner:
         """Predictions that run or wait."""
         return len(self._active)
 
-    async def start(self, prediction: Prediction) -> Run:
-        """Keep a new prediction and run it. Returns once a server has accepted it or it waits for one.
+    async def start(self, prediction: Prediction, cache_use: CacheUse = CacheUse.NORMAL) -> Run:
+        """Keep a new prediction and run it. Returns once a server has accepted it, it waits for one, or has ended.
 
         Raises:
             InvalidInputError: the inputs are not what the model's schema asks; the prediction is not kept.
             TooManyPredictionsError: too many run or wait, or the caller is over its limits.
             UnavailableError: it cannot be kept.
         """
+        if self._caller is not None:
+            prediction = replace(prediction, owner=self._caller.name)
+        entry = None if self._cache is None else await self._cache.entry_for(prediction, cache_use)
+        if entry is not None and (original := await entry.find()) is not None:
+            return await self._start_as_copy(prediction, original)
         if len(self._active) >= self._max_active:
             text = f"{self._max_active:,} predictions run or wait; send it again when some have ended"
             raise TooManyPredictionsError(text, retry_after=1)
         if not self._pool.has_room:
             await self._check_inputs(prediction.input)
-        if self._caller is not None:
-            self._caller.take(sum(one.run.owner == self._caller.name for one in self._active.values()))
-            prediction = replace(prediction, owner=self._caller.name)
+        self._count_for_caller()
         run = Run(prediction, max_bytes=self._max_output_bytes)
         prefix = prefix_of(prediction.input, self._prefix_inputs)
         execution = Execution(run, self._pool, prefix, self._max_seconds)
         self._active[run.id] = execution
         for observer in self.on_start:
             observer(run)
-        execution.task = asyncio.create_task(self._supervise(execution), name=f"prediction {run.id}")
+        execution.task = asyncio.create_task(self._supervise(execution, entry), name=f"prediction {run.id}")
         try:
-            await self._store.save(prediction)
-        except sqlite3.Error as error:
+            await self._save_new(prediction)
+        except UnavailableError:
             execution.cancel()
-            raise UnavailableError(f"predictions cannot be kept: {error}; see the door's database") from error
+            raise
         if (refusal := await run.settled()) is not None:
             await run.finished()
             await self._store.delete(run.id)
@@ -162,13 +170,42 @@ class Runner:
             execution.interrupt()
         await asyncio.gather(*tasks)
 
-    async def _supervise(self, execution: Execution) -> None:
+    async def _start_as_copy(self, prediction: Prediction, original: Prediction) -> Run:
+        """A new prediction with the answer of another one."""
+        self._count_for_caller()
+        run = Run(prediction, max_bytes=self._max_output_bytes)
+        run.begin()
+        metrics = metrics_of_copy(original, prediction.owner)
+        final = run.ended(Status.SUCCEEDED, output=original.output, logs=original.logs, metrics=metrics)
+        await self._save_new(final)
+        for observer in self.on_start:
+            observer(run)
+        run.finish(final)
+        return run
+
+    def _count_for_caller(self) -> None:
+        if self._caller is not None:
+            self._caller.take(sum(one.run.owner == self._caller.name for one in self._active.values()))
+
+    async def _save_new(self, prediction: Prediction) -> None:
+        try:
+            await self._store.save(prediction)
+        except sqlite3.Error as error:
+            raise UnavailableError(f"predictions cannot be kept: {error}; see the door's database") from error
+
+    async def _supervise(self, execution: Execution, entry: CacheEntry | None) -> None:
         """Keep the final state, then show it: nobody sees an end that a kill of the door could undo."""
         run = execution.run
         try:
             final = await execution.run_to_end()
+            if final.status is not Status.SUCCEEDED:
+                entry = None
+            if entry is not None:
+                final = marked_as_new(final)
             try:
                 await self._store.save(final)
+                if entry is not None:
+                    await entry.keep(final)
             except sqlite3.Error:
                 _log.exception("prediction %s could not be saved", run.id)
             run.finish(final)

@@ -13,6 +13,10 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _HostName = Annotated[str, Field(pattern=r"^(\*|[\w.-]+|[0-9A-Fa-f:]+)$")]
 
 
+class SettingsError(Exception):
+    """Settings that are right by themselves do not fit together."""
+
+
 class DoorSettings(BaseSettings):
     """What an operator sets. Each field is an environment variable: DOOR_ and the name, upper case.
 
@@ -36,6 +40,11 @@ class DoorSettings(BaseSettings):
     database: Path = Field(Path(".door/predictions.sqlite"), description="file of the kept predictions")
     keep: bool = Field(True, description="false: predictions are in memory only, and for ten minutes")
     retention_days: float | None = Field(None, gt=0, description="older predictions are deleted; None: never")
+    cache_mb: float | None = Field(
+        None, gt=0, description="megabytes of predictions whose answers are given again; None: no cache"
+    )
+    cache_days: float = Field(30, gt=0, description="older answers are not given again")
+    cache_shared: bool = Field(False, description="callers also get answers that others' predictions had")
     max_active: int = Field(1024, ge=1, description="predictions that run or wait; one more is refused")
     max_body_bytes: int = Field(4 << 20, ge=1024, description="limit of a request's body")
     max_output_bytes: int = Field(8 << 20, ge=1024, description="a prediction with more output and logs is ended")
@@ -88,6 +97,24 @@ class DoorSettings(BaseSettings):
         if self.hosts is None:
             return self.host not in _LOOPBACK or name in own
         return "*" in self.hosts or name in own.union(map(str.lower, self.hosts))
+
+    def check_cache(self) -> None:
+        """Whether a cache of answers can work with these settings.
+
+        Raises:
+            SettingsError: it cannot, or there is none that a setting could be for.
+        """
+        if self.cache_mb is None:
+            if unused := sorted({"cache_days", "cache_shared"} & self.model_fields_set):
+                raise SettingsError(f"DOOR_{unused[0].upper()}: there is no cache; set DOOR_CACHE_MB too, or remove it")
+            return
+        if not self.weights_digest:
+            raise SettingsError(
+                "DOOR_CACHE_MB: answers are kept for certain weights, and the door does not know their digest; "
+                "start it with scripts/serve in a package with weights.lock, or set DOOR_WEIGHTS_DIGEST"
+            )
+        if not self.keep:
+            raise SettingsError("DOOR_CACHE_MB: with DOOR_KEEP=false there are no kept answers; remove one of the two")
 
     @property
     def key_file(self) -> Path:

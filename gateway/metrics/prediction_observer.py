@@ -12,6 +12,7 @@ from typing import Final
 import httpx
 from pydantic import JsonValue
 
+from gateway.cache.answer_cache import is_from_cache
 from gateway.door import Door
 from gateway.meters import Meters
 from gateway.pool import Server
@@ -53,6 +54,9 @@ def _watch(meters: Meters, server: Server) -> None:
 
 
 async def _follow(run: Run, meters: Meters) -> None:
+    if is_from_cache(run.snapshot()):  # it has ended already, and its times would hide those of the model
+        _count_status(run.snapshot(), meters)
+        return
     created = time.monotonic()
     last: float | None = None
 
@@ -76,12 +80,17 @@ async def _follow(run: Run, meters: Meters) -> None:
     count_ended(prediction, meters)
 
 
+def _count_status(prediction: Prediction, meters: Meters) -> None:
+    """Count a prediction that ended."""
+    meters.count_end(prediction.status.value)
+    if prediction.status is Status.SUCCEEDED:
+        meters.count_success(_word(prediction.metrics.get("finish_reason")) or "unknown")
+
+
 def count_ended(prediction: Prediction, meters: Meters) -> None:
     """Add what a prediction's end and its metrics say."""
     metrics = prediction.metrics
-    meters.count_end(prediction.status.value)
-    if prediction.status is Status.SUCCEEDED:
-        meters.count_success(_word(metrics.get("finish_reason")) or "unknown")
+    _count_status(prediction, meters)
     if prediction.status is Status.FAILED:
         meters.count_failure(_failure(prediction))
     if prediction.started_at is not None:

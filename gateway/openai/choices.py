@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from gateway.cache.cache_use import CacheUse
 from gateway.door import Door
 from gateway.errors import InvalidInputError
 from gateway.model_info import ModelInfo
@@ -104,10 +105,10 @@ async def run_choices(
             if not run.is_finished:
                 door.runner.cancel(run.id)
 
-    watching = None
+    watching, cache_use = None, CacheUse.of(request.headers)
     try:
         for number, one in enumerate(each):
-            runs.append(await _start(door, info, one, number % n))
+            runs.append(await _start(door, info, one, number % n, cache_use))
         watching = asyncio.create_task(_call_on_disconnect(request, cancel))
         yield Choices(runs, each)
     finally:
@@ -116,7 +117,7 @@ async def run_choices(
         cancel()
 
 
-async def _start(door: Door, info: ModelInfo, inputs: ModelInputs, number: int) -> Run:
+async def _start(door: Door, info: ModelInfo, inputs: ModelInputs, number: int, cache_use: CacheUse) -> Run:
     prediction = Prediction(
         id=new_id(),
         model=info.name,
@@ -126,7 +127,7 @@ async def _start(door: Door, info: ModelInfo, inputs: ModelInputs, number: int) 
         weights_digest=door.settings.weights_digest,
     )
     try:
-        return await door.runner.start(prediction)
+        return await door.runner.start(prediction, cache_use)
     except InvalidInputError as refusal:
         raise inputs.explain(refusal) from refusal
 

@@ -11,6 +11,7 @@ from fastapi.responses import RedirectResponse
 from pydantic import JsonValue
 
 from gateway.api import Api
+from gateway.cache.answer_cache import ORIGINAL
 from gateway.door import Door, get_door, get_whole_door
 from gateway.errors import DoorError, NotFoundError, UnauthorizedError, UnavailableError
 from gateway.pages.form_fields import as_text, form_fields
@@ -48,7 +49,7 @@ async def permalink(door: Annotated[Door, Depends(get_whole_door)], prediction_i
         prediction=prediction,
         inputs={name: as_text(value) for name, value in prediction.input.items()},
         output=output_text(prediction.output),
-        metrics=json.dumps(dict(prediction.metrics)),
+        metrics=json.dumps({name: value for name, value in prediction.metrics.items() if name != ORIGINAL}),
     )
 
 

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from gateway.api import Api
 from gateway.bodies import read_body
+from gateway.cache.cache_use import CacheUse
 from gateway.door import Door, get_door, get_whole_door
 from gateway.errors import NotFoundError
 from gateway.model_info import ModelInfo
@@ -150,7 +151,7 @@ async def _create(request: Request, door: Door, body: CreateBody, info: ModelInf
         weights_digest=door.settings.weights_digest,
         webhook=webhook_of(body, door.settings),
     )
-    run = await door.runner.start(prediction)
+    run = await door.runner.start(prediction, CacheUse.of(request.headers))
     if seconds:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(run.finished(), seconds)

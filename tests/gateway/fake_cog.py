@@ -6,11 +6,6 @@ import asyncio
 import json
 from typing import Any, Self
 
-SCHEMA = {
-    "info": {"version": "0.23.1"},
-    "components": {"schemas": {"Input": {"properties": {"text": {"type": "string"}}}}},
-}
-
 
 class FakeCog:
     """Listens while it is entered. `gate` holds answers back behind their first piece until a test sets it.
@@ -19,14 +14,24 @@ class FakeCog:
         pieces: of each answer.
         break_after: pieces after which the connection is cut; None never.
         full: answers 409.
+        properties: JSON Schemas of the inputs.
+        end: more of the last event, such as logs and metrics.
     """
 
     def __init__(
-        self, *, pieces: tuple[str, ...] = ("a", "b", "c"), break_after: int | None = None, full: bool = False
+        self,
+        *,
+        pieces: tuple[str, ...] = ("a", "b", "c"),
+        break_after: int | None = None,
+        full: bool = False,
+        properties: dict[str, Any] | None = None,
+        end: dict[str, Any] | None = None,
     ) -> None:
         self.pieces = pieces
         self.break_after = break_after
         self.full = full
+        self.schema = _schema(properties or {"text": {"type": "string"}})
+        self.end = end or {}
         self.status = "READY"
         self.gate = asyncio.Event()
         self.asked: list[str] = []  # ids of the predictions, in order of arrival
@@ -78,7 +83,7 @@ class FakeCog:
         elif method == "PUT":
             await self._predict(name, writer)
         else:
-            _respond(writer, 200, {"status": self.status} if name == "health-check" else SCHEMA)
+            _respond(writer, 200, {"status": self.status} if name == "health-check" else self.schema)
         await writer.drain()
 
     async def _predict(self, name: str, writer: asyncio.StreamWriter) -> None:
@@ -96,10 +101,15 @@ class FakeCog:
                 _send(writer, "output", {"chunk": piece, "index": number})
                 await writer.drain()
                 await self.gate.wait()
-            _send(writer, "completed", {"id": name, "status": "succeeded", "output": [*self.pieces], "logs": ""})
+            end = {"id": name, "status": "succeeded", "output": [*self.pieces], "logs": "", **self.end}
+            _send(writer, "completed", end)
             await writer.drain()
         finally:
             self.open_streams -= 1
+
+
+def _schema(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"info": {"version": "0.23.1"}, "components": {"schemas": {"Input": {"properties": properties}}}}
 
 
 def _respond(writer: asyncio.StreamWriter, status: int, content: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 import { element } from "./dom.js";
 
 const FIGURES = [
+  ["cached", "From the cache", () => "yes", "The answer to an earlier equal request, which the model did not write again"],
   ["time_to_first_token", "First token", seconds, "From the engine's start to the first token"],
   ["total_time", "Total time", seconds, "Waiting included"],
   ["tokens_per_second", "Tokens per second", number, "Output tokens over the engine's whole time"],
@@ -15,7 +16,7 @@ const FIGURES = [
 
 /** Show the metrics that there are in a `dl`. */
 export function showFigures(target, metrics) {
-  const known = FIGURES.filter(([name]) => typeof metrics[name] === "number");
+  const known = FIGURES.filter(([name]) => typeof metrics[name] === "number" || metrics[name] === true);
   target.replaceChildren(
     ...known.map(([name, label, format, meaning]) =>
       element("div", { title: meaning }, element("dt", {}, label), element("dd", {}, format(metrics[name]))),

@@ -1,0 +1,74 @@
+"""Equal requests share a key, and requests whose answer may differ have none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.cache.cache_key import cache_key
+from gateway.predictions import Prediction, now
+
+# As Cog writes them for the schema task and the chat task.
+SCHEMA = {
+    "text": {"type": "string"},
+    "max_tokens": {"type": "integer", "nullable": True, "default": None},
+    "temperature": {"type": "number", "default": 0.0},
+    "seed": {"type": "integer", "nullable": True, "default": None},
+}
+CHAT = {**SCHEMA, "temperature": {"type": "number", "nullable": True, "default": None}, "messages": {"default": []}}
+HONEYCOMB = {"nlq": {"type": "string"}, "cols": {"type": "string"}, "max_tokens": {"type": "integer", "default": 512}}
+
+
+def key(properties, owner=None, **inputs) -> str | None:
+    prediction = Prediction("id", "local/model", "v" * 64, inputs, now(), weights_digest="d" * 64)
+    return cache_key(prediction, properties, owner)
+
+
+@pytest.mark.parametrize(
+    ("properties", "one", "other"),
+    [
+        (SCHEMA, {"text": "a"}, {"text": "a", "temperature": 0}),
+        (SCHEMA, {"text": "a"}, {"temperature": 0.0, "text": "a", "seed": None, "max_tokens": None}),
+        (SCHEMA, {"text": "a", "max_tokens": 7}, {"text": "a", "max_tokens": 7.0}),
+        (HONEYCOMB, {"nlq": "a", "cols": "b"}, {"cols": "b", "nlq": "a", "max_tokens": 512}),
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": "a"}], "temperature": 0},
+            {"messages": [{"content": "a", "role": "user"}], "temperature": 0.0, "max_tokens": None},
+        ),
+    ],
+)
+def test_defaults_order_and_spelling_do_not_matter(properties, one, other):
+    assert key(properties, **one) == key(properties, **other) is not None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"text": "b"}, {"text": "a "}, {"text": "a", "max_tokens": 7}, {"text": "a", "seed": 1}, {"text": "a", "stop": 1}],
+)
+def test_different_inputs_have_different_keys(other):
+    assert key(SCHEMA, text="a") != key(SCHEMA, **other) is not None
+
+
+def test_owner_weights_and_version_are_part_of_the_key():
+    prediction = Prediction("id", "local/model", "v" * 64, {"text": "a"}, now(), weights_digest="d" * 64)
+    others = [replace(prediction, weights_digest="e" * 64), replace(prediction, version="w" * 64)]
+    keys = {cache_key(one, SCHEMA, None) for one in (prediction, *others)}
+    assert len(keys | {cache_key(prediction, SCHEMA, "alice"), cache_key(prediction, SCHEMA, "bob")}) == 5
+
+
+@pytest.mark.parametrize(
+    ("properties", "inputs"),
+    [
+        (SCHEMA, {"text": "a", "temperature": 0.7}),
+        (SCHEMA, {"text": "a", "temperature": 0.7, "seed": 1}),
+        (CHAT, {"text": "a"}),  # the package's own temperature is unknown here
+        (CHAT, {"text": "a", "temperature": None}),
+        ({"text": {"type": "string"}, "seed": {"type": "integer"}}, {"text": "a"}),
+        ({"file": {"type": "string", "format": "uri"}}, {"file": "https://a.b/c"}),
+        ({"files": {"type": "array", "items": {"type": "string", "format": "uri"}}}, {"files": ["https://a.b/c"]}),
+    ],
+)
+def test_what_may_be_answered_differently_has_no_key(properties, inputs):
+    assert key(properties, **inputs) is None
