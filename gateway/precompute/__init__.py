@@ -1,0 +1,1 @@
+"""Fills a door's cache of answers from a file of inputs."""
