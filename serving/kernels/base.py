@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-import torch
 from torch import Tensor
+
+from serving.kernels.lora import LoraBatch, LoraSite
+from serving.kernels.masked_products import MaskedProducts
 
 
 class Activations(StrEnum):
@@ -139,23 +141,13 @@ class DecoderWeights:
     intermediate_size: int
     rms_norm_eps: float
 
-
-@dataclass(frozen=True)
-class MaskedProducts:
-    """The output of `masked_products`, on the CPU."""
-
-    counts: Tensor  # [n] int32; −1 for a row with more than max_columns columns
-    columns: Tensor  # [n, max_columns] int32, the first counts[i] in ascending order
-    products: Tensor  # [n, max_columns] float32; 0 in a row with one column, which is chosen whatever its product is
-
-    @classmethod
-    def empty(cls, rows: int, max_columns: int) -> MaskedProducts:
-        """Uninitialized output for `rows` rows of up to `max_columns` columns."""
-        return cls(
-            torch.empty(rows, dtype=torch.int32),
-            torch.empty(rows, max_columns, dtype=torch.int32),
-            torch.empty(rows, max_columns),
-        )
+    @property
+    def projections(self) -> tuple[tuple[int, int], ...]:
+        """Inputs and outputs of each `Projection` of a layer."""
+        hidden, inner, shape = self.hidden_size, self.intermediate_size, self.attention
+        queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+        attention = ((hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden))
+        return (*attention, (hidden, inner), (hidden, inner), (inner, hidden))
 
 
 class RotaryTables(Protocol):
@@ -181,6 +173,7 @@ class DecoderPlan(Protocol):
         kv_caches: Sequence[Tensor],
         metadata: AttentionMetadata,
         out: Tensor,
+        lora: LoraBatch | None = None,
     ) -> None:
         """Run one forward pass.
 
@@ -190,6 +183,7 @@ class DecoderPlan(Protocol):
             kv_caches: one for each layer, from `Kernels.allocate_kv_cache`.
             metadata: of the batch.
             out: [T, hidden] float32, after the final norm.
+            lora: the adapters of the rows that have one.
         """
         ...
 
@@ -280,6 +274,10 @@ class Kernels(Protocol):
 
         out: [T, N] float32; its row stride may exceed N.
         """
+        ...
+
+    def add_lora(self, x: Tensor, lora: LoraBatch, site: LoraSite, out: Tensor) -> None:
+        """out[t] += (x[t] · down · scaling) · up, for the rows with an adapter.  x: [T, K]; out: [T, N] float32."""
         ...
 
     def masked_products(self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, out: MaskedProducts) -> None:

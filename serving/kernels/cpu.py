@@ -20,13 +20,15 @@ from serving.kernels.base import (
     AwqWeight,
     DecoderPlan,
     DecoderWeights,
-    MaskedProducts,
     QkvAdjustment,
     RotaryTables,
 )
 from serving.kernels.cpu_decoder import CpuDecoderPlan
+from serving.kernels.cpu_lora import LoraTables, site_struct
 from serving.kernels.kv_cache import KvCaches
 from serving.kernels.library import CpuLibrary
+from serving.kernels.lora import LoraBatch, LoraSite
+from serving.kernels.masked_products import MaskedProducts
 from serving.kernels.pages import populate
 from serving.kernels.shape_checks import DENSE_DTYPES, check_adjustment, check_metadata, check_tensor, require
 from serving.kernels.structs import (
@@ -58,6 +60,7 @@ class CpuKernels:
         self._activations = activations
         self._arena = Arena()
         self._kv_caches = KvCaches(library, activations)
+        self._lora_tables = LoraTables()
 
     @property
     def name(self) -> str:
@@ -234,6 +237,13 @@ class CpuKernels:
         check_tensor("out", out, (x.shape[0], weight.shape[0]), _FLOAT, row_strided=True)
         struct = dense_struct(weight)
         self._library.call("hk_dense_gemm", byref(struct), x.data_ptr(), x.shape[0], out.data_ptr(), out.stride(0))
+
+    def add_lora(self, x: Tensor, lora: LoraBatch, site: LoraSite, out: Tensor) -> None:
+        """See `Kernels.add_lora`."""
+        check_tensor("x", x, (None, None), _FLOAT)
+        check_tensor("out", out, (x.shape[0], None), _FLOAT)
+        arguments, place = self._lora_tables.arguments(lora, x.shape[0]), site_struct(lora, site, x, out)
+        self._library.call("hk_add_lora", byref(arguments.struct), byref(place), x.data_ptr(), out.data_ptr())
 
     def masked_products(self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, out: MaskedProducts) -> None:
         """See `Kernels.masked_products`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import byref, pointer
+from ctypes import addressof, byref, pointer
 from operator import is_
 
 import torch
@@ -11,8 +11,10 @@ from torch import Tensor
 
 from serving.kernels.arena import map_memory
 from serving.kernels.base import Activations, AttentionMetadata, DecoderLayerWeights, DecoderWeights, RotaryTables
+from serving.kernels.cpu_lora import LoraTables
 from serving.kernels.kv_cache import KvCaches
 from serving.kernels.library import CpuLibrary
+from serving.kernels.lora import LoraBatch
 from serving.kernels.shape_checks import (
     DENSE_DTYPES,
     KernelArgumentError,
@@ -86,6 +88,7 @@ class CpuDecoderPlan:
             weights.intermediate_size,
             weights.rms_norm_eps,
         )
+        self._lora_tables = LoraTables(weights)
         self._workspace = torch.empty(0)
         self._caches: _Caches | None = None
         self._set_rotary_tables()
@@ -97,6 +100,7 @@ class CpuDecoderPlan:
         kv_caches: Sequence[Tensor],
         metadata: AttentionMetadata,
         out: Tensor,
+        lora: LoraBatch | None = None,
     ) -> None:
         """See `DecoderPlan.run`."""
         rows = input_ids.shape[0]
@@ -105,6 +109,7 @@ class CpuDecoderPlan:
         check_tensor("out", out, (rows, self._weights.hidden_size), torch.float32)
         check_metadata(metadata, rows)
         caches = self._caches_struct(kv_caches)
+        adapters = None if lora is None else self._lora_tables.arguments(lora, rows)
         arguments = CPass(
             input_ids.data_ptr(),
             positions.data_ptr(),
@@ -113,6 +118,7 @@ class CpuDecoderPlan:
             batch_struct(metadata, rows, caches.num_blocks, caches.block_size),
             self._workspace_for(rows).data_ptr(),
             out.data_ptr(),
+            None if adapters is None else addressof(adapters.struct),
         )
         try:
             self._decode(arguments)

@@ -12,6 +12,7 @@ from ctypes import POINTER, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
+from serving.kernels.cpu_lora import CLoraBatch, CLoraSite
 from serving.kernels.shape_checks import KernelArgumentError
 from serving.kernels.structs import CAwq, CBatch, CDecoder, CDense, CMaskedProducts, CPass, CQkvAdjustment, CShape
 
@@ -24,6 +25,7 @@ _VOID: dict[str, tuple[Any, ...]] = {
     "hk_pack_awq": (_P, _P, _P, POINTER(CAwq)),
     "hk_awq_gemm": (POINTER(CAwq), _P, _L, _P),
     "hk_dense_gemm": (POINTER(CDense), _P, _L, _P, _L),
+    "hk_add_lora": (POINTER(CLoraBatch), POINTER(CLoraSite), _P, _P),
 }
 _CHECKED: dict[str, tuple[Any, ...]] = {
     "hk_embedding": (_P, _P, _I, _L, _L, _L, _P),

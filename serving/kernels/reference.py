@@ -23,10 +23,11 @@ from serving.kernels.base import (
     AwqWeight,
     DecoderPlan,
     DecoderWeights,
-    MaskedProducts,
     QkvAdjustment,
     RotaryTables,
 )
+from serving.kernels.lora import LoraBatch, LoraSite
+from serving.kernels.masked_products import MaskedProducts
 
 
 def unpack_awq(packed: Tensor) -> Tensor:
@@ -180,6 +181,18 @@ class ReferenceKernels:
     def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
         """See `Kernels.dense_gemm`."""
         out.copy_(x @ weight.float().T)
+
+    def add_lora(self, x: Tensor, lora: LoraBatch, site: LoraSite, out: Tensor) -> None:
+        """See `Kernels.add_lora`."""
+        for segment in lora.segments:
+            rows = slice(segment.first, segment.stop)
+            start = 0
+            for projection in site.projections:
+                matrices = segment.adapter.layers[site.layer][projection]
+                between = x[rows] @ matrices.down.float().T * matrices.scaling
+                stop = start + matrices.up.shape[1]
+                out[rows, start:stop] += between @ matrices.up.float()
+                start = stop
 
     def masked_products(self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, out: MaskedProducts) -> None:
         """See `Kernels.masked_products`."""

@@ -25,7 +25,7 @@ from serving.kernels.base import (
 
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _INPUTS = {Activations.FLOAT32: 0, Activations.INT16: 1, Activations.BFLOAT16: 2}  # Inputs
-_MAX_PARTS = 3
+MAX_PARTS = 3  # projections in one matmul: queries, keys and values
 
 
 class CShape(Structure):
@@ -83,7 +83,7 @@ class CMaskedProducts(Structure):
 class CLinear(Structure):
     """Linear of cpp/decoder.h."""
 
-    _fields_ = (("awq", CAwq), ("parts", c_int64), ("dense", CDense * _MAX_PARTS))
+    _fields_ = (("awq", CAwq), ("parts", c_int64), ("dense", CDense * MAX_PARTS))
 
 
 class CQkvAdjustment(Structure):
@@ -152,6 +152,7 @@ class CPass(Structure):
         ("batch", CBatch),
         ("workspace", c_void_p),
         ("out", c_void_p),
+        ("lora", c_void_p),
     )
 
 
@@ -193,8 +194,8 @@ def linear_struct(weight: LinearWeight, activations: Activations) -> CLinear:
     """A linear layer's weight of either kind."""
     if isinstance(weight, DenseWeight):
         parts = [dense_struct(part) for part in weight.parts]
-        return CLinear(CAwq(), len(parts), (CDense * _MAX_PARTS)(*parts))
-    return CLinear(awq_struct(weight, activations), 0, (CDense * _MAX_PARTS)())
+        return CLinear(CAwq(), len(parts), (CDense * MAX_PARTS)(*parts))
+    return CLinear(awq_struct(weight, activations), 0, (CDense * MAX_PARTS)())
 
 
 def batch_struct(metadata: AttentionMetadata, tokens: int, num_blocks: int, block_size: int) -> CBatch:

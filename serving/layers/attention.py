@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from serving.kernels.base import AttentionMetadata, AttentionShape, Kernels, QkvAdjustment
+from serving.kernels.lora import LoraBatch
 from serving.layers.linear import Linear
 
 __all__ = ["Attention", "AttentionMetadata"]
@@ -33,13 +34,19 @@ class Attention:
         self._adjustment = adjustment
 
     def __call__(
-        self, hidden: Tensor, cos: Tensor, sin: Tensor, kv_cache: Tensor, metadata: AttentionMetadata
+        self,
+        hidden: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        kv_cache: Tensor,
+        metadata: AttentionMetadata,
+        lora: LoraBatch | None = None,
     ) -> Tensor:
         """hidden: [T, H] float32 → [T, H]; cos, sin: [T, head_dim // 2]; the rest as `Kernels` has it."""
-        qkv = self.qkv(hidden)
+        qkv = self.qkv(hidden, lora)
         if self._adjustment is not None:
             self._kernels.adjust_qkv(qkv, self._adjustment, self._shape)
         self._kernels.rotary_and_store_kv(qkv, cos, sin, kv_cache, metadata.slot_mapping, self._shape)
         attended = torch.empty(hidden.shape[0], self._shape.num_heads * self._shape.head_dim, device=hidden.device)
         self._kernels.paged_attention(qkv, kv_cache, metadata, self._shape, attended)
-        return self.output(attended)
+        return self.output(attended, lora)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from serving.kernels.base import Kernels
+from serving.kernels.lora import LoraBatch
 from serving.layers.linear import Linear
 
 
@@ -17,9 +18,9 @@ class Mlp:
         self.down = down
         self._kernels = kernels
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """hidden: [T, H] float32 → [T, H]."""
-        gate_up = self.gate_up(hidden)
+    def __call__(self, hidden: Tensor, lora: LoraBatch | None = None) -> Tensor:
+        """hidden: [T, H] float32 → [T, H]; lora: the adapters of the rows that have one."""
+        gate_up = self.gate_up(hidden, lora)
         activated = torch.empty(hidden.shape[0], gate_up.shape[1] // 2, device=hidden.device)
         self._kernels.silu_and_mul(gate_up, activated)
-        return self.down(activated)
+        return self.down(activated, lora)

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from serving.kernels.base import DecoderLayerWeights, DecoderPlan, DecoderWeights, Kernels, MaskedProducts
+from serving.kernels.base import DecoderLayerWeights, DecoderPlan, DecoderWeights, Kernels, LinearWeight
+from serving.kernels.lora import GATE_UP, QKV, LoraBatch, LoraSite, Projection
+from serving.kernels.masked_products import MaskedProducts
 from serving.layers.attention import Attention, AttentionMetadata
 from serving.layers.linear import Linear
 from serving.layers.mlp import Mlp
@@ -33,17 +35,20 @@ class ModelWeights:
 class DecoderLayer:
     """One decoder layer: attention and MLP, each after a norm."""
 
-    def __init__(self, weights: DecoderLayerWeights, config: ModelConfig, kernels: Kernels) -> None:
+    def __init__(self, index: int, weights: DecoderLayerWeights, config: ModelConfig, kernels: Kernels) -> None:
+        def linear(weight: LinearWeight, *projections: Projection) -> Linear:
+            return Linear(weight, LoraSite(index, projections), kernels)
+
         self._input_norm = RmsNorm(weights.input_norm, config.rms_norm_eps, kernels)
         self._attention = Attention(
-            Linear(weights.qkv, kernels),
-            Linear(weights.output, kernels),
+            linear(weights.qkv, *QKV),
+            linear(weights.output, Projection.OUTPUT),
             config.attention,
             kernels,
             weights.qkv_adjustment,
         )
         self._mlp_norm = RmsNorm(weights.post_attention_norm, config.rms_norm_eps, kernels)
-        self._mlp = Mlp(Linear(weights.gate_up, kernels), Linear(weights.down, kernels), kernels)
+        self._mlp = Mlp(linear(weights.gate_up, *GATE_UP), linear(weights.down, Projection.DOWN), kernels)
 
     def __call__(
         self,
@@ -53,6 +58,7 @@ class DecoderLayer:
         sin: Tensor,
         kv_cache: Tensor,
         metadata: AttentionMetadata,
+        lora: LoraBatch | None = None,
     ) -> Tensor:
         """Run the layer; the norms add pending outputs to the residual.
 
@@ -63,13 +69,14 @@ class DecoderLayer:
             sin: see `Attention`.
             kv_cache: of this layer.
             metadata: of the batch.
+            lora: the adapters of the rows that have one.
 
         Returns:
             This layer's output [T, hidden], not yet added to the residual.
         """
         normed = self._input_norm(residual) if branch is None else self._input_norm.add(branch, residual)
-        attended = self._attention(normed, cos, sin, kv_cache, metadata)
-        return self._mlp(self._mlp_norm.add(attended, residual))
+        attended = self._attention(normed, cos, sin, kv_cache, metadata, lora)
+        return self._mlp(self._mlp_norm.add(attended, residual), lora)
 
 
 class LlamaForCausalLM:
@@ -80,7 +87,7 @@ class LlamaForCausalLM:
         self.weights = weights
         self._kernels = kernels
         self.rotary = RotaryTable(config.rope, config.attention.head_dim, str(weights.embedding.device))
-        self._layers = [DecoderLayer(layer, config, kernels) for layer in weights.decoder.layers]
+        self._layers = [DecoderLayer(i, layer, config, kernels) for i, layer in enumerate(weights.decoder.layers)]
         self._final_norm = RmsNorm(weights.decoder.final_norm, config.rms_norm_eps, kernels)
         self._plan: DecoderPlan | None = kernels.plan_decoder(weights.embedding, weights.decoder, self.rotary)
 
@@ -113,13 +120,14 @@ class LlamaForCausalLM:
         positions: Tensor,
         kv_caches: Sequence[Tensor],
         attention_metadata: AttentionMetadata,
+        lora: LoraBatch | None = None,
     ) -> Tensor:
         """input_ids, positions: [num_tokens] int32 → hidden [num_tokens, hidden] float32."""
         if self._plan is None:
             cos, sin = self.rotary(positions)
-            return self.forward_by_layer(self.embed(input_ids), cos, sin, kv_caches, attention_metadata)
+            return self.forward_by_layer(self.embed(input_ids), cos, sin, kv_caches, attention_metadata, lora)
         out = torch.empty(input_ids.shape[0], self.config.hidden_size)
-        self._plan.run(input_ids, positions, kv_caches, attention_metadata, out)
+        self._plan.run(input_ids, positions, kv_caches, attention_metadata, out, lora)
         return out
 
     @torch.inference_mode()
@@ -130,11 +138,12 @@ class LlamaForCausalLM:
         sin: Tensor,
         kv_caches: Sequence[Tensor],
         attention_metadata: AttentionMetadata,
+        lora: LoraBatch | None = None,
     ) -> Tensor:
         """Run all layers one by one: hidden [T, hidden], changed in place → [T, hidden] after the final norm."""
         branch: Tensor | None = None
         for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
-            branch = layer(branch, hidden, cos, sin, kv_cache, attention_metadata)
+            branch = layer(branch, hidden, cos, sin, kv_cache, attention_metadata, lora)
         return self._final_norm(hidden) if branch is None else self._final_norm.add(branch, hidden)
 
     @torch.inference_mode()

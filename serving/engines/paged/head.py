@@ -22,7 +22,7 @@ from torch import Tensor
 from serving.engines.paged.clock import StepClock
 from serving.engines.paged.scheduler import ScheduledRequest
 from serving.errors import GrammarError
-from serving.kernels.base import MaskedProducts
+from serving.kernels.masked_products import MaskedProducts
 
 Ids = NDArray[np.int32]
 Row = NDArray[np.float32]

@@ -112,6 +112,11 @@ void hk_dense_gemm(void* pool, const Dense* weight, const float* x, int64_t rows
   p.run(0, [&] { dense_gemm(p, *weight, x, rows, out, ldo); });
 }
 
+void hk_add_lora(void* pool, const LoraBatch* batch, const LoraSite* site, const float* x, float* out) {
+  Pool& p = *static_cast<Pool*>(pool);
+  p.run(0, [&] { add_lora(p, *batch, *site, x, out); });
+}
+
 int32_t hk_masked_products(void* pool, const Dense* weight, const float* x, int64_t rows,
                            const MaskedProducts* masked) {
   if (!all_below(masked->rows, masked->count, rows) || !bits_below(*masked, weight->out)) return 0;

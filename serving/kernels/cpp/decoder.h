@@ -4,11 +4,10 @@
 #include "attention_bf16.h"
 #include "dense.h"
 #include "elementwise.h"
+#include "lora.h"
 #include "qkv.h"
 
 namespace hk {
-
-constexpr int kMaxParts = 3;  // queries, keys and values
 
 // An AWQ weight (parts = 0), or dense matrices that share their input.
 struct Linear {
@@ -45,6 +44,7 @@ struct Pass {
   Batch batch;
   float* workspace;
   float* out;  // [tokens, hidden], after the final norm
+  const LoraBatch* lora;  // null if no row has an adapter
 };
 
 inline int64_t workspace_floats(const Decoder& d, int64_t tokens) {
@@ -69,24 +69,54 @@ inline void linear(Pool& pool, const Linear& w, const float* x, int64_t rows, fl
     dense_gemm(pool, w.dense[i], x, rows, out + start, total);
 }
 
+// The linear layers of a decoder layer, by the place of their first projection in it.
+enum Place : int64_t { kQkv = 0, kOutput = 3, kGateUp = 4, kDown = 6 };
+
+inline LoraSite lora_site(const Decoder& d, const Layer& layer, Place place) {
+  const int64_t first = (&layer - d.layers) * kProjections + place, dim = d.shape.head_dim;
+  const int64_t queries = d.shape.heads * dim, keys = d.shape.kv_heads * dim;
+  if (place == kQkv) return {first, 3, d.hidden, {queries, keys, keys}};
+  if (place == kOutput) return {first, 1, queries, {d.hidden}};
+  if (place == kGateUp) return {first, 2, d.hidden, {d.intermediate, d.intermediate}};
+  return {first, 1, d.intermediate, {d.hidden}};
+}
+
+inline const Linear& linear_at(const Layer& layer, Place place) {
+  if (place == kQkv) return *layer.qkv;
+  if (place == kOutput) return *layer.output;
+  return place == kGateUp ? *layer.gate_up : *layer.down;
+}
+
+// A linear layer, with the adapters of those rows that have one.
+inline void adapted(Pool& pool, const Decoder& d, const Pass& p, const Layer& layer, Place place, const float* x,
+                    float* out) {
+  linear(pool, linear_at(layer, place), x, p.batch.tokens, out);
+  if (p.lora) add_lora(pool, *p.lora, lora_site(d, layer, place), x, out);
+}
+
 #if defined(HK_AMX_BF16)
-inline bool tiled(const Linear& w) { return w.parts == 0 && w.awq.inputs == kBFloat16Inputs; }
+// Matmuls on tiles of bfloat16 keep their inputs in tiles and add to the residual themselves, with the same bits. An
+// adapter needs both in float32.
+inline bool tiled(const Pass& p, const Linear& w) {
+  return !p.lora && w.parts == 0 && w.awq.inputs == kBFloat16Inputs;
+}
 inline BFloat16Rows tiles_in(float* room, int64_t in) { return {reinterpret_cast<uint8_t*>(room), in}; }
 #endif
 
 // hidden += branch, if there is one; out = w · norm(hidden). `normed` has room for whole tiles of 16 rows.
 inline void norm_and_multiply(Pool& pool, const Decoder& d, const Pass& p, float* hidden, const float* branch,
-                              const float* norm, const Linear& w, float* normed, float* out) {
+                              const float* norm, const Layer& layer, Place place, float* normed, float* out) {
   const int64_t rows = p.batch.tokens;
 #if defined(HK_AMX_BF16)
-  if (tiled(w) && !branch) {
+  const Linear& w = linear_at(layer, place);
+  if (tiled(p, w) && !branch) {
     const BFloat16Rows halves = tiles_in(normed, d.hidden);
     norm_rows(pool, hidden, norm, d.eps, rows, halves);
     return multiply_rows(pool, w.awq, halves, rows, {out, false});
   }
 #endif
   add_rms_norm(pool, branch, hidden, norm, d.eps, rows, d.hidden, normed);
-  linear(pool, w, normed, rows, out);
+  adapted(pool, d, p, layer, place, normed, out);
 }
 
 // The output of attention or of the MLP that is still to be added to hidden; null if it has been added already.
@@ -95,9 +125,9 @@ using Branch = const float*;
 inline Branch attend_and_multiply(Pool& pool, const Decoder& d, const Pass& p, const Layer& layer,
                                   const KvCache& cache, float* hidden, const float* qkv, float* attended,
                                   float* branch) {
-  const int64_t rows = p.batch.tokens;
 #if defined(HK_AMX_BF16)
-  if (tiled(*layer.output)) {
+  if (tiled(p, *layer.output)) {
+    const int64_t rows = p.batch.tokens;
     const int64_t width = d.shape.heads * d.shape.head_dim;
     const BFloat16Rows halves = tiles_in(cache.in_tiles ? attended : pool.shared(), width);
     if (cache.in_tiles) {
@@ -111,7 +141,7 @@ inline Branch attend_and_multiply(Pool& pool, const Decoder& d, const Pass& p, c
   }
 #endif
   attention(pool, qkv, cache, p.batch, d.shape, attended);
-  linear(pool, *layer.output, attended, rows, branch);
+  adapted(pool, d, p, layer, kOutput, attended, branch);
   return branch;
 }
 
@@ -121,7 +151,7 @@ inline Branch mlp(Pool& pool, const Decoder& d, const Pass& p, const Layer& laye
                   float* branch, float* normed, float* gate_up, float* activated) {
   const int64_t rows = p.batch.tokens;
 #if defined(HK_AMX_BF16)
-  if (tiled(*layer.gate_up) && tiled(*layer.down) && d.intermediate % kPairs == 0 && !before) {
+  if (tiled(p, *layer.gate_up) && tiled(p, *layer.down) && d.intermediate % kPairs == 0 && !before) {
     const BFloat16Rows in = tiles_in(normed, d.hidden), between = tiles_in(gate_up, d.intermediate);
     norm_rows(pool, hidden, layer.post_attention_norm, d.eps, rows, in);
     gate_and_up(pool, layer.gate_up->awq, in, rows, between);
@@ -129,9 +159,9 @@ inline Branch mlp(Pool& pool, const Decoder& d, const Pass& p, const Layer& laye
     return nullptr;
   }
 #endif
-  norm_and_multiply(pool, d, p, hidden, before, layer.post_attention_norm, *layer.gate_up, normed, gate_up);
+  norm_and_multiply(pool, d, p, hidden, before, layer.post_attention_norm, layer, kGateUp, normed, gate_up);
   silu_and_mul(pool, gate_up, rows, d.intermediate, activated);
-  linear(pool, *layer.down, activated, rows, branch);
+  adapted(pool, d, p, layer, kDown, activated, branch);
   return branch;
 }
 
@@ -151,7 +181,7 @@ inline void decode(Pool& pool, const Decoder& d, const Pass& p) {
   for (int64_t i = 0; i < d.num_layers; i++) {
     const Layer& layer = d.layers[i];
     const KvCache cache(p.kv_caches[i], p.batch.block_size, d.shape);
-    norm_and_multiply(pool, d, p, hidden, pending, layer.input_norm, *layer.qkv, normed, qkv);
+    norm_and_multiply(pool, d, p, hidden, pending, layer.input_norm, layer, kQkv, normed, qkv);
     adjust_qkv(pool, qkv, layer.adjustment, d.shape, rows);
     rotary_and_store_kv(pool, qkv, d.cos, d.sin, at, cache, p.slot_mapping, d.shape, rows);
     pending = attend_and_multiply(pool, d, p, layer, cache, hidden, qkv, attended, branch);

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from serving.kernels.base import MaskedProducts
+from serving.kernels.masked_products import MaskedProducts
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.shape_checks import KernelArgumentError
 from tests.serving.kernels.kernel_inputs import int32, poisoned
