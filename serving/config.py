@@ -68,6 +68,11 @@ class Settings(BaseSettings):
         description="drafts of a request in one step, at most; None is the engine's own, 128 for paged",
     )
 
+    adapters: Path | None = Field(None, description="list of adapters, adapters.yaml; None: there are none")
+    adapter_memory_mb: int | None = Field(
+        None, ge=1, description="memory of all loaded adapters, in MB; None is the engine's own, 1024 for paged"
+    )
+
     token_trace: bool = Field(
         False, description="add the metric token_trace: where each token came from, by pass, where the engine knows it"
     )

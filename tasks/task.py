@@ -58,14 +58,12 @@ class Prompt:
         sampling: how tokens are chosen.
         constraint: what the model's text must match; None for free text.
         reader: reads this answer.
-        adapter: name of the LoRA adapter to use; None for the base model.
     """
 
     token_ids: tuple[int, ...]
     sampling: SamplingParams
     constraint: Constraint | None
     reader: Reader
-    adapter: str | None = None
 
 
 class Task(Protocol):

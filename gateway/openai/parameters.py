@@ -21,6 +21,7 @@ SAME_NAME: Final[Mapping[str, JsonValue]] = {
     "frequency_penalty": 0,
     "min_tokens": 0,
     "seed": None,
+    "adapter": None,  # this server's own: a fine-tune of the model
 }
 
 
@@ -64,6 +65,7 @@ class SharedBody(BaseModel):
     frequency_penalty: float | None = None
     min_tokens: Count | None = None
     seed: int | None = Field(None, ge=0, lt=2**63)
+    adapter: str | None = None
     stop: str | list[str] | None = None
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)
     stream: bool | None = None

@@ -57,7 +57,7 @@ class TaskSource:
 
     def _request(self, case: TaskCase, prompt: Prompt) -> GenerationRequest:
         constraint = prompt.constraint if self._use_grammar else None
-        return GenerationRequest(f"line-{case.line}", prompt.token_ids, prompt.sampling, constraint, prompt.adapter)
+        return GenerationRequest(f"line-{case.line}", prompt.token_ids, prompt.sampling, constraint)
 
 
 @contextlib.contextmanager

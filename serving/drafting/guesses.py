@@ -14,12 +14,11 @@ from serving.drafting.draft_text import DraftText
 from serving.drafting.drafter import Grammar
 from serving.drafting.ngrams import START, Context, NgramTable, RecentNgrams
 from serving.drafting.suffix import SuffixText
-from serving.drafting.trust import MODEL_STEPS, TABLE_STEPS, Source
+from serving.drafting.trust import MAX_ADAPTERS, MODEL_STEPS, TABLE_STEPS, Source
 
 _CONTEXT_ORDERS = (1, 2, 3, 4, 6)
 _RECENT_ORDERS = (2, 3, 4, 6, 8, 12)
 _RECENT_CAPACITY = 60_000  # n-grams in a generation: about 150 answers, or 10 MB
-_MAX_ADAPTERS = 64
 _MIN_CONFIDENCE = 230  # in 1/255: from here on the draft model generates several tokens before the grammar checks them
 
 # The name of a source, the number of classes into which strengths 0 … 255 fall, and tokens with their strengths.
@@ -159,5 +158,5 @@ class RecentAnswers:
             recent.learn(context, token)
             context.append(token)
         self._ngrams[adapter] = recent  # at the end: most recently used
-        if len(self._ngrams) > _MAX_ADAPTERS:
+        if len(self._ngrams) > MAX_ADAPTERS:
             del self._ngrams[next(iter(self._ngrams))]

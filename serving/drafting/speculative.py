@@ -24,7 +24,7 @@ from serving.drafting.draft_model import DraftModel
 from serving.drafting.drafter import DraftRequest, Grammar
 from serving.drafting.guesses import Guesses, ModelGuesses, NgramGuesses, RecentAnswers
 from serving.drafting.ngrams import NgramTable
-from serving.drafting.trust import Source, Trust
+from serving.drafting.trust import Source, Trust, TrustByAdapter
 from serving.errors import GrammarError
 from serving.types import FinishReason
 
@@ -37,6 +37,7 @@ class _DraftState:
     """The drafter's state for one request."""
 
     guesses: Guesses
+    trust: Trust
     proposed: list[Source] = field(default_factory=list)  # the sources of the last drafts
 
 
@@ -64,7 +65,7 @@ class SpeculativeDrafter:
         self._model = model
         self._row_cost = row_cost
         self._without_space = without_space
-        self._trust = Trust()
+        self._trusts = TrustByAdapter()
         self._states: dict[str, _DraftState] = {}
         self._recent = RecentAnswers()
         self._mean_tokens = 3.0  # tokens per request and step: a moving average
@@ -98,13 +99,13 @@ class SpeculativeDrafter:
             # After forced tokens the grammar allows a choice: no need to ask it for forced tokens again.
             is_choice = bool(state.proposed) and state.proposed[-1] is _FORCED
             room = max_tokens - len(drafts)
-            next_drafts = self._next(request, state.guesses, room, probability, is_choice)
+            next_drafts = self._next(request, state, room, probability, is_choice)
             if not next_drafts:
                 break
             tokens = [token for token, _ in next_drafts]
             sources = [source for _, source in next_drafts]
             for source in sources:
-                probability *= self._trust.probability(source)
+                probability *= state.trust.probability(source)
             drafts += tokens
             state.proposed += sources
             state.guesses.extend(tokens)
@@ -112,11 +113,12 @@ class SpeculativeDrafter:
 
     def observe(self, request: DraftRequest, *, num_drafts: int, num_accepted: int) -> None:
         """Update the trust in the sources of a request's last drafts."""
-        proposed = self._states[request.request_id].proposed[:num_drafts]
+        state = self._states[request.request_id]
+        proposed = state.proposed[:num_drafts]
         for source in proposed[:num_accepted]:
-            self._trust.add(source, True)
+            state.trust.add(source, True)
         if num_accepted < len(proposed):
-            self._trust.add(proposed[num_accepted], False)
+            state.trust.add(proposed[num_accepted], False)
         self._mean_tokens += 0.02 * (num_accepted + 1 - self._mean_tokens)
         self._mean_drafts += 0.02 * (num_drafts - self._mean_drafts)
 
@@ -135,7 +137,8 @@ class SpeculativeDrafter:
     def _update_state(self, request: DraftRequest) -> _DraftState:
         state = self._states.get(request.request_id)
         if state is None:
-            state = self._states[request.request_id] = _DraftState(self._begin(request))
+            state = _DraftState(self._begin(request), self._trusts.of(request.adapter))
+            self._states[request.request_id] = state
         state.guesses.extend(request.output_token_ids[len(state.guesses) :])
         return state
 
@@ -154,13 +157,13 @@ class SpeculativeDrafter:
         )
 
     def _next(
-        self, request: DraftRequest, guesses: Guesses, room: int, probability: float, is_choice: bool
+        self, request: DraftRequest, state: _DraftState, room: int, probability: float, is_choice: bool
     ) -> list[tuple[int, Source]]:
         """The next drafts and their sources; none if nothing is probable enough. Advances the grammar."""
         grammar = request.grammar
         if grammar is not None and grammar.is_complete:
             return []
-        run = self._worthwhile(guesses.confident_tokens(room), probability)
+        run = self._worthwhile(state, room, probability)
         if run and grammar is not None:
             run = run[: grammar.accept([token for token, _ in run])]
         if run:
@@ -169,33 +172,35 @@ class SpeculativeDrafter:
             forced = grammar.forced_tokens()[:room]
             if forced:
                 return [(token, _FORCED) for token in forced[: grammar.accept(forced)]]
-        for trust, token, source in self._ranked(guesses, grammar):
+        for trust, token, source in _ranked(state, grammar):
             if probability * trust < self._min_probability:
                 break
             if _may_follow(grammar, token):
                 return [(token, source)]
         return []
 
-    def _worthwhile(self, run: list[tuple[int, Source]], probability: float) -> list[tuple[int, Source]]:
-        """The first tokens of a run that are worth their rows."""
+    def _worthwhile(self, state: _DraftState, room: int, probability: float) -> list[tuple[int, Source]]:
+        """The confident tokens that are worth their rows."""
+        run = state.guesses.confident_tokens(room)
         for i, (_, source) in enumerate(run):
-            probability *= self._trust.probability(source)
+            probability *= state.trust.probability(source)
             if probability < self._min_probability:
                 return run[:i]
         return run
 
-    def _ranked(self, guesses: Guesses, grammar: Grammar | None) -> Iterator[tuple[float, int, Source]]:
-        """(trust, token, source), likeliest first; confident guesses come before further sources are asked."""
-        best: dict[int, tuple[float, Source]] = {}
-        for kind, steps, suggestions in guesses.suggestions(grammar):
-            for token, strength in suggestions:
-                source = (kind, strength * steps >> 8)
-                trust = self._trust.probability(source)
-                if trust > _CONFIDENT:
-                    yield trust, token, source
-                elif token not in best or trust > best[token][0]:
-                    best[token] = (trust, source)
-        yield from sorted(((trust, token, source) for token, (trust, source) in best.items()), reverse=True)
+
+def _ranked(state: _DraftState, grammar: Grammar | None) -> Iterator[tuple[float, int, Source]]:
+    """(trust, token, source), likeliest first; confident guesses come before further sources are asked."""
+    best: dict[int, tuple[float, Source]] = {}
+    for kind, steps, suggestions in state.guesses.suggestions(grammar):
+        for token, strength in suggestions:
+            source = (kind, strength * steps >> 8)
+            trust = state.trust.probability(source)
+            if trust > _CONFIDENT:
+                yield trust, token, source
+            elif token not in best or trust > best[token][0]:
+                best[token] = (trust, source)
+    yield from sorted(((trust, token, source) for token, (trust, source) in best.items()), reverse=True)
 
 
 def _may_follow(grammar: Grammar | None, token: int) -> bool:

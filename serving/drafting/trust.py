@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
+MAX_ADAPTERS = 64  # whose past is kept
 Source = tuple[str, int]  # name of the source of a guess, and the class of its confidence or match length
 MODEL_STEPS = 20  # classes of confidence for guesses of the draft model
 TABLE_STEPS = 10  # classes of confidence for guesses of the n-gram table
@@ -35,6 +38,21 @@ class Trust:
         fade = 1.0 if total < self._MEMORY else self._MEMORY / (total + 1.0)
         self._counts[source] = ((accepted + was_accepted) * fade, (total + 1.0) * fade)
         self._cache.pop(source, None)
+
+
+class TrustByAdapter:
+    """Trust separately for each adapter, as each writes other answers; the least recently used is dropped."""
+
+    def __init__(self) -> None:
+        self._trust: OrderedDict[str | None, Trust] = OrderedDict()
+
+    def of(self, adapter: str | None) -> Trust:
+        """The trust in guesses for an adapter; None is the base."""
+        trust = self._trust.setdefault(adapter, Trust())
+        self._trust.move_to_end(adapter)
+        if len(self._trust) > MAX_ADAPTERS:
+            self._trust.popitem(last=False)
+        return trust
 
 
 def _prior(source: Source) -> float:

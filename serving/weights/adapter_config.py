@@ -1,4 +1,4 @@
-"""Read adapter_config.json of PEFT: the scaling of each layer, and what cannot be merged, refused by name."""
+"""Read adapter_config.json of PEFT: the scaling of each layer, and what no code here computes, refused by name."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.weights.errors import CheckpointError
+from serving.errors import WeightsError
 
 FILE = "adapter_config.json"
-# Keys that change what is merged, read below.
+# Keys that change what an adapter does, read below.
 _READ = {
     *("peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "use_dora", "fan_in_fan_out"),
     *("bias", "lora_bias", "modules_to_save", "trainable_token_indices", "init_lora_weights", "ensure_weight_tying"),
@@ -26,7 +26,7 @@ _IGNORED = {
     *("loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config"),  # of init or of training
 }
 _REMEDY = "merge it with PEFT's merge_and_unload, and give the result as an ordinary checkpoint"
-# Known keys of methods that this merge does not have. Any other key with a value is refused as unknown.
+# Known keys of methods that neither a merge nor the paged engine has. Any other key with a value is refused as unknown.
 _REFUSED = {
     "layer_replication": "it changes the number of layers",
     "target_parameters": "it changes parameters of experts, which are not matrices",
@@ -44,7 +44,7 @@ _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # values of ini
 
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
-    """What a merge needs of adapter_config.json; patterns map a regular expression to a layer's rank or alpha."""
+    """What adapter_config.json says of an adapter; patterns map a regular expression to a layer's rank or alpha."""
 
     path: Path
     rank: int
@@ -61,18 +61,18 @@ class AdapterConfig:
         """The rank of a layer.
 
         Raises:
-            CheckpointError: a pattern is no regular expression, or the rank is not 1 or more.
+            WeightsError: a pattern is no regular expression, or the rank is not 1 or more.
         """
         rank = self._find(self.ranks, layer, self.rank)
         if type(rank) is not int or rank < 1:
-            raise CheckpointError(f"{self.path}: the rank of {layer} is {rank!r}; it must be 1 or more")
+            raise WeightsError(f"{self.path}: the rank of {layer} is {rank!r}; it must be 1 or more")
         return rank
 
     def scaling_of(self, layer: str) -> float:
         """The factor of B A in a layer: alpha over the rank, or over its root."""
         alpha, rank = self._find(self.alphas, layer, self.alpha), self.rank_of(layer)
         if type(alpha) not in (int, float) or not -_LARGEST <= alpha <= _LARGEST:  # an int may exceed any float
-            raise CheckpointError(f"{self.path}: lora_alpha of {layer} is {alpha!r}; it must be a number")
+            raise WeightsError(f"{self.path}: lora_alpha of {layer} is {alpha!r}; it must be a number")
         return float(alpha) / (math.sqrt(rank) if self.rank_stabilized else rank)
 
     def _find(self, patterns: dict[str, Any], layer: str, default: Any) -> Any:
@@ -82,7 +82,7 @@ class AdapterConfig:
                 if re.match(rf"(.*\.)?({pattern})$", layer):
                     return value
             except re.error as error:
-                raise CheckpointError(f"{self.path}: the pattern {pattern!r} is not valid: {error}") from error
+                raise WeightsError(f"{self.path}: the pattern {pattern!r} is not valid: {error}") from error
         return default
 
 
@@ -90,24 +90,24 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
     """The configuration of the adapter in a folder.
 
     Raises:
-        CheckpointError: there is none, or the adapter cannot be merged.
+        WeightsError: there is none, or the adapter cannot be used.
     """
     path = folder / FILE
     if not path.exists():
-        raise CheckpointError(f"{folder} has no {FILE}; give a folder that PEFT wrote")
+        raise WeightsError(f"{folder} has no {FILE}; give a folder that PEFT wrote")
     try:
         config = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError, OSError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+        raise WeightsError(f"{path} cannot be read: {error}") from error
     if not isinstance(config, dict):
-        raise CheckpointError(f"{path} is not a JSON object; give a folder that PEFT wrote")
+        raise WeightsError(f"{path} is not a JSON object; give a folder that PEFT wrote")
     _refuse(path, config)
     saved = config.get("modules_to_save") or []
     if not isinstance(saved, list) or not all(isinstance(module, str) for module in saved):
-        raise CheckpointError(f"{path}: modules_to_save is {saved!r}; it must be a list of names")
+        raise WeightsError(f"{path}: modules_to_save is {saved!r}; it must be a list of names")
     patterns = [config.get(key) or {} for key in ("rank_pattern", "alpha_pattern")]
     if not all(isinstance(pattern, dict) for pattern in patterns):
-        raise CheckpointError(f"{path}: rank_pattern and alpha_pattern must be objects")
+        raise WeightsError(f"{path}: rank_pattern and alpha_pattern must be objects")
     return AdapterConfig(
         path=path,
         rank=config.get("r", 8),
@@ -124,10 +124,10 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
 
 def _refuse(path: Path, config: dict[str, Any]) -> None:
     if config.get("peft_type") != "LORA":
-        raise CheckpointError(f"{path}: peft_type is {config.get('peft_type')!r}; only 'LORA' can be merged: {_REMEDY}")
+        raise WeightsError(f"{path}: peft_type is {config.get('peft_type')!r}; only 'LORA' can be used: {_REMEDY}")
     init = str(config.get("init_lora_weights")).lower()
     if init.startswith(_CHANGES_BASE):
-        raise CheckpointError(
+        raise WeightsError(
             f"{path}: init_lora_weights is {init!r}, which changed the base before training; save the adapter again "
             "with path_initial_model_for_weight_conversion, or merge it with PEFT"
         )
@@ -135,7 +135,7 @@ def _refuse(path: Path, config: dict[str, Any]) -> None:
         if key in _READ | _IGNORED or value in (None, False, [], {}):
             continue
         if key in _REFUSED:
-            raise CheckpointError(f"{path}: {key} is {value!r} and cannot be merged ({_REFUSED[key]}); {_REMEDY}")
-        raise CheckpointError(f"{path}: {key} is {value!r}, an unknown key; if it does not change a merge, remove it")
+            raise WeightsError(f"{path}: {key} is {value!r} and cannot be used ({_REFUSED[key]}); {_REMEDY}")
+        raise WeightsError(f"{path}: {key} is {value!r}, an unknown key; if it changes nothing, remove it")
     if config.get("bias", "none") not in ("none", "all", "lora_only", None):
-        raise CheckpointError(f"{path}: bias is {config['bias']!r}; it must be 'none', 'all' or 'lora_only'")
+        raise WeightsError(f"{path}: bias is {config['bias']!r}; it must be 'none', 'all' or 'lora_only'")

@@ -17,7 +17,7 @@ from tasks.errors import InputError, TaskFileError
 from tasks.json_answer import JsonReader
 from tasks.schema.bounds import allows_anything, narrowed
 from tasks.schema.encoding import PromptEncoder, prompt_encoder
-from tasks.schema.options import RESERVED_INPUTS, SchemaOptions
+from tasks.schema.options import SAMPLING_INPUTS, SchemaOptions
 from tasks.task import TASK_FILE, Prompt
 
 
@@ -52,7 +52,7 @@ class SchemaTask:
     def prepare(self, inputs: Mapping[str, Any]) -> Prompt:
         """See `Task.prepare`."""
         texts = self._read_texts(inputs)
-        given = {name: inputs[name] for name in RESERVED_INPUTS if inputs.get(name) is not None}
+        given = {name: inputs[name] for name in SAMPLING_INPUTS if inputs.get(name) is not None}
         sampling = SamplingParams(
             # JSON Schema accepts 1.0 as an integer, and Cog passes it on as a float.
             max_tokens=int(given.get("max_tokens", self.options.max_tokens)),

@@ -14,13 +14,14 @@ THIS_REPOSITORY = ("serving", "tasks", "pipeline", "examples", "scripts", "predi
 # What a folder may import of this repository besides itself. `serving.predictor` connects an engine with a task.
 SERVING_FRONT = (
     *(f"serving.{name}" for name in ("types", "errors", "constraints", "grammar", "request_checks", "devices")),
-    *(f"serving.{name}" for name in ("config", "engine", "text", "weights", "drafting")),
+    *(f"serving.{name}" for name in ("config", "engine", "text", "weights", "drafting", "adapters")),
 )
 FOUNDATION = ("pipeline.environment", "pipeline.paths")
 MAY_IMPORT = {
     "serving.text": ("serving.errors",),
     "serving.grammar": ("serving.errors", "serving.constraints"),
     "serving.weights": ("serving.errors",),
+    "serving.adapters": ("serving.errors",),
     "serving.kernels": ("serving.errors", "serving.weights"),
     "serving.layers": ("serving.errors", "serving.kernels"),
     "serving.models": ("serving.errors", "serving.kernels", "serving.layers", "serving.weights"),

@@ -31,7 +31,7 @@ class RecordingPredictor(Predictor):
 
     async def chunks(self, **inputs: Any) -> list[str]:
         """All that is streamed, with the defaults that Cog fills in."""
-        generator = await self.predict(**{"cols": COLUMNS, "max_tokens": 512, **inputs})
+        generator = await self.predict(**{"cols": COLUMNS, "max_tokens": 512, "adapter": None, **inputs})
         return await asyncio.to_thread(list, generator)
 
     def answers(self, text: str, **options: Any) -> None:

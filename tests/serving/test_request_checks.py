@@ -38,7 +38,7 @@ def test_a_large_max_tokens_is_not_reported_as_a_long_prompt() -> None:
 
 
 def test_the_error_of_an_unknown_adapter_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownAdapterError, match="'three' is unknown; this engine has: one, two"):
+    with pytest.raises(UnknownAdapterError, match=r"'three' is unknown; this server has one, two$"):
         check(adapter="three")
 
 
@@ -76,3 +76,11 @@ def test_the_error_of_an_unknown_adapter_lists_the_known_ones() -> None:
 def test_invalid_requests_are_refused(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         check(**wrong)
+
+
+def test_the_error_of_an_unknown_adapter_lists_only_a_few() -> None:
+    many = GenerationRequest("id", (1,), SamplingParams(), adapter="x")
+    with pytest.raises(UnknownAdapterError, match=r"this server has a0, a1, a10, a11, a12 and 95 more$"):
+        check_request(many, max_model_len=8, vocab_size=10, adapters=[f"a{i}" for i in range(100)])
+    with pytest.raises(UnknownAdapterError, match="this server has none: leave it out"):
+        check_request(many, max_model_len=8, vocab_size=10)

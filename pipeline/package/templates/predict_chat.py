@@ -78,6 +78,9 @@ class Predictor(TaskPredictor):
             le=20,
             description="Adds each token's log probability to the metrics, and those of this many likeliest tokens.",
         ),
+        adapter: str | None = Input(
+            default=None, description="Name of a fine-tune of this model that the server has; by default none."
+        ),
     ) -> ConcatenateIterator[str]:
         """Stream the answer in pieces."""
         return self.answer(
@@ -101,4 +104,5 @@ class Predictor(TaskPredictor):
             chat_template_kwargs=chat_template_kwargs,
             add_generation_prompt=add_generation_prompt,
             logprobs=logprobs,
+            adapter=adapter,
         )

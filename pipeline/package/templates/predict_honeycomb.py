@@ -25,6 +25,9 @@ class Predictor(TaskPredictor):
         max_tokens: int = Input(
             default=512, ge=1, le=2500, description="Tokens of the answer; one that is cut short is an error."
         ),
+        adapter: str | None = Input(
+            default=None, description="Name of a fine-tune of this model that the server has; by default none."
+        ),
     ) -> ConcatenateIterator[str]:
         """The query as JSON, in pieces that join to the whole."""
-        return self.answer(nlq=nlq, cols=cols, max_tokens=max_tokens)
+        return self.answer(nlq=nlq, cols=cols, max_tokens=max_tokens, adapter=adapter)

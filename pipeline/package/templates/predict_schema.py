@@ -24,6 +24,9 @@ class Predictor(TaskPredictor):
         ),
         temperature: float = Input(default=0.0, ge=0, description="0 always takes the likeliest token."),
         seed: int | None = Input(default=None, ge=0, description="The same seed gives the same answer."),
+        adapter: str | None = Input(
+            default=None, description="Name of a fine-tune of this model that the server has; by default none."
+        ),
     ) -> ConcatenateIterator[str]:
         """Stream the answer, as JSON text, in pieces."""
         return self.answer(
@@ -31,4 +34,5 @@ class Predictor(TaskPredictor):
             max_tokens=max_tokens,
             temperature=temperature,
             seed=seed,
+            adapter=adapter,
         )

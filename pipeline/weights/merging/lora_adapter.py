@@ -14,8 +14,9 @@ import numpy as np
 
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.tensors import Array, TensorSpec
+from serving.errors import WeightsError
+from serving.weights.adapter_config import AdapterConfig, read_adapter_config
 
-from .adapter_config import AdapterConfig, read_adapter_config
 from .lora_change import LoraChange
 from .sources import open_adapter
 
@@ -61,7 +62,7 @@ class LoraAdapter:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.config: AdapterConfig = read_adapter_config(folder)
+        self.config: AdapterConfig = _read_config(folder)
         self.tensors = open_adapter(folder)
         self.copies = Copies()
         self.tokens: dict[str, str] = {}  # the tensor with trained rows of a layer's weight
@@ -163,7 +164,11 @@ class LoraAdapter:
 
     def _check(self, layer: str, parts: _Layer) -> None:
         """Check that the shapes of a layer's tensors and the configuration fit each other."""
-        rank = self.config.rank_of(layer)
+        try:
+            rank = self.config.rank_of(layer)
+            self.config.scaling_of(layer)  # it can be computed from now on
+        except WeightsError as error:
+            raise CheckpointError(str(error)) from error
         up, down = self.spec(parts.up).shape, self.spec(parts.down).shape
         for name, shape, found in ((parts.up, up, up[1:]), (parts.down, down, down[:1])):
             if len(shape) != 2 or found != (rank,):
@@ -175,10 +180,16 @@ class LoraAdapter:
             shape = self.spec(name).shape
             if int(np.prod(shape)) != up[0]:
                 raise self._error(f"{name} is {list(shape)}; the layer has {up[0]} outputs")
-        self.config.scaling_of(layer)
 
     def _transposed(self, layer: str) -> bool:
         return self._layers[layer].embedding or (self.config.fan_in_fan_out and layer != HEAD)
 
     def _error(self, message: str) -> CheckpointError:
         return CheckpointError(f"{self.folder}: {message}")
+
+
+def _read_config(folder: Path) -> AdapterConfig:
+    try:
+        return read_adapter_config(folder)
+    except WeightsError as error:
+        raise CheckpointError(str(error)) from error

@@ -12,6 +12,7 @@ from serving.config import Settings
 from serving.constraints import Constraint
 from serving.engine import Engine
 from serving.engines.paged import options
+from serving.engines.paged.adapter_store import AdapterStore
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.clock import StepClock
 from serving.engines.paged.core import EngineCore
@@ -23,6 +24,7 @@ from serving.engines.paged.scheduler import Scheduler
 from serving.engines.paged.stream import DeltaBuilder
 from serving.engines.paged.watch import StepWatch
 from serving.errors import ContextLengthError, EngineDeadError
+from serving.kernels.lora import LoraAdapter
 from serving.models.config import read_config
 from serving.models.loader import load_model
 from serving.request_checks import check_request
@@ -43,6 +45,7 @@ class PagedEngine:
         grammars: compiles requests' grammars, in its own threads.
         max_model_len: limit of prompt and output tokens of a request.
         vocab_size: token ids of prompts must be below it.
+        adapters: those that requests may name.
     """
 
     name = "paged"
@@ -56,6 +59,7 @@ class PagedEngine:
         grammars: GrammarCompiler,
         max_model_len: int,
         vocab_size: int,
+        adapters: AdapterStore,
     ) -> None:
         self.max_model_len = max_model_len
         self._core = core
@@ -63,6 +67,7 @@ class PagedEngine:
         self._tokenizer = tokenizer
         self._grammars = grammars
         self._vocab_size = vocab_size
+        self._adapters = adapters
         # Several, so that a grammar that is refused late holds up no other.
         self._grammar_threads = ThreadPoolExecutor(4, thread_name_prefix="paged-grammar")
         self._grammar_threads.submit(grammars.warm_up)
@@ -73,16 +78,14 @@ class PagedEngine:
         self._check(request)
         stream = self._core.open(request.request_id)
         try:
-            grammar = await self._compile(request.constraint)
-            seed = secrets.randbits(63) if request.sampling.seed is None else request.sampling.seed
-            processor = make_processor(request, self._tokenizer.eos_token_ids)
-            self._core.submit(stream, Request(request, seed=seed, grammar=grammar, logits_processor=processor))
-            deltas = DeltaBuilder(self._tokenizer, request.sampling.stop)
-            while True:
-                output = deltas.push(await self._core.receive(stream))
-                yield output
-                if output.finish_reason is not None:
-                    return
+            async with self._adapters.lease(request.adapter) as lora:
+                self._core.submit(stream, await self._make_request(request, lora))
+                deltas = DeltaBuilder(self._tokenizer, request.sampling.stop)
+                while True:
+                    output = deltas.push(await self._core.receive(stream))
+                    yield output
+                    if output.finish_reason is not None:
+                        return
         finally:
             self._core.discard(stream)
 
@@ -115,9 +118,11 @@ class PagedEngine:
         """See `Engine.close`."""
         self._core.close()
         self._grammar_threads.shutdown(wait=False)
+        self._adapters.close()
 
     def _check(self, request: GenerationRequest) -> None:
-        check_request(request, max_model_len=self.max_model_len, vocab_size=self._vocab_size)
+        names = self._adapters.names
+        check_request(request, max_model_len=self.max_model_len, vocab_size=self._vocab_size, adapters=names)
         longest = min(len(request.prompt_token_ids) + request.sampling.max_tokens, self.max_model_len)
         needed = self._blocks.num_blocks_for(longest - 1)  # the last token is never fed to the model
         if needed > self._blocks.num_blocks:
@@ -126,6 +131,12 @@ class PagedEngine:
                 f"{request.sampling.max_tokens} need {needed} KV blocks of {self._blocks.block_size} tokens, "
                 f"and there are {self._blocks.num_blocks}; ask for fewer tokens, or set NUM_BLOCKS higher"
             )
+
+    async def _make_request(self, request: GenerationRequest, lora: LoraAdapter | None) -> Request:
+        grammar = await self._compile(request.constraint)
+        seed = secrets.randbits(63) if request.sampling.seed is None else request.sampling.seed
+        processor = make_processor(request, self._tokenizer.eos_token_ids)
+        return Request(request, seed=seed, grammar=grammar, logits_processor=processor, lora=lora)
 
     async def _compile(self, constraint: Constraint | None) -> GrammarState | None:
         if constraint is None:
@@ -157,6 +168,7 @@ def create(settings: Settings) -> Engine:
         WeightsError: they are not a model that this engine supports.
         ContextLengthError: MAX_MODEL_LEN exceeds the model's context length.
         SettingError: a setting has a value that only another engine supports.
+        AdapterError: the list of adapters is wrong, or a pinned one cannot be loaded.
     """
     max_draft_tokens = options.max_draft_tokens(settings)
     config = read_config(settings.weights_dir)
@@ -171,6 +183,7 @@ def create(settings: Settings) -> Engine:
     model = load_model(
         settings.weights_dir, num_threads=settings.num_threads, activations=options.activations(settings)
     )
+    adapters = options.open_adapters(settings, model.weights.decoder)
     scheduler = Scheduler(
         block_manager=blocks,
         drafter=options.make_drafter(settings, tokenizer, model.weights.embedding, model.row_cost),
@@ -195,4 +208,5 @@ def create(settings: Settings) -> Engine:
         grammars=GrammarCompiler(tokenizer, vocab_size=config.vocab_size),
         max_model_len=max_model_len,
         vocab_size=config.vocab_size,
+        adapters=adapters,
     )

@@ -15,6 +15,7 @@ from serving.engines.paged.clock import StepClock
 from serving.engines.paged.head import Head
 from serving.engines.paged.sampler import RunnerOutput, Sampler
 from serving.engines.paged.scheduler import ScheduledRequest, SchedulerOutput
+from serving.kernels.lora import LoraAdapter, LoraBatch, LoraSegment
 from serving.layers.attention import AttentionMetadata
 from serving.models.llama import LlamaForCausalLM
 
@@ -61,6 +62,22 @@ def build_batch(scheduled: Sequence[ScheduledRequest], block_size: int) -> Batch
     )
 
 
+def lora_batch(scheduled: Sequence[ScheduledRequest]) -> LoraBatch | None:
+    """The rows of the batch that use adapters; None if there are none."""
+    segments: list[LoraSegment] = []
+    stop = 0
+    for item in scheduled:
+        first, stop = stop, stop + item.num_tokens + len(item.draft_token_ids)
+        lora = item.request.lora
+        if lora is None:
+            continue
+        assert isinstance(lora, LoraAdapter), f"{item.request} has {type(lora)} as its adapter"
+        if segments and segments[-1].stop == first and segments[-1].adapter is lora:
+            first = segments.pop().first
+        segments.append(LoraSegment(first, stop, lora))
+    return LoraBatch(tuple(segments)) if segments else None
+
+
 def _pad(rows: list[list[int]]) -> Ints:
     table = np.zeros((len(rows), max(map(len, rows))), np.int32)
     for i, row in enumerate(rows):
@@ -101,7 +118,7 @@ class ModelRunner:
         """Execute a step, which also writes its keys and values to the cache; return the new tokens."""
         batch = build_batch(output.scheduled, self._block_size)
         with torch.inference_mode():
-            hidden = self._forward(batch)
+            hidden = self._forward(batch, lora_batch(output.scheduled))
             has_prompt = any(item.start < item.request.num_prompt_tokens for item in output.scheduled)
             self._clock.lap("prefill" if has_prompt else "decode")
             rows = self._head.logits(hidden, batch.logit_rows, output.scheduled)
@@ -109,7 +126,7 @@ class ModelRunner:
         self._clock.lap("sample")
         return result
 
-    def _forward(self, batch: Batch) -> Tensor:
+    def _forward(self, batch: Batch, lora: LoraBatch | None) -> Tensor:
         metadata = AttentionMetadata(
             query_start=self._tensor(batch.query_start),
             context_lens=self._tensor(batch.context_lens),
@@ -117,7 +134,7 @@ class ModelRunner:
             slot_mapping=self._tensor(batch.slot_mapping),
         )
         return self._model.forward(
-            self._tensor(batch.input_ids), self._tensor(batch.positions), self._kv_caches, metadata
+            self._tensor(batch.input_ids), self._tensor(batch.positions), self._kv_caches, metadata, lora
         )
 
     def _tensor(self, array: Ints) -> Tensor:

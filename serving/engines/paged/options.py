@@ -5,21 +5,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from serving.adapters.registry import AdapterEntry, read_registry
 from serving.config import Settings
 from serving.drafting.draft_model import DraftModel
 from serving.drafting.draft_words import WordTokenizer
 from serving.drafting.drafter import Drafter, NoDrafter
 from serving.drafting.ngrams import DRAFT_TABLE, NgramTable
 from serving.drafting.speculative import SpeculativeDrafter
+from serving.engines.paged.adapter_companions import check_companions
+from serving.engines.paged.adapter_store import AdapterStore
 from serving.errors import ContextLengthError, SettingError
-from serving.kernels.base import Activations
+from serving.kernels.base import Activations, DecoderWeights
 from serving.models.config import ModelConfig
+from serving.models.lora_loader import LoadedAdapter, load_lora
 from serving.text import Tokenizer
 from serving.weights.draft_weights import DRAFT_MODEL, Array
 
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
 DEFAULT_BLOCK_SIZE = 16
 DEFAULT_MAX_DRAFT_TOKENS = 128
+DEFAULT_ADAPTER_MEMORY_MB = 1024
 
 
 def activations(settings: Settings) -> Activations:
@@ -76,6 +81,33 @@ def make_drafter(settings: Settings, tokenizer: Tokenizer, embedding: Tensor, ro
         row_cost=row_cost,
         without_space=tokenizer.without_space,
     )
+
+
+def open_adapters(settings: Settings, weights: DecoderWeights) -> AdapterStore:
+    """The adapters of the operator's list, of which the pinned ones are loaded.
+
+    Args:
+        settings: of the engine.
+        weights: of the base.
+
+    Raises:
+        AdapterError: the list is wrong, or a pinned adapter cannot be loaded.
+        SettingError: ADAPTER_MEMORY_MB is set without ADAPTERS.
+    """
+    if settings.adapters is None and settings.is_set("adapter_memory_mb"):
+        raise SettingError(
+            f"ADAPTER_MEMORY_MB={settings.adapter_memory_mb} would be ignored without ADAPTERS; unset it, or set both"
+        )
+    max_bytes = (settings.adapter_memory_mb or DEFAULT_ADAPTER_MEMORY_MB) * 10**6
+
+    def load(entry: AdapterEntry) -> LoadedAdapter:
+        check_companions(entry.folder, settings.weights_dir)
+        return load_lora(entry.folder, weights, max_rank=entry.max_rank, max_bytes=max_bytes)
+
+    entries = {} if settings.adapters is None else read_registry(settings.adapters)
+    store = AdapterStore(entries, load, max_bytes=max_bytes)
+    store.load_pinned()
+    return store
 
 
 def as_numpy(tensor: Tensor) -> Array:

@@ -29,6 +29,7 @@ class Request:
         seed: for sampling.
         grammar: the state of its constraint; None for free text.
         logits_processor: applies its penalties and `min_tokens`; None if it has neither.
+        lora: the matrices of its adapter, for the model runner; None without an adapter.
     """
 
     __slots__ = (
@@ -40,6 +41,7 @@ class Request:
         "finish_reason",
         "grammar",
         "logits_processor",
+        "lora",
         "max_tokens",
         "model_passes",
         "num_computed_tokens",
@@ -60,6 +62,7 @@ class Request:
         seed: int,
         grammar: Grammar | None = None,
         logits_processor: LogitsProcessor | None = None,
+        lora: object | None = None,
     ) -> None:
         self.request_id = source.request_id
         self.sampling = source.sampling
@@ -68,6 +71,7 @@ class Request:
         self.seed = seed
         self.grammar = grammar
         self.logits_processor = logits_processor
+        self.lora = lora
         self.token_ids = list(source.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0

@@ -4,7 +4,8 @@ There are no phases: a step computes some of a request's tokens that are not com
 the last token, or everything again after a preemption. If these include the last token, drafts may follow, and the step
 yields new tokens.
 
-Requests are served first come, first served: running before waiting ones, older before younger ones. A request that
+Requests are served first come, first served: running before waiting ones, older before younger ones; of waiting ones,
+one of each adapter in turn (`waiting_queue.py`). A request that
 needs blocks when there are none preempts the youngest, which returns to the head of the queue. The oldest therefore
 always makes progress; and because a request that does not fit the cache alone is refused, there is no deadlock.
 
@@ -14,13 +15,13 @@ always makes progress; and because a request that does not fit the cache alone i
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from serving.drafting.drafter import Drafter
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.request import Request, RequestStatus
+from serving.engines.paged.waiting_queue import WaitingQueue
 from serving.types import CHOSEN, FinishReason
 
 _MEAN_WEIGHT = 0.05  # weight of the newest value in the moving average of drafts
@@ -104,7 +105,7 @@ class Scheduler:
         self._max_model_len = max_model_len
         self._max_draft_tokens = max_draft_tokens
         self._eos_token_ids = eos_token_ids
-        self._waiting: deque[Request] = deque()
+        self._waiting = WaitingQueue()
         self._running: list[Request] = []
         self._mean_drafts = float(max_draft_tokens)  # per decoding request and step: a moving average
 
@@ -126,7 +127,7 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Queue a request; the caller has checked that it fits the KV cache alone."""
-        self._waiting.append(request)
+        self._waiting.add(request)
 
     def abort(self, request: Request) -> None:
         """Abort a request, running or waiting; does nothing if it has finished."""
@@ -168,9 +169,9 @@ class Scheduler:
             self._waiting
             and len(self._running) < self._max_num_seqs
             and output.num_scheduled_tokens < budget
-            and self._admit(self._waiting[0])
+            and self._admit(self._waiting.head)
         ):
-            request = self._waiting.popleft()
+            request = self._waiting.pop()
             self._running.append(request)
             request.status = RequestStatus.RUNNING
             item = self._next_tokens(request, budget - output.num_scheduled_tokens)
@@ -200,7 +201,7 @@ class Scheduler:
             self._release(victim)
             victim.status = RequestStatus.WAITING
             victim.num_preemptions += 1
-            self._waiting.appendleft(victim)
+            self._waiting.put_back(victim)
             output.preempted.append(victim)
             if victim is request:
                 return False

@@ -74,7 +74,7 @@ def test_after_a_confident_guess_that_the_grammar_refuses_others_are_tried():
     for i in range(40):  # guesses of the table are accepted
         free = make_request("q", name=str(i))
         drafter.observe(free, num_drafts=len(drafter.propose(free, 30)), num_accepted=30)
-    assert drafter._trust.probability(("table", 9)) > 0.95
+    assert drafter._trusts.of(None).probability(("table", 9)) > 0.95
     request = make_request("q", '{"column": "', GRAMMAR)
     assert propose(drafter, request).startswith("d")
 
@@ -133,7 +133,7 @@ def test_the_grammar_accepts_a_prefix_of_confident_tokens_and_drafting_continues
     assert drafter.sources(request, 1) == ("model",)
     assert request.grammar.accept(encode('ame"}')) == len(encode('ame"}'))
     drafter.observe(request, num_drafts=len(drafts), num_accepted=len(drafts))
-    assert drafter._trust._counts[sources[0]] == (1.0, 1.0)
+    assert drafter._trusts.of(None)._counts[sources[0]] == (1.0, 1.0)
 
 
 def test_confident_tokens_end_where_their_rows_cost_more_than_they_save():
@@ -284,5 +284,5 @@ def test_drafts_after_the_first_rejected_one_do_not_count(num_accepted):
     request = make_request("zzz")
     drafts = drafter.propose(request, 3)
     drafter.observe(request, num_drafts=len(drafts), num_accepted=num_accepted)
-    seen = sum(seen for _, seen in drafter._trust._counts.values())
+    seen = sum(seen for _, seen in drafter._trusts.of(None)._counts.values())
     assert seen == min(num_accepted + 1, len(drafts))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from serving.constraints import LarkConstraint
 from serving.drafting.drafter import Drafter, NoDrafter
+from serving.engines.paged.adapter_store import AdapterStore
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.clock import StepClock
 from serving.engines.paged.core import EngineCore
@@ -26,6 +27,7 @@ from serving.types import (
     SamplingParams,
     TokenLogprob,
 )
+from tests.serving.engines.paged.adapter_folders import no_adapters
 from tests.serving.engines.paged.paged_fakes import HistoryModel, logits_of, seed_of
 from tests.tiny_tokenizers import byte_level
 
@@ -90,6 +92,7 @@ def make_engine(
     drafter: Drafter | None = None,
     max_draft_tokens: int = 0,
     prefix_caching: bool = True,
+    adapters: AdapterStore | None = None,
 ) -> Parts:
     """Make an engine as `create` does, on the history model."""
     blocks = BlockManager(num_blocks=num_blocks, block_size=block_size, prefix_caching=prefix_caching)
@@ -114,6 +117,7 @@ def make_engine(
         grammars=GrammarCompiler(TOKENIZER, vocab_size=VOCAB),
         max_model_len=max_model_len,
         vocab_size=VOCAB,
+        adapters=adapters or no_adapters(),
     )
     return Parts(engine, runner, core, blocks)
 

@@ -21,7 +21,7 @@ from serving.engines.paged.request import Request
 from serving.engines.paged.sampler import RunnerOutput
 from serving.engines.paged.scheduler import RequestUpdate, ScheduledRequest, Scheduler, SchedulerOutput
 from serving.errors import ServingError
-from serving.kernels.base import MaskedProducts
+from serving.kernels.masked_products import MaskedProducts
 from serving.kernels.reference import ReferenceKernels
 from serving.types import FinishReason, GenerationRequest, SamplingParams
 
@@ -103,7 +103,7 @@ class HistoryModel:
     def populate(self, kv_caches: list[torch.Tensor]) -> None:
         """Its memory is there."""
 
-    def forward(self, input_ids, positions, kv_caches, attention_metadata) -> torch.Tensor:
+    def forward(self, input_ids, positions, kv_caches, attention_metadata, lora=None) -> torch.Tensor:
         [cache] = kv_caches
         metadata = attention_metadata
         assert {t.dtype for t in (input_ids, positions, *vars(metadata).values())} == {torch.int32}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from serving.drafting.drafter import Drafter, NoDrafter
+from serving.engines.paged.adapter_store import AdapterStore
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.core import EngineCore
 from serving.engines.paged.engine import PagedEngine
@@ -16,6 +17,7 @@ from serving.engines.paged.scheduler import Scheduler
 from serving.engines.paged.watch import StepWatch
 from serving.models.llama import LlamaForCausalLM
 from serving.text import Tokenizer
+from tests.serving.engines.paged.adapter_folders import no_adapters
 
 WEIGHTS = Path(__file__).parents[4] / "weights" / "honeycomb-nlq"
 NEEDS_WEIGHTS = pytest.mark.skipif(
@@ -35,6 +37,7 @@ def assemble(
     drafter: Drafter | None = None,
     max_draft_tokens: int = 8,
     max_model_len: int = 1024,
+    adapters: AdapterStore | None = None,
 ) -> PagedEngine:
     """Make an engine on a model that several engines share."""
     blocks = BlockManager(num_blocks=num_blocks, block_size=16, prefix_caching=prefix_caching)
@@ -55,4 +58,5 @@ def assemble(
         grammars=grammars,
         max_model_len=max_model_len,
         vocab_size=model.config.vocab_size,
+        adapters=adapters or no_adapters(),
     )

@@ -1,0 +1,140 @@
+"""Read adapters.yaml, the operator's list of adapters, strictly: an error names the line and the field.
+
+adapters:
+  - name: invoices
+    source: adapters/invoices
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from serving.errors import AdapterError
+
+MAX_ADAPTERS: Final = 10_000
+DEFAULT_MAX_RANK: Final = 128
+_MAX_BYTES: Final = 4 * 2**20
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+# The fields of an adapter, with the type that YAML must give them.
+_FIELDS: Final = {"name": "str", "source": "str", "digest": "str", "pinned": "bool", "max_rank": "int"}
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterEntry:
+    """One adapter of the list.
+
+    Args:
+        name: what requests call it; never a path.
+        folder: where PEFT wrote it.
+        digest: what its two files must have, see `lora_loader`; None accepts what is there.
+        pinned: whether it is loaded at the start and stays in memory.
+        max_rank: an adapter of a higher rank is refused.
+    """
+
+    name: str
+    folder: Path
+    digest: str | None = None
+    pinned: bool = False
+    max_rank: int = DEFAULT_MAX_RANK
+
+
+def read_registry(path: Path) -> dict[str, AdapterEntry]:
+    """The adapters of a list by name, in its order.
+
+    Raises:
+        AdapterError: the file cannot be read, or something in it is wrong.
+    """
+    return {entry.name: entry for entry in _Reader(path).entries()}
+
+
+class _Reader:
+    """Walks through the nodes of the file, which know their lines."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def entries(self) -> list[AdapterEntry]:
+        top = self._fields(self._parse(), "the file", ("adapters",))
+        nodes = top.get("adapters")
+        if not isinstance(nodes, yaml.SequenceNode) or not 0 < len(nodes.value) <= MAX_ADAPTERS:
+            raise self._error(nodes, f"adapters must be a list of 1 to {MAX_ADAPTERS:,} adapters")
+        found: dict[str, AdapterEntry] = {}
+        for node in nodes.value:
+            entry = self._entry(node)
+            if entry.name in found:
+                raise self._error(node, f"name: {entry.name!r} is listed twice; rename one")
+            found[entry.name] = entry
+        return list(found.values())
+
+    def _parse(self) -> yaml.Node | None:
+        try:
+            if self._path.stat().st_size > _MAX_BYTES:
+                raise AdapterError(f"{self._path} has over {_MAX_BYTES:,} bytes; list fewer adapters")
+            node: yaml.Node | None = yaml.compose(self._path.read_text("utf-8"), Loader=yaml.SafeLoader)
+        except OSError as error:
+            raise AdapterError(f"{self._path}: cannot be read: {error.strerror}; set ADAPTERS to the list") from error
+        except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+            raise AdapterError(f"{self._path} is not YAML: {error}") from error
+        return node
+
+    def _fields(self, node: yaml.Node | None, what: str, known: tuple[str, ...]) -> dict[str, yaml.Node]:
+        if not isinstance(node, yaml.MappingNode):
+            raise self._error(node, f"{what} must be a mapping with the fields {', '.join(known)}")
+        found: dict[str, yaml.Node] = {}
+        for key, value in node.value:
+            if key.value not in known:
+                raise self._error(key, f"{key.value!r} is not a field of {what}; it has {', '.join(known)}")
+            if key.value in found:
+                raise self._error(key, f"{key.value} is given twice")
+            found[key.value] = value
+        return found
+
+    def _entry(self, node: yaml.Node) -> AdapterEntry:
+        fields = self._fields(node, "an adapter", tuple(_FIELDS))
+        values = {name: self._scalar(name, value) for name, value in fields.items()}
+        for name in ("name", "source"):
+            if name not in values:
+                raise self._error(node, f"{name} is missing")
+        self._check(fields, values)
+        return AdapterEntry(
+            name=values["name"],
+            folder=self._path.parent / values["source"],
+            digest=values.get("digest"),
+            pinned=values.get("pinned") in ("true", "True", "TRUE"),
+            max_rank=int(values.get("max_rank", DEFAULT_MAX_RANK)),
+        )
+
+    def _scalar(self, name: str, node: yaml.Node) -> str:
+        kind, wanted = node.tag.rpartition(":")[2], _FIELDS[name]
+        simple = wanted == "str" or re.fullmatch(r"true|false|[0-9]{1,9}", str(node.value), re.IGNORECASE)
+        if not isinstance(node, yaml.ScalarNode) or kind != wanted or not simple:
+            example = {"str": "a text; put it in quotes", "bool": "true or false", "int": "a whole number"}[wanted]
+            raise self._error(node, f"{name} must be {example}")
+        return str(node.value)
+
+    def _check(self, fields: Mapping[str, yaml.Node], values: Mapping[str, str]) -> None:
+        name, source, digest = values["name"], values["source"], values.get("digest")
+        if not _NAME.fullmatch(name):
+            raise self._error(
+                fields["name"], f"name: {name!r} must have 1 to 64 letters, digits, '.', '_' and '-', no path"
+            )
+        if "://" in source:
+            raise self._error(
+                fields["source"],
+                f"source: {source!r} is not fetched here yet; fetch it with scripts/fetch, and name the folder",
+            )
+        if digest is not None and not _DIGEST.fullmatch(digest):
+            raise self._error(fields["digest"], f"digest: {digest!r} must be sha256: and 64 hexadecimal digits")
+        if "max_rank" in values and int(values["max_rank"]) < 1:
+            raise self._error(fields["max_rank"], f"max_rank: {values['max_rank']} must be 1 or more")
+
+    def _error(self, node: yaml.Node | None, message: str) -> AdapterError:
+        line = 1 if node is None else node.start_mark.line + 1
+        return AdapterError(f"{self._path}, line {line}: {message}")

@@ -1,0 +1,135 @@
+"""Adapters in memory: loaded once, dropped when unused, never while in use or pinned."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from serving.adapters.registry import AdapterEntry
+from serving.engines.paged.adapter_store import AdapterStore
+from serving.errors import AdapterError, EngineBusyError, WeightsError
+from serving.models.lora_loader import LoadedAdapter
+from tests.serving.kernels.lora_inputs import random_adapter
+
+SIZE = random_adapter((1,)).nbytes
+
+
+class Folders:
+    """Loads adapters that all have one size; a test can hold loads up, break them or change their content."""
+
+    def __init__(self) -> None:
+        self.loads: list[str] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.digests: dict[str, str] = {}
+        self.broken: set[str] = set()
+
+    def load(self, entry: AdapterEntry) -> LoadedAdapter:
+        self.loads.append(entry.name)
+        assert self.gate.wait(10)
+        if entry.name in self.broken:
+            raise WeightsError("it is broken")
+        return LoadedAdapter(random_adapter((1,)), self.digests.get(entry.name, entry.name))
+
+
+@pytest.fixture
+def folders():
+    return Folders()
+
+
+@pytest.fixture
+def make(folders):
+    stores = []
+
+    def make(room=2, load_seconds=10.0, pinned=(), digest=None):
+        entries = {name: AdapterEntry(name, Path(name), digest, pinned=name in pinned) for name in "abcd"}
+        stores.append(AdapterStore(entries, folders.load, max_bytes=room * SIZE, load_seconds=load_seconds))
+        return stores[-1]
+
+    yield make
+    for store in stores:
+        store.close()
+
+
+async def use(store, name):
+    async with store.lease(name) as lora:
+        return lora
+
+
+async def test_one_load_serves_all_who_wait_and_those_who_come_later(make, folders):
+    store = make()
+    folders.gate.clear()
+    waiting = [asyncio.create_task(use(store, "a")) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    waiting[0].cancel()  # the others still get it
+    folders.gate.set()
+    second, third = await asyncio.gather(*waiting[1:])
+    assert second is third is await use(store, "a")
+    assert folders.loads == ["a"]
+    assert await use(store, None) is None
+
+
+async def test_the_least_recently_used_is_dropped(make, folders):
+    store = make(room=2)
+    for name in "abac":
+        await use(store, name)
+    assert list(store.in_memory) == ["a", "c"]
+    assert sum(store.in_memory.values()) == 2 * SIZE
+    await use(store, "b")
+    assert folders.loads == ["a", "b", "c", "b"]
+
+
+async def test_what_is_in_use_or_pinned_is_never_dropped(make):
+    store = make(room=3, pinned="d")
+    store.load_pinned()
+    async with AsyncExitStack() as stack:
+        for name in "ab":
+            await stack.enter_async_context(store.lease(name))
+        with pytest.raises(EngineBusyError, match=r"adapter 'c' needs .* leave 0 of .*ADAPTER_MEMORY_MB"):
+            await use(store, "c")
+        assert set(store.in_memory) == {"a", "b", "d"}
+    await use(store, "c")
+    assert set(store.in_memory) == {"b", "c", "d"}
+
+
+def test_pinned_adapters_must_fit_together(make):
+    with pytest.raises(AdapterError, match="the pinned adapters do not fit"):
+        make(room=1, pinned="ab").load_pinned()
+
+
+async def test_a_load_that_takes_too_long_fails_and_is_there_later(make, folders):
+    store = make(load_seconds=0.05)
+    folders.gate.clear()
+    with pytest.raises(AdapterError, match=r"'a' was not loaded within 0\.05 s; try again later"):
+        await use(store, "a")
+    folders.gate.set()
+    async with asyncio.timeout(10):
+        while not store.in_memory:
+            await asyncio.sleep(0.01)
+    await use(store, "a")
+    assert folders.loads == ["a"]
+
+
+async def test_a_failed_load_is_tried_again(make, folders):
+    store = make()
+    folders.broken.add("a")
+    with pytest.raises(AdapterError, match="adapter 'a' cannot be loaded: it is broken"):
+        await use(store, "a")
+    folders.broken.clear()
+    assert await use(store, "a") is not None
+
+
+async def test_an_adapter_that_has_changed_on_disk_is_refused(make, folders):
+    """Keys and values of the old one may be in the prefix cache."""
+    store = make(room=1)
+    await use(store, "a")
+    await use(store, "b")
+    folders.digests["a"] = "other"
+    with pytest.raises(AdapterError, match="has the digest other, not a: a has changed"):
+        await use(store, "a")
+    with pytest.raises(AdapterError, match="has the digest c, not listed"):
+        await use(make(digest="listed"), "c")
