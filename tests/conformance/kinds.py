@@ -50,6 +50,7 @@ class Kind:
         refuses: sampling parameters that it does not have.
         constrained_logprobs: whether it gives log probabilities under a constraint too.
         is_reference: whether other engines are compared with it.
+        adapter: one that it has; None if it has none.
     """
 
     tokenizer: Tokenizer
@@ -60,6 +61,7 @@ class Kind:
     refuses: frozenset[str] = frozenset()
     constrained_logprobs: bool = True
     is_reference: bool = False
+    adapter: str | None = None
 
 
 def limits(engine: str, weights_dir: Path) -> Settings:
@@ -88,7 +90,7 @@ def _fake(folder: Path) -> Kind:
             adapters=("known",),
         )
 
-    return Kind(tokenizer, start, refuses=frozenset(UNSUPPORTED))
+    return Kind(tokenizer, start, refuses=frozenset(UNSUPPORTED), adapter="known")
 
 
 def tiny_checkpoint(folder: Path) -> Tokenizer:
@@ -112,7 +114,19 @@ def _transformers(folder: Path) -> Kind:
 
 def _paged(folder: Path) -> Kind:
     tokenizer = tiny_checkpoint(folder)
-    return Kind(tokenizer, lambda: create_engine(limits("paged", folder)), model_dir=folder)
+    settings = limits("paged", folder).model_copy(update={"adapters": tiny_adapter(folder)})
+    return Kind(tokenizer, lambda: create_engine(settings), model_dir=folder, adapter="known")
+
+
+def tiny_adapter(folder: Path) -> Path:
+    """A list with a random adapter of the checkpoint in the folder, called "known"."""
+    from serving.kernels.reference import ReferenceKernels
+    from serving.models.loader import load_with_kernels
+    from tests.serving.engines.paged.adapter_folders import write_adapter, write_registry
+
+    model = load_with_kernels(folder, ReferenceKernels())
+    adapter = write_adapter(folder / "adapter", model.weights.decoder, seed=3)
+    return write_registry(folder / "adapters.yaml", {"known": adapter})
 
 
 def _paged_default(folder: Path) -> Kind:

@@ -143,6 +143,12 @@ def test_parameters_at_the_value_that_changes_nothing_are_accepted(chat_door):
     assert post(chat_door, **neutral).json()["choices"][0]["message"]["content"] == "hi"
 
 
+def test_an_adapter_that_the_server_does_not_have_is_refused(chat_door):
+    error = error_of(post(chat_door, adapter="nowhere"), 400)
+    assert error["param"] == "adapter"
+    assert "adapter 'nowhere' is unknown; this server has none" in error["message"]
+
+
 def test_a_body_that_cannot_be_read_is_refused(chat_door):
     for content in (b"", b"{", b"[]", b'"text"', b"\xff", b'{"model": NaN}', b"[" * 100_000):
         error_of(chat_door.client.post("/v1/chat/completions", content=content), 400)
