@@ -13,6 +13,8 @@ from gateway.predictions import Prediction
 
 _SAMPLING: Final = {"seed", "top_p", "top_k", "min_p", "num_return_sequences"}  # a model that has these can sample
 
+ADAPTER: Final = "adapter"  # an input that names one; the weights' digest does not say what the name stands for
+
 
 def cache_key(prediction: Prediction, properties: Mapping[str, Any], owner: str | None) -> str | None:
     """The same for predictions that have the same answer; None where the answer may differ each time.
@@ -23,7 +25,7 @@ def cache_key(prediction: Prediction, properties: Mapping[str, Any], owner: str 
         owner: whose answers are found; None: everybody's.
     """
     inputs = complete_inputs(prediction.input, properties)
-    if not is_greedy(inputs, properties) or _reads_files(inputs, properties):
+    if not is_greedy(inputs, properties) or _reads_files(inputs, properties) or ADAPTER in inputs:
         return None
     # Cog sorts the keys of objects as well, so their order cannot change an answer.
     text = json.dumps([owner, prediction.weights_digest, prediction.version, inputs], sort_keys=True)

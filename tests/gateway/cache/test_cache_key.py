@@ -51,6 +51,13 @@ def test_different_inputs_have_different_keys(other):
     assert key(SCHEMA, text="a") != key(SCHEMA, **other) is not None
 
 
+def test_an_answer_of_an_adapter_is_not_cached_because_its_file_may_change_under_its_name():
+    with_adapter = {**SCHEMA, "adapter": {"type": "string", "nullable": True, "default": None}}
+    assert key(with_adapter, text="a") is not None
+    assert key(with_adapter, text="a", adapter=None) is not None
+    assert key(with_adapter, text="a", adapter="sql") is None
+
+
 def test_owner_weights_and_version_are_part_of_the_key():
     prediction = Prediction("id", "local/model", "v" * 64, {"text": "a"}, now(), weights_digest="d" * 64)
     others = [replace(prediction, weights_digest="e" * 64), replace(prediction, version="w" * 64)]
