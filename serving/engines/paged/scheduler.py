@@ -5,9 +5,9 @@ the last token, or everything again after a preemption. If these include the las
 yields new tokens.
 
 Requests are served first come, first served: running before waiting ones, older before younger ones; of waiting ones,
-one of each adapter in turn (`waiting_queue.py`). A request that
-needs blocks when there are none preempts the youngest, which returns to the head of the queue. The oldest therefore
-always makes progress; and because a request that does not fit the cache alone is refused, there is no deadlock.
+one of each adapter in turn (`waiting_queue.py`). A request that needs blocks when there are none preempts the youngest,
+which returns to the head of the queue. The oldest therefore always makes progress; and because a request that does not
+fit the cache alone is refused, there is no deadlock.
 
     output = scheduler.schedule()
     updates = scheduler.update_from_output(output, sampled_token_ids)
