@@ -1,8 +1,7 @@
 """Choose which tokens of which requests the next step computes.
 
-There are no phases: a step computes some of a request's tokens that are not computed yet, be it a chunk of a prompt,
-the last token, or everything again after a preemption. If these include the last token, drafts may follow, and the step
-yields new tokens.
+There are no phases: a step computes some of a request's tokens that are not computed yet: a chunk of a prompt, the last
+token, or everything again after a preemption. If the last token is among them, drafts may follow, and it yields tokens.
 
 Requests are served first come, first served: running before waiting ones, older before younger ones; of waiting ones,
 one of each adapter in turn (`waiting_queue.py`). A request that needs blocks when there are none preempts the youngest,
