@@ -38,6 +38,7 @@ _REFUSED = {
     "monteclora_config": "its matrices are sampled",
     "megatron_config": "the layers of Megatron are split between processes",
 }
+_LARGEST_RANK = 2**20
 _LARGEST = sys.float_info.max
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # values of init_lora_weights
 
@@ -61,11 +62,11 @@ class AdapterConfig:
         """The rank of a layer.
 
         Raises:
-            WeightsError: a pattern is no regular expression, or the rank is not 1 or more.
+            WeightsError: a pattern is no regular expression, or the rank is out of range.
         """
         rank = self._find(self.ranks, layer, self.rank)
-        if type(rank) is not int or rank < 1:
-            raise WeightsError(f"{self.path}: the rank of {layer} is {rank!r}; it must be 1 or more")
+        if type(rank) is not int or not 1 <= rank <= _LARGEST_RANK:
+            raise WeightsError(f"{self.path}: the rank of {layer} is {rank!r}; it must be 1 to {_LARGEST_RANK:,}")
         return rank
 
     def scaling_of(self, layer: str) -> float:

@@ -73,7 +73,7 @@ def predictor(tmp_path, monkeypatch):
 
 def test_cog_reads_every_input_of_the_task_and_requires_none():
     schema = read_inputs(Path(inspect.getfile(Predictor)).read_text("utf-8"), "Predictor")
-    assert set(schema["properties"]) == set(ChatInputs.model_fields)
+    assert set(schema["properties"]) == {*ChatInputs.model_fields, "adapter"}
     assert schema["required"] == []
     assert schema["properties"]["messages"]["type"] == "array"
     assert [variant["type"] for variant in schema["properties"]["stop_sequences"]["anyOf"]] == ["array", "string"]

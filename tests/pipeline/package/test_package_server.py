@@ -210,7 +210,7 @@ def test_the_server_serves_the_generated_schema(chat: CogServer, schema: CogServ
         assert server.client.get("/openapi.json").json() == written
     inputs = schema.client.get("/openapi.json").json()["components"]["schemas"]["Input"]
     assert sorted(inputs["properties"], key=lambda name: inputs["properties"][name]["x-order"]) == [
-        *("text", "max_tokens", "temperature", "seed"),
+        *("text", "max_tokens", "temperature", "seed", "adapter"),
     ]
 
 

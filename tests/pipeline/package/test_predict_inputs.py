@@ -20,6 +20,7 @@ def test_values_are_converted_by_type_and_defaults_added():
         "nlq": "a=b",
         "cols": "['x']",
         "max_tokens": 512,
+        "adapter": None,
     }
 
 
@@ -35,7 +36,7 @@ def test_a_value_can_be_read_from_a_file(tmp_path):
         (["nlq=a"], "cols is missing; add -i cols=…"),
         (
             ["nlq=a", "cols=a", "col=b"],
-            "col: no such input; there are nlq, cols, max_tokens; did you mean cols?",
+            "col: no such input; there are nlq, cols, max_tokens, adapter; did you mean cols?",
         ),
         (["nlq=a", "nlq=b"], "nlq: given twice"),
         (["nlq=a", "cols=a", "max_tokens=0"], "max_tokens: 0 is less than the minimum of 1"),

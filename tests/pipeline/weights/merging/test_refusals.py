@@ -37,7 +37,7 @@ def edit_config(folder: Path, change: dict[str, Any]) -> None:
     [
         ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
         ({"use_dora": True}, "lacks a magnitude vector"),
-        ({"r": 0}, "rank of .* is 0; it must be 1 or more"),
+        ({"r": 0}, "rank of .* is 0; it must be 1 to"),
         ({"r": 8}, r"lora_B.weight is \[.*\], which does not fit the layer's rank 8"),
         ({"rank_pattern": {"up_proj": 3}}, r"up_proj.lora_B.weight is \[48, 4\], which does not fit .* rank 3"),
         ({"rank_pattern": {"up_(proj": 3}}, r"pattern 'up_\(proj' is not valid"),
