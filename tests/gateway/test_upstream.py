@@ -64,7 +64,7 @@ async def test_a_proxy_in_the_environment_is_not_used(monkeypatch):
 async def test_a_server_that_breaks_off_before_it_answers_is_asked_once():
     async with server(b"") as (port, heads), upstream(f"http://127.0.0.1:{port}") as one:
         with pytest.raises(UpstreamError, match="ServerDisconnectedError"):
-            async with one.predict("a", {}):
+            async with one.predict("a", {}, {}):
                 pass
         assert len(heads) == 1
 
@@ -73,6 +73,6 @@ async def test_no_request_follows_to_another_address():
     async with server(ELSEWHERE) as (port, heads), upstream(f"http://127.0.0.1:{port}") as one:
         assert not await one.cancel("a")
         with pytest.raises(UpstreamError, match="answered 302"):
-            async with one.predict("a", {}):
+            async with one.predict("a", {}, {}):
                 pass
         assert len(heads) == 2
