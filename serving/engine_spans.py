@@ -21,6 +21,7 @@ from serving.types import RequestMetrics, TokenPass
 
 MAX_EVENTS: Final = 64  # of one span; an answer of more steps has several in each event
 _EXPORT_SECONDS: Final = 3.0  # when the server stops and the collector is silent, it waits for this twice
+_TIMEOUTS: Final = {"OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT"}
 _NAME: Final = "cog"  # as Cog's own tracing names the service
 
 
@@ -28,7 +29,7 @@ def open_tracer() -> Tracer:
     """The tracer of Cog's own tracing where that is on, else one that sends to the endpoint in the environment."""
     provider = trace.get_tracer_provider()
     if not isinstance(provider, TracerProvider):
-        timeout = None if "OTEL_EXPORTER_OTLP_TIMEOUT" in os.environ else _EXPORT_SECONDS
+        timeout = None if _TIMEOUTS & os.environ.keys() else _EXPORT_SECONDS
         named = {} if "OTEL_SERVICE_NAME" in os.environ else {SERVICE_NAME: _NAME}
         provider = TracerProvider(resource=Resource.create(named))
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(timeout=timeout)))

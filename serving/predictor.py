@@ -80,7 +80,7 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
         output = GenerationOutput("", ())
         token_ids: list[int] = []
         logprobs: list[TokenLogprob] = []
-        async with aclosing(self.engine.generate(_request(prompt, inputs.get(ADAPTER)))) as outputs:
+        async with aclosing(self.engine.generate(_request(prompt, inputs.get(ADAPTER) or None))) as outputs:
             try:
                 async for output in outputs:
                     token_ids += output.token_ids

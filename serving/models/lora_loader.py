@@ -75,6 +75,7 @@ def load_lora(folder: Path, weights: DecoderWeights, *, max_rank: int, max_bytes
         WeightsError: it is damaged, too large, of another model, or of a kind that is not computed row by row.
     """
     config = read_adapter_config(folder)
+    settings = (folder / CONFIG).read_bytes()
     _refuse(folder, config)
     path = folder / TENSORS
     if not path.is_file():
@@ -88,10 +89,14 @@ def load_lora(folder: Path, weights: DecoderWeights, *, max_rank: int, max_bytes
         _check(path, header, config, layer, weights.projections[projection], max_rank, _name(number, projection))
     data = path.read_bytes()
     tensors = load_safetensors(data)
+    if read_adapter_config(folder) != config or {name: tuple(t.shape) for name, t in tensors.items()} != {
+        name: entry.shape for name, entry in header.tensors.items()
+    }:
+        raise WeightsError(f"{folder} changed while it was read; try again when it is complete")
     matrices = {
         place: _matrices(path, tensors, layer, config.scaling_of(_name(*place))) for place, layer in layers.items()
     }
-    return LoadedAdapter(LoraAdapter(_fill(matrices, weights)), _digest(folder, data))
+    return LoadedAdapter(LoraAdapter(_fill(matrices, weights)), _digest(settings, data))
 
 
 def _refuse(folder: Path, config: AdapterConfig) -> None:
@@ -150,6 +155,8 @@ def _check(
 
 
 def _matrices(path: Path, tensors: Mapping[str, Tensor], layer: _Layer, scaling: float) -> LoraMatrices:
+    if abs(scaling) > torch.finfo(torch.float32).max:
+        raise WeightsError(f"{path.parent}: alpha over rank is {scaling:g}, more than float32 holds")
     down, up = tensors[layer.down], tensors[layer.up].T
     if down.dtype != up.dtype:
         down, up = down.float(), up.float()
@@ -177,7 +184,6 @@ def _name(number: int, projection: Projection) -> str:
     return f"model.layers.{number}.{part}"
 
 
-def _digest(folder: Path, tensors: bytes) -> str:
-    config = (folder / CONFIG).read_bytes()
-    files = ((CONFIG, config), (TENSORS, tensors))
+def _digest(settings: bytes, tensors: bytes) -> str:
+    files = ((CONFIG, settings), (TENSORS, tensors))
     return set_digest(locked_file(name, len(data), hashlib.sha256(data).hexdigest()) for name, data in files)

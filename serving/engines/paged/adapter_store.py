@@ -9,16 +9,17 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from serving.adapters.registry import AdapterEntry
-from serving.errors import AdapterError, EngineBusyError, WeightsError
+from serving.errors import AdapterError, EngineBusyError, EngineDeadError
 from serving.kernels.lora import LoraAdapter
 from serving.models.lora_loader import LoadedAdapter
 
 LOAD_SECONDS = 60.0
+_CLOSED = "the engine was closed"
 
 
 @dataclass(eq=False, slots=True)
@@ -103,8 +104,12 @@ class AdapterStore:
             self._release(slot)
 
     def close(self) -> None:
-        """Start no more loads."""
+        """Start no more loads; requests that wait for one fail with EngineDeadError."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            loading = [slot.future for slot in self._slots.values() if not slot.future.done()]
+        for future in loading:
+            _fail(future, EngineDeadError(_CLOSED))
 
     async def _wait(self, slot: _Slot) -> LoraAdapter:
         try:
@@ -119,8 +124,12 @@ class AdapterStore:
         with self._lock:
             slot = self._slots.get(name)
             if slot is None:
-                slot = self._slots[name] = _Slot(self._entries[name])
-                self._threads.submit(self._load, slot)
+                slot = _Slot(self._entries[name])
+                try:
+                    self._threads.submit(self._load, slot)
+                except RuntimeError as error:  # after `close`
+                    raise EngineDeadError(_CLOSED) from error
+                self._slots[name] = slot
             slot.users += 1
             self._slots.move_to_end(name)
             return slot
@@ -137,14 +146,15 @@ class AdapterStore:
         except BaseException as error:
             with self._lock:
                 self._slots.pop(slot.entry.name, None)
-            slot.future.set_exception(error)
+            _fail(slot.future, error)
         else:
-            slot.future.set_result(loaded.lora)
+            with suppress(InvalidStateError):  # closed meanwhile
+                slot.future.set_result(loaded.lora)
 
     def _checked(self, entry: AdapterEntry) -> LoadedAdapter:
         try:
             loaded = self._load_entry(entry)
-        except (WeightsError, OSError) as error:
+        except Exception as error:  # of whatever library reads a damaged file
             raise AdapterError(f"adapter {entry.name!r} cannot be loaded: {error}") from error
         expected = entry.digest or self._digests.get(entry.name, loaded.digest)
         if loaded.digest != expected:
@@ -160,6 +170,12 @@ class AdapterStore:
             idle = [s for s in self._slots.values() if s.nbytes and not s.users and not s.entry.pinned]
             used = sum(other.nbytes for other in self._slots.values())
             droppable = sum(other.nbytes for other in idle)
+            pinned = sum(other.nbytes for other in self._slots.values() if other.entry.pinned)
+            if pinned + nbytes > self._max_bytes:
+                raise AdapterError(
+                    f"adapter {slot.entry.name!r} needs {nbytes:,} bytes, and pinned adapters leave "
+                    f"{self._max_bytes - pinned:,} of {self._max_bytes:,}; set ADAPTER_MEMORY_MB higher"
+                )
             if used - droppable + nbytes > self._max_bytes:
                 raise EngineBusyError(
                     f"adapter {slot.entry.name!r} needs {nbytes:,} bytes, and adapters in use or pinned leave "
@@ -172,3 +188,8 @@ class AdapterStore:
                 del self._slots[other.entry.name]
                 used -= other.nbytes
             slot.nbytes = nbytes
+
+
+def _fail(future: Future[LoraAdapter], error: BaseException) -> None:
+    with suppress(InvalidStateError):  # closed meanwhile
+        future.set_exception(error)

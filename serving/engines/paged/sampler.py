@@ -31,7 +31,7 @@ from serving.engines.paged.head import RowLogits
 from serving.engines.paged.logits_processor import LogitsProcessor, token_logprob
 from serving.engines.paged.request import Request
 from serving.engines.paged.scheduler import ScheduledRequest
-from serving.errors import GrammarError, ServingError
+from serving.errors import GrammarError, ServingError, WeightsError
 from serving.types import SamplingParams, TokenLogprob
 
 Row = NDArray[np.float32]  # [vocab]
@@ -74,7 +74,7 @@ class Sampler:
                 request = item.request
                 try:
                     token_ids = self._verify(item, rows[row:end])
-                except GrammarError as error:
+                except (GrammarError, WeightsError) as error:
                     output.failures[request.request_id] = error
                 if request.sampling.logprobs is not None:
                     output.logprobs[request.request_id] = [
@@ -180,8 +180,14 @@ def _keep_largest(weights: Row, count: int) -> Row:
 
 
 def draw(weights: Row, seed: int, position: int) -> int:
-    """Sample an index of `weights` with the random number of (seed, position)."""
+    """Sample an index of `weights` with the random number of (seed, position).
+
+    Raises:
+        WeightsError: the weights are not numbers, as when an adapter's training has diverged.
+    """
     uniform = np.random.Generator(np.random.Philox(key=seed, counter=position)).random()
     mass = np.cumsum(weights, dtype=np.float64)
+    if not np.isfinite(mass[-1]):
+        raise WeightsError("the model's logits are not numbers; its weights or the request's adapter are damaged")
     # The random number is below 1, so that rounding never picks a token of weight 0 at the end.
     return int(np.searchsorted(mass, uniform * mass[-1], side="right"))

@@ -114,7 +114,7 @@ def test_conflicting_options_are_reported(tmp_path: Path, schema: Path, options:
 def test_each_text_of_a_schema_task_is_an_input(tmp_path: Path) -> None:
     source = predict_source("schema", ("question", "table_rows"))
     inputs = read_inputs(source, "Predictor")
-    assert list(inputs["properties"]) == ["question", "table_rows", "max_tokens", "temperature", "seed"]
+    assert list(inputs["properties"]) == ["question", "table_rows", "max_tokens", "temperature", "seed", "adapter"]
     assert inputs["required"] == ["question", "table_rows"]
     assert "question=question,\n            table_rows=table_rows,\n            max_tokens" in source
     assert "text" not in inputs["properties"]

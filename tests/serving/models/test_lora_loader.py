@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -103,3 +104,22 @@ def test_the_digest_depends_on_both_files(tmp_path, weights):
     folder = write_adapter(tmp_path / "other", weights, seed=1, config={"lora_alpha": 9})
     assert json.loads((folder / "adapter_config.json").read_text())["lora_alpha"] == 9
     assert len(digests | {load(folder, weights).digest}) == 3
+
+
+def test_a_scaling_that_float32_cannot_hold_is_refused(tmp_path, weights):
+    with pytest.raises(WeightsError, match="more than float32 holds"):
+        load(write_adapter(tmp_path, weights, config={"lora_alpha": 1e300}), weights)
+
+
+def test_files_that_change_while_they_are_read_are_refused(tmp_path, weights, monkeypatch):
+    folder = write_adapter(tmp_path, weights)
+    read = Path.read_bytes
+
+    def change_first(path):
+        if path.name == "adapter_model.safetensors":
+            write_adapter(folder, weights, rank=8)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", change_first)
+    with pytest.raises(WeightsError, match="changed while it was read"):
+        load(folder, weights)

@@ -11,7 +11,7 @@ import pytest
 
 from serving.adapters.registry import AdapterEntry
 from serving.engines.paged.adapter_store import AdapterStore
-from serving.errors import AdapterError, EngineBusyError, WeightsError
+from serving.errors import AdapterError, EngineBusyError, EngineDeadError, WeightsError
 from serving.models.lora_loader import LoadedAdapter
 from tests.serving.kernels.lora_inputs import random_adapter
 
@@ -27,12 +27,13 @@ class Folders:
         self.gate.set()
         self.digests: dict[str, str] = {}
         self.broken: set[str] = set()
+        self.error: Exception = WeightsError("it is broken")
 
     def load(self, entry: AdapterEntry) -> LoadedAdapter:
         self.loads.append(entry.name)
         assert self.gate.wait(10)
         if entry.name in self.broken:
-            raise WeightsError("it is broken")
+            raise self.error
         return LoadedAdapter(random_adapter((1,)), self.digests.get(entry.name, entry.name))
 
 
@@ -133,3 +134,31 @@ async def test_an_adapter_that_has_changed_on_disk_is_refused(make, folders):
         await use(store, "a")
     with pytest.raises(AdapterError, match="has the digest c, not listed"):
         await use(make(digest="listed"), "c")
+
+
+async def test_whatever_goes_wrong_while_it_is_read_is_an_error_of_the_adapter(make, folders):
+    folders.broken.add("a")
+    folders.error = MemoryError("no room")
+    with pytest.raises(AdapterError, match="adapter 'a' cannot be loaded: no room"):
+        await use(make(), "a")
+
+
+async def test_one_that_pinned_adapters_leave_no_room_for_need_not_be_asked_for_again(make):
+    with pytest.raises(AdapterError, match="pinned adapters leave 0 of"):
+        store = make(room=1, pinned=("a",))
+        store.load_pinned()
+        await use(store, "b")
+
+
+async def test_who_waits_for_a_load_is_told_at_once_that_the_store_was_closed(make, folders):
+    store = make()
+    folders.gate.clear()
+    waiting = asyncio.create_task(use(store, "a"))
+    while not folders.loads:
+        await asyncio.sleep(0.01)
+    store.close()
+    with pytest.raises(EngineDeadError):
+        await asyncio.wait_for(waiting, 5)
+    with pytest.raises(EngineDeadError):
+        await use(store, "b")
+    folders.gate.set()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from serving.engines.paged.logits_processor import token_logprob
 from serving.engines.paged.sampler import Sampler, draw
-from serving.errors import GrammarError
+from serving.errors import GrammarError, WeightsError
 from serving.types import SamplingParams
 from tests.serving.engines.paged.sampler_items import (
     VOCAB,
@@ -179,3 +179,12 @@ def test_a_temperature_near_zero_is_greedy():
     logits = np.array([1.0, 1.5, 0.0], np.float32)
     probs = distribution(logits, SamplingParams(temperature=1e-300))
     assert probs.tolist() == [0.0, 1.0, 0.0]
+
+
+def test_logits_that_are_not_numbers_fail_their_own_request_only():
+    items = [make_item(SamplingParams(temperature=1.0), []), make_item(GREEDY, [])]
+    logits = favouring(7, 8)
+    logits[0] = float("nan")
+    output = Sampler(vocab_size=VOCAB).sample(rows_of(logits), items)
+    assert output.sampled_token_ids == [[], [8]]
+    assert isinstance(output.failures[items[0].request.request_id], WeightsError)
