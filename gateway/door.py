@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -87,41 +87,43 @@ async def open_door(settings: DoorSettings) -> AsyncIterator[Door]:
         SettingsError: the settings ask for a cache that cannot work.
     """
     settings.check_cache()
-    store = Store(settings.database if settings.keep else None)
-    interrupted = await store.open()
-    if interrupted:
-        _log.warning("%d predictions were interrupted when the door last stopped", len(interrupted))
-    pool = Pool([Upstream(url) for url in settings.upstreams])
-    model = ModelInfoReader(pool, name=settings.model, weights_digest=settings.weights_digest)
-    meters = Meters(settings.model)
-    cache = await open_cache(settings, store, model.read, meters)
-    runner = Runner(
-        pool,
-        store,
-        check_inputs=model.check_inputs,
-        prefix_inputs=settings.prefix_inputs,
-        max_active=settings.max_active,
-        max_output_bytes=settings.max_output_bytes,
-        max_seconds=settings.max_seconds,
-        cache=cache,
-    )
-    callers = Callers(KeyFile(settings.key_file)) if settings.keys == "required" else None
-    tasks = []
-    try:
+    async with AsyncExitStack() as stack:  # what is open already is closed when a later part cannot start
+        store = Store(settings.database if settings.keep else None)
+        interrupted = await store.open()
+        stack.push_async_callback(store.close)
+        if interrupted:
+            _log.warning("%d predictions were interrupted when the door last stopped", len(interrupted))
+        pool = Pool([Upstream(url) for url in settings.upstreams])
+        stack.push_async_callback(pool.close)
+        model = ModelInfoReader(pool, name=settings.model, weights_digest=settings.weights_digest)
+        meters = Meters(settings.model)
+        cache = await open_cache(settings, store, model.read, meters)
+        if cache is not None:
+            stack.push_async_callback(cache.close)
+        runner = Runner(
+            pool,
+            store,
+            check_inputs=model.check_inputs,
+            prefix_inputs=settings.prefix_inputs,
+            max_active=settings.max_active,
+            max_output_bytes=settings.max_output_bytes,
+            max_seconds=settings.max_seconds,
+            cache=cache,
+        )
+        callers = Callers(KeyFile(settings.key_file)) if settings.keys == "required" else None
+        if callers is not None:
+            stack.callback(callers.close)
         await pool.start()
         tasks = [asyncio.create_task(runner.save_changes()), asyncio.create_task(_delete_old(store, settings))]
+        stack.push_async_callback(_cancel, tasks)
+        stack.push_async_callback(runner.close, 0)
         yield Door(settings, pool, store, runner, model, interrupted, meters, callers)
-    finally:
-        await runner.close(0)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await pool.close()
-        if cache is not None:
-            await cache.close()
-        await store.close()
-        if callers is not None:
-            callers.close()
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _delete_old(store: Store, settings: DoorSettings) -> None:

@@ -102,7 +102,7 @@ class Pool:
     def report_broken(self, server: Server, trouble: str) -> None:
         """The server did not answer: it gets no more predictions before a health check succeeds."""
         if server.is_healthy:
-            _log.warning("ejected %s: %s", server.upstream.url, trouble)
+            _log.warning("ejected %s: %s", server.upstream.name, trouble)
         server.is_healthy, server.trouble = False, trouble
 
     def healthy(self) -> Server | None:
@@ -159,7 +159,7 @@ class Pool:
             self.report_broken(server, f"its health check says {status}")
             return
         if not server.is_healthy:
-            _log.info("%s is ready", server.upstream.url)
+            _log.info("%s is ready", server.upstream.name)
             self.num_returns += 1
         server.is_healthy, server.trouble = True, ""
         self._wake()

@@ -25,7 +25,7 @@ async def ready(door: Annotated[Door, Depends(get_whole_door)]) -> Response:
     """200 while at least one Cog server is healthy, else 503; and the state of each."""
     servers = [
         {
-            "url": server.upstream.url,
+            "url": server.upstream.name,
             "healthy": server.is_healthy,
             "outstanding": server.outstanding,
             **({} if server.is_healthy else {"trouble": server.trouble}),

@@ -158,7 +158,9 @@ class Runner:
         try:
             await self._store.save(*(run.snapshot() for run in runs))
         except sqlite3.Error:
-            _log.exception("running predictions could not be saved")
+            _log.exception("running predictions could not be saved; the door tries again")
+            for run in runs:
+                run.is_dirty = True
 
     async def close(self, drain_seconds: float) -> None:
         """Let running predictions finish for a while; what runs longer is marked as interrupted."""

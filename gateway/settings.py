@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from yarl import URL
 
-_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _HostName = Annotated[str, Field(pattern=r"^(\*|[\w.-]+|[0-9A-Fa-f:]+)$")]
 
 
@@ -43,7 +44,7 @@ class DoorSettings(BaseSettings):
     cache_mb: float | None = Field(
         None, gt=0, description="megabytes of predictions whose answers are given again; None: no cache"
     )
-    cache_days: float = Field(30, gt=0, description="older answers are not given again")
+    cache_days: float = Field(30, gt=0, le=36500, description="older answers are not given again")
     cache_shared: bool = Field(False, description="callers also get answers that others' predictions had")
     max_active: int = Field(1024, ge=1, description="predictions that run or wait; one more is refused")
     max_body_bytes: int = Field(4 << 20, ge=1024, description="limit of a request's body")
@@ -81,8 +82,14 @@ class DoorSettings(BaseSettings):
     @classmethod
     def _check(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for address in value:
-            if not address.startswith(("http://", "https://")):
-                raise ValueError(f"{address!r} is not an address such as http://127.0.0.1:5000")
+            try:
+                if URL(address).scheme in ("http", "https") and URL(address).host:
+                    continue
+                reason = ""
+            except ValueError as error:
+                reason = f": {error}"
+            shown = address.rpartition("@")[2]  # before it may be a password
+            raise ValueError(f"{shown!r} is not an address such as http://127.0.0.1:5000{reason}")
         return value
 
     def allows_webhook(self, host: str) -> bool:
@@ -93,10 +100,11 @@ class DoorSettings(BaseSettings):
 
     def allows_host(self, name: str) -> bool:
         """Whether clients may call the door by this name; an IPv6 address has no brackets."""
-        own = {*_LOOPBACK, self.host, urlsplit(self.public_url or "").hostname}
+        if _is_loopback(name) or name in (self.host, urlsplit(self.public_url or "").hostname):
+            return True
         if self.hosts is None:
-            return self.host not in _LOOPBACK or name in own
-        return "*" in self.hosts or name in own.union(map(str.lower, self.hosts))
+            return not _is_loopback(self.host)
+        return "*" in self.hosts or name in map(str.lower, self.hosts)
 
     def check_cache(self) -> None:
         """Whether a cache of answers can work with these settings.
@@ -115,6 +123,11 @@ class DoorSettings(BaseSettings):
             )
         if not self.keep:
             raise SettingsError("DOOR_CACHE_MB: with DOOR_KEEP=false there are no kept answers; remove one of the two")
+        if self.cache_shared and self.keys == "off":
+            raise SettingsError(
+                "DOOR_CACHE_SHARED: without keys all callers share the cache anyway; "
+                "set DOOR_KEYS=required too, or remove it"
+            )
 
     @property
     def key_file(self) -> Path:
@@ -124,10 +137,18 @@ class DoorSettings(BaseSettings):
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach the door. A public address means that a proxy passes others' requests."""
-        return self.public_url is None and self.host in _LOOPBACK
+        return self.public_url is None and _is_loopback(self.host)
 
     @property
     def base_url(self) -> str:
         """The address for links where no request says under which name the client knows the door."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return self.public_url or f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a name or address always means this machine; an IPv6 address has no brackets."""
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # another name
+        return False

@@ -94,15 +94,11 @@ class Store:
             self._path.touch(0o600)
             self._path.chmod(0o600)
         self._db = await aiosqlite.connect(self._path or ":memory:", isolation_level=None)
-        await self._db.execute("PRAGMA journal_mode = WAL")
-        await self._db.execute("PRAGMA synchronous = NORMAL")  # survives a kill of the process, not a loss of power
-        await self._db.executescript(_SCHEMA)
-        await self._add_columns()
-        async with self._db.execute(f"{_LOAD} WHERE status IN (?, ?) ORDER BY number", _RUNNING) as cursor:
-            running = [_prediction(row) for row in await cursor.fetchall()]
-        failed = [replace(one, status=Status.FAILED, error=INTERRUPTED, completed_at=now()) for one in running]
-        await self.save(*failed)
-        return tuple(failed)
+        try:
+            return await self._prepare()
+        except BaseException:
+            await self.close()  # else its thread would keep the process alive
+            raise
 
     async def close(self) -> None:
         """Close the database."""
@@ -176,6 +172,17 @@ class Store:
             query = "DELETE FROM predictions WHERE created_at < ? AND status NOT IN (?, ?)"
             done = await self._db.execute(query, (time, *_RUNNING))
         return done.rowcount
+
+    async def _prepare(self) -> tuple[Prediction, ...]:
+        await self._db.execute("PRAGMA journal_mode = WAL")
+        await self._db.execute("PRAGMA synchronous = NORMAL")  # survives a kill of the process, not a loss of power
+        await self._db.executescript(_SCHEMA)
+        await self._add_columns()
+        async with self._db.execute(f"{_LOAD} WHERE status IN (?, ?) ORDER BY number", _RUNNING) as cursor:
+            running = [_prediction(row) for row in await cursor.fetchall()]
+        failed = [replace(one, status=Status.FAILED, error=INTERRUPTED, completed_at=now()) for one in running]
+        await self.save(*failed)
+        return tuple(failed)
 
     async def _has(self, condition: str, bound: int) -> bool:
         query = f"SELECT 1 FROM predictions WHERE {condition} AND {_OWN} LIMIT 1"

@@ -57,6 +57,8 @@ class Upstream:
     def __init__(self, url: str) -> None:
         self.url = url
         address = URL(f"{url.rstrip('/')}/")
+        self.name = str(address.with_user(None)).rstrip("/")
+        """Its address without user and password, to be shown."""
         trusted = ssl.create_default_context(cafile=certifi.where()) if address.scheme == "https" else True
         self._session = aiohttp.ClientSession(
             address.with_user(None),

@@ -57,9 +57,13 @@ class AnswerTable:
     async def open(self) -> None:
         """Connect, and drop what is over the limits."""
         self._db = await aiosqlite.connect(self._path, isolation_level=None)
-        await self._db.execute("PRAGMA synchronous = NORMAL")
-        await self._db.executescript(_SCHEMA)
-        await self._prune()
+        try:
+            await self._db.execute("PRAGMA synchronous = NORMAL")
+            await self._db.executescript(_SCHEMA)
+            await self._prune()
+        except BaseException:
+            await self._db.close()  # else its thread would keep the process alive
+            raise
 
     async def close(self) -> None:
         """Disconnect."""
@@ -67,15 +71,15 @@ class AnswerTable:
 
     async def find(self, key: str) -> str | None:
         """The id of the prediction with the answer, which now counts as used."""
-        async with self._db.execute(_USE, (now(), key, self._oldest())) as cursor:
-            rows = list(await cursor.fetchall())
+        # In one call of the thread: with RETURNING, the database is locked until all rows are read.
+        rows = list(await self._db.execute_fetchall(_USE, (now(), key, self._oldest())))
         return str(rows[0][0]) if rows else None
 
     async def keep(self, key: str, prediction_id: str) -> None:
         """Refer to a kept prediction from now on, unless it would take all the room."""
         time, limit = now(), round(self._max_bytes * _PRUNED)
-        async with self._db.execute(_KEEP, (key, time, time, prediction_id, limit)) as cursor:
-            self.num_bytes += sum(num_bytes for (num_bytes,) in await cursor.fetchall())
+        rows = await self._db.execute_fetchall(_KEEP, (key, time, time, prediction_id, limit))
+        self.num_bytes += sum(num_bytes for (num_bytes,) in rows)
         if self.num_bytes > self._max_bytes:
             await self._prune()
 

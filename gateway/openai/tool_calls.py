@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 Schema = dict[str, JsonValue]
 _NO_PARAMETERS: Final[Schema] = {"type": "object", "properties": {}, "additionalProperties": False}
 _VALUES: Final = ("const", "enum", "default", "examples")  # keywords whose values are no schemas
+# Keywords whose values have schemas by names, which may be those of keywords.
+_BY_NAME: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _HEAD: Final = re.compile(r'\{"name":[ \t]*("(?:[^"\\]|\\.)*"),[ \t]*"arguments":')
 
 
@@ -80,12 +82,17 @@ def _moved(schema: JsonValue, place: str) -> JsonValue:
     """A schema whose references to its own parts still hold at a place inside another one."""
     match schema:
         case dict():
-            return {
-                key: place + value[1:]
-                if key == "$ref" and isinstance(value, str) and value.startswith("#")
-                else (value if key in _VALUES else _moved(value, place))
-                for key, value in schema.items()
-            }
+            return {keyword: _moved_value(keyword, value, place) for keyword, value in schema.items()}
         case list():
             return [_moved(item, place) for item in schema]
     return schema
+
+
+def _moved_value(keyword: str, value: JsonValue, place: str) -> JsonValue:
+    if keyword == "$ref" and isinstance(value, str) and value.startswith("#"):
+        return place + value[1:]
+    if keyword in _VALUES:
+        return value
+    if keyword in _BY_NAME and isinstance(value, dict):
+        return {name: _moved(one, place) for name, one in value.items()}
+    return _moved(value, place)

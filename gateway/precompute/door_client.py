@@ -51,8 +51,11 @@ class DoorClient:
         Raises:
             DoorUnusableError: it cannot be used.
         """
-        ready = _content(await self._send("GET", "/ready"))
-        if not ready.get("cache"):
+        response = await self._send("GET", "/ready")
+        ready = _content(response)
+        if "cache" not in ready:  # it is there also while no Cog server is ready
+            raise DoorUnusableError(f"the door at {self._client.base_url}: {_reason(response)}")
+        if not ready["cache"]:
             text = "has no cache of answers; start it with DOOR_CACHE_MB, for example DOOR_CACHE_MB=256 scripts/serve"
             raise DoorUnusableError(f"the door at {self._client.base_url} {text}")
         response = await self._send("GET", "/v1/models")

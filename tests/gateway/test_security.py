@@ -120,7 +120,7 @@ async def test_a_site_that_is_allowed_can(tmp_path):
         assert "access-control-allow-origin" not in other.headers
 
 
-LOCAL = ("localhost", "127.0.0.1:8080", "[::1]:80", "LOCALHOST:1")
+LOCAL = ("localhost", "127.0.0.1:8080", "[::1]:80", "LOCALHOST:1", "127.0.0.2")
 STRANGE = ("evil.example", "evil.example:8080", "localhost.evil.example", "localhost@evil.example", "[::2]", "", "a b")
 
 
@@ -128,6 +128,8 @@ STRANGE = ("evil.example", "evil.example:8080", "localhost.evil.example", "local
     ("settings", "allowed", "refused"),
     [
         ({}, LOCAL, STRANGE),
+        ({"host": "127.0.0.2"}, LOCAL, STRANGE),
+        ({"host": "LocalHost"}, LOCAL, STRANGE),
         ({"public_url": "https://door.example"}, (*LOCAL, "Door.example", "door.example:443"), STRANGE),
         ({"hosts": "One.example, two.example"}, (*LOCAL, "one.example:80", "two.example"), STRANGE),
         ({"hosts": "*"}, (*LOCAL, *STRANGE), ()),
@@ -193,6 +195,33 @@ def test_behind_a_proxy_the_door_is_not_local():
     behind = DoorSettings(public_url="https://example.com")
     assert not behind.is_local
     assert not behind.allows_webhook("169.254.169.254")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_local"),
+    [
+        *((host, True) for host in ("127.0.0.1", "127.1.2.3", "::1", "0:0:0:0:0:0:0:1", "LocalHost")),
+        *((host, False) for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.example", "127.0.0.1.example", "")),
+    ],
+)
+def test_every_spelling_of_this_machine_is_local(host, is_local):
+    assert DoorSettings(host=host).is_local == is_local
+
+
+async def test_a_server_s_password_is_neither_answered_nor_logged(tmp_path, caplog):
+    caplog.set_level("INFO")
+    async with FakeCog() as cog:
+        address = cog.url.replace("//", "//user:secret@")
+        async with open_app(tmp_path, upstreams=address) as client:
+            ready = await client.get("/ready")
+            assert (ready.status_code, ready.json()["servers"][0]["url"]) == (200, cog.url)
+            assert f"{cog.url} is ready" in caplog.text
+            cog.status = "UNHEALTHY"
+            async with asyncio.timeout(20):
+                while (ready := await client.get("/ready")).status_code == 200:
+                    await asyncio.sleep(0.05)
+            assert f"ejected {cog.url}" in caplog.text
+    assert "secret" not in ready.text + caplog.text
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sqlite3
+import threading
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -91,3 +95,26 @@ async def test_a_deleted_prediction_takes_its_answer_with_it(tmp_path, store, ho
         assert await one.find("a") is None
         await one.keep("a", prediction_id)
         assert await one.find("a") is None, "deleted before its answer was kept"
+
+
+@pytest.mark.parametrize("what", ["find", "keep"])
+async def test_the_database_is_not_locked_while_the_event_loop_is_busy(tmp_path, store, what):
+    async with table(tmp_path) as one:
+        prediction_id = await add(store, one, "a")
+        work = one.find("a") if what == "find" else one.keep("b", prediction_id)
+        task = asyncio.create_task(work)
+        await asyncio.sleep(0)  # it asks the table's thread
+        time.sleep(0.1)
+        with closing(sqlite3.connect(tmp_path / "door.sqlite", timeout=2, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("ROLLBACK")
+        await task
+
+
+async def test_a_table_that_cannot_be_opened_leaves_no_thread(tmp_path, store):
+    before = set(threading.enumerate())
+    with pytest.raises(OverflowError):
+        await AnswerTable(tmp_path / "door.sqlite", max_bytes=1, max_age=timedelta.max).open()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(5)
+        assert not thread.is_alive()

@@ -208,6 +208,7 @@ async def test_hits_and_misses_are_counted_and_hits_cost_no_tokens(tmp_path):
         ({"cache_mb": 1, "weights_digest": "d", "keep": False}, "DOOR_KEEP=false"),
         ({"cache_days": 1}, "DOOR_CACHE_DAYS: there is no cache"),
         ({"cache_shared": True}, "DOOR_CACHE_SHARED: there is no cache"),
+        ({"cache_shared": True, "cache_mb": 1, "weights_digest": "d"}, "DOOR_CACHE_SHARED: .* set DOOR_KEYS=required"),
     ],
 )
 async def test_a_cache_that_cannot_work_is_refused(tmp_path, settings, message):

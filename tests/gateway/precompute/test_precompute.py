@@ -106,6 +106,29 @@ async def test_a_door_without_a_cache_or_with_other_keys_is_refused_before_any_p
         assert cog.asked == []
 
 
+async def test_a_door_that_refuses_to_say_has_its_own_reason_shown(tmp_path):
+    async with FakeCog() as cog, open_app(tmp_path, cog, **CACHE) as client:
+        client.headers["Host"] = "evil.example"
+        with pytest.raises(DoorUnusableError, match=r"not called 'evil\.example'.* DOOR_HOSTS"):
+            await DoorClient(client).connect()
+
+
+async def test_a_door_whose_servers_are_not_ready_is_not_taken_for_one_without_a_cache(tmp_path):
+    async with FakeCog() as cog:
+        cog.status = "STARTING"
+        async with open_app(tmp_path, cog, **CACHE) as client:
+            with pytest.raises(DoorUnusableError, match="no Cog server is ready: its health check says STARTING"):
+                await DoorClient(client).connect()
+
+
+def test_a_proxy_in_the_environment_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "nonsense://proxy")
+    file = tmp_path / "inputs.jsonl"
+    file.write_text('{"text": "a"}\n')
+    result = CliRunner().invoke(app, [str(file), "--server", "http://127.0.0.1:9"])
+    assert (result.exit_code, "http://127.0.0.1:9 cannot be reached" in result.output) == (2, True)
+
+
 def test_a_door_that_is_away_and_a_file_that_is_missing_are_said_plainly(tmp_path):
     file = tmp_path / "inputs.jsonl"
     file.write_text('{"text": "a"}\n')
