@@ -81,8 +81,6 @@ class AdapterStore:
                 slot = self._hold(name)
                 try:
                     slot.future.result()
-                except EngineBusyError as error:
-                    raise AdapterError(f"the pinned adapters do not fit: {error}") from error
                 finally:
                     self._release(slot)
 
