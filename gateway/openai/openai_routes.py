@@ -142,8 +142,10 @@ async def _stream(call: _Call) -> AsyncIterator[bytes]:
         begun: set[int] = set()
         try:
             async for event in choices.follow():
-                parts = [shape.first(event.index)] if event.index not in begun else []
-                begun.add(event.index)
+                # In the order of their numbers: OpenAI's Python client fails if a later choice begins first.
+                beginning = [index for index in range(event.index + 1) if index not in begun]
+                parts = [shape.first(index) for index in beginning]
+                begun.update(beginning)
                 if isinstance(event, Piece):
                     parts.append(shape.piece(event.index, event.text))
                 else:

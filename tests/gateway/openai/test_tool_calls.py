@@ -67,6 +67,14 @@ def test_of_several_required_tools_the_model_chooses_one(client, name, arguments
         assert choice.finish_reason == "tool_calls"
 
 
+def test_choices_begin_in_the_order_of_their_numbers(client):
+    """OpenAI's client fails if a later one begins first."""
+    for _ in range(12):
+        chunks = list(ask(client, "{}", tools=[tool()], tool_choice="required", n=5, stream=True))
+        begun = [chunk.choices[0].index for chunk in chunks if chunk.choices[0].delta.role]
+        assert begun == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("max_tokens", range(1, 30, 4))
 def test_a_chosen_call_that_is_cut_has_the_reason_length(client, max_tokens):
     text = json.dumps({"name": "now", "arguments": {"item": "tea", "count": 2}})
