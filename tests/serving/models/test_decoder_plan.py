@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from serving.kernels.base import Activations
-from serving.kernels.cpu import CpuKernels
-from serving.kernels.library import CpuLibrary
 from serving.kernels.shape_checks import KernelArgumentError
-from serving.models.loader import load_with_kernels
-from tests.serving.kernels.builds import MARKED, library_of
 from tests.serving.models import tiny_checkpoints
 from tests.serving.models.batches import int32, metadata, run, run_whole
 
@@ -29,16 +24,6 @@ def checkpoint(request, tmp_path_factory):
     if request.param != "dense":
         tiny_checkpoints.quantize(folder, model, 64 if request.param == "awq in tiles" else 16)
     return folder
-
-
-@pytest.fixture(params=MARKED)
-def library(request):
-    return CpuLibrary(library_of(request.param), 2)
-
-
-@pytest.fixture(params=Activations)
-def model(request, checkpoint, library):
-    return load_with_kernels(checkpoint, CpuKernels(library, request.param))
 
 
 def forward(model, by_layer, kv_caches, block_size):
