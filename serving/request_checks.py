@@ -53,13 +53,18 @@ def check_request(
     _check_sampling(request.sampling)
     refuse_parameters(request.sampling, unsupported)
     if request.adapter is not None and request.adapter not in adapters:
-        raise UnknownAdapterError(f"adapter {request.adapter!r} is unknown; {_known(adapters)}")
+        raise UnknownAdapterError(f"adapter {request.adapter!r} is unknown; {_known(adapters, request.adapter)}")
 
 
-def _known(adapters: Collection[str]) -> str:
+def _known(adapters: Collection[str], name: str) -> str:
     """What a caller may ask for instead."""
+    if "://" in name:
+        return (
+            "a source must begin with what the operator allows (ADAPTER_SOURCES), name a revision if it is hf://, and "
+            "end with #sha256:…, the digest of its files"
+        )
     if not adapters:
-        return "this server has none: leave it out, or list it in adapters.yaml (ADAPTERS) with ENGINE=paged"
+        return "this server has none: leave it out, or list it in adapters.yaml (ADAPTERS)"
     names = sorted(adapters)
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
     return f"this server has {', '.join(names[:_MAX_LISTED])}{more}"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pipeline.training.draft_network import DraftModel
-from serving.engines.paged.options import as_numpy
+from serving.drafting.load_drafter import as_numpy
 from serving.weights.draft_weights import DRAFT_MODEL, DraftWeights
 
 VOCAB, WIDTH, SIZE = 300, 45, 96

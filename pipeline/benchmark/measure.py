@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.benchmark.batches import Batches
 from pipeline.benchmark.lineup import Lineup
-from pipeline.benchmark.peers import OURS, Peer
+from pipeline.benchmark.peers import Peer
 from pipeline.benchmark.protocol import Batch, Done, Reply
 from pipeline.benchmark.workloads import Plan, Workload
 
@@ -83,7 +83,7 @@ class Bench:
         """Number of calls of `stage` if no engine fails or saturates."""
         peers, plan = len(self._peers), self._plan
         once = {Workload.OPEN: peers * len(plan.rates), Workload.USERS: peers * len(plan.users)}
-        once[Workload.EVALUATION] = 1
+        once[Workload.EVALUATION] = peers
         return peers * (starts - 1) + sum(once.get(w, peers * plan.rounds) for w in workloads)
 
     def _rounds(self, workloads: Sequence[Workload], stage: Stage) -> None:
@@ -102,7 +102,7 @@ class Bench:
         elif number > 0:
             return
         elif workload is Workload.EVALUATION:
-            yield None, [peer for peer in peers if peer.name == OURS] or peers[:1]
+            yield None, peers
         elif workload is Workload.USERS:
             yield from ((float(users), peers) for users in self._plan.users)
         else:

@@ -72,10 +72,10 @@ class WeightForms:
         folder = self._cache / "gguf"
         if not (folder / "gguf.json").exists():  # written last
             from pipeline.benchmark.gguf_export import export  # imports gguf, which only the first run needs
-            from pipeline.weights.bases import RECIPE
             from pipeline.weights.download import fetch_base
+            from pipeline.weights.recipes import find_recipe
 
-            export(self._unquantized_folder(), fetch_base(RECIPE.base, ROOT / "weights/.cache"), folder)
+            export(self._unquantized_folder(), fetch_base(find_recipe(ROOT).base, ROOT / "weights/.cache"), folder)
         return folder
 
     def _need_default(self, form: str, remedy: str) -> None:

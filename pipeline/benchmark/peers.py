@@ -70,13 +70,13 @@ def _paged(name: str, speculation: str) -> Peer:
 
 
 def _vllm(name: str, **settings: object) -> Peer:
-    is_suffix = settings.get("speculation") == "suffix"  # it learns from answers, and needs its own package
+    speculation = settings.setdefault("speculation", "off")
     return Peer(
         name,
-        "vllm-suffix" if is_suffix else "vllm",
+        "vllm-suffix" if speculation == "suffix" else "vllm",  # it needs its own package
         settings={"engine": "vllm", "max_model_len": 2048, **_cores(), **settings},
         form=_VLLM_FORM,
-        is_fresh=is_suffix,
+        is_fresh=speculation in ("suffix", "auto"),  # they learn from answers
         note=_VLLM_NOTE,
     )
 
@@ -101,8 +101,10 @@ _ALL = (
     _vllm("vllm-float32", dtype="float32"),
     _vllm("vllm-ngram", speculation="ngram"),
     _vllm("vllm-suffix", speculation="suffix"),
+    _vllm("vllm-drafts", speculation="auto"),
     _vllm("vllm-compiled", compile="on"),
     _vllm("vllm-both", compile="on", speculation="suffix"),
+    _vllm("vllm-compiled-drafts", compile="on", speculation="auto"),
     _llama("llama"),
     _llama("llama-ngram", speculation="ngram"),
     Peer(

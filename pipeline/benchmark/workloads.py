@@ -16,7 +16,7 @@ class Workload(StrEnum):
     OPEN = "open"  # Poisson arrivals, at rates up to saturation
     FREE_200 = "free-200"  # eight requests after a warm-up, 200 tokens each, without a grammar and without an end token
     USERS = "users"  # 1–9 users in parallel, each with requests in sequence
-    EVALUATION = "evaluation"  # passes per answer over many requests; our engine only
+    EVALUATION = "evaluation"  # passes per answer over many requests
 
 
 BASIC = (Workload.ONE_NEW, Workload.LOAD_8, Workload.LOAD_32)

@@ -1,13 +1,8 @@
-"""Get answers from an engine in the same way as predict.py, several at a time.
-
-async for answer in answer_all(source, cases, concurrency=32): ...
-"""
+"""Get answers from an engine in the same way as predict.py."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +20,6 @@ from tasks.honeycomb.prompt import build_prompt, check_nlq
 from tasks.honeycomb.query import read_answer
 
 CaseT = TypeVar("CaseT", contravariant=True)
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +119,3 @@ def _answer(case: Question, text: str, raw: str, seconds: float, metrics: Reques
     if metrics is None:
         return Answer(case.line, text, raw, seconds)
     return Answer(case.line, text, raw, seconds, metrics.output_token_count, metrics.model_passes)
-
-
-async def answer_all(source: Source[Item], cases: Sequence[Item], concurrency: int) -> AsyncIterator[Answer]:
-    """Yield answers in the order in which they finish, with at most `concurrency` requests in flight."""
-    waiting = iter(cases)
-    running: set[asyncio.Task[Answer]] = set()
-    try:
-        while True:
-            while len(running) < concurrency and (case := next(waiting, None)) is not None:
-                running.add(asyncio.create_task(source.answer(case)))
-            if not running:
-                return
-            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                yield task.result()
-    finally:
-        for task in running:
-            task.cancel()

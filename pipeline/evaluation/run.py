@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipeline.evaluation.answering import Answer, Source, answer_all
+from pipeline.evaluation.answering import Answer, Source
 from pipeline.evaluation.cases import Case
 from pipeline.evaluation.scoring import Score, score_answer
+from pipeline.in_flight import in_flight
 from serving.config import Settings
 from serving.engine import Engine, create_engine
 
@@ -25,7 +26,7 @@ def ask_engine(
     """Yield answers in the order in which they finish; the engine is loaded before the first and closed at the end."""
     engine = create_engine(settings)
     try:
-        yield from _blocking(answer_all(make_source(engine), cases, concurrency))
+        yield from _blocking(in_flight(make_source(engine).answer, cases, concurrency))
     finally:
         engine.close()
 

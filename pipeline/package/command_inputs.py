@@ -60,7 +60,7 @@ def read_inputs(pairs: list[str], schema: dict[str, Any]) -> dict[str, Any]:
             raise BadInputError(_unknown(name, list(properties)))
         if name in given:
             raise BadInputError(f"{name}: given twice")
-        given[name] = _read(name, _contents(name, text), _resolve(properties[name], schema))
+        given[name] = read_value(name, _contents(name, text), resolve_rule(properties[name], schema))
     for name in inputs.get("required", []):
         if name not in given:
             raise BadInputError(f"{name} is missing; add -i {name}=…")
@@ -78,8 +78,17 @@ def _contents(name: str, text: str) -> str:
         raise BadInputError(f"{name}: cannot read {text[1:]}: {reason}") from error
 
 
-def _read(name: str, text: str, rule: dict[str, Any]) -> Any:
-    """Convert to the rule's type and check the rule's limits."""
+def read_value(name: str, text: str, rule: dict[str, Any]) -> Any:
+    """Convert a text to the rule's type and check the rule's limits.
+
+    Args:
+        name: of the input, for messages.
+        text: the value; JSON, unless the rule's type is a string.
+        rule: JSON Schema of the input, of `resolve_rule`.
+
+    Raises:
+        BadInputError: the value has another type or is over a limit.
+    """
     value = _as_type(name, text, rule)
     if "enum" in rule and value not in rule["enum"]:
         raise BadInputError(f"{name}: {json.dumps(value)} is not one of {json.dumps(rule['enum'])}")
@@ -115,7 +124,7 @@ def _as_type(name: str, text: str, rule: dict[str, Any]) -> Any:
     return value
 
 
-def _resolve(rule: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+def resolve_rule(rule: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     """The rule with its choices: Cog puts those into a separate schema and refers to it."""
     (reference,) = rule.get("allOf", [{}])
     name = reference.get("$ref", "").rpartition("/")[2]
@@ -129,7 +138,7 @@ def describe_inputs(schema: dict[str, Any]) -> str:
     """One line per input: name, type, default or `required`, description."""
     inputs = schema["components"]["schemas"]["Input"]
     return "\n".join(
-        _describe(name, _resolve(rule, schema), name in inputs.get("required", []))
+        _describe(name, resolve_rule(rule, schema), name in inputs.get("required", []))
         for name, rule in inputs["properties"].items()
     )
 

@@ -1,4 +1,4 @@
-"""The models that the package can serve: the one in use, those in the folder models, and locked ones in weights."""
+"""The models that the package can serve: the one in use, those in models or with a recipe, locked ones in weights."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import yaml
 from pipeline.environment.journal import FOLDER
 from pipeline.package.errors import PackageError
 from pipeline.package.example_inputs import task_and_inputs
+from pipeline.weights.recipes import Recipe, recipes
 from serving.errors import WeightsError
 from serving.weights import LockedWeights, WeightsLock
 from tasks.errors import TaskError
@@ -35,7 +36,12 @@ class KnownModel:
     @property
     def folder(self) -> Path:
         """What is kept of a model that is not in use, and its task file if its source has none."""
-        return self.root / FOLDER / self.name
+        recipe = self._recipe
+        return self.root / FOLDER / self.name if recipe is None else recipe.folder
+
+    @property
+    def _recipe(self) -> Recipe | None:
+        return recipes(self.root).get(self.name)
 
     @property
     def weights(self) -> Path:
@@ -68,6 +74,8 @@ class KnownModel:
         """How to lock it."""
         if (self.folder / STANZA).is_file():
             return f"Run scripts/lock_weights {self.name} where its source can be reached, and commit {FOLDER}/."
+        if self._recipe is not None:
+            return f"Run scripts/build_weights {self.name} --relock, then scripts/lock_weights {self.name}."
         return f"Run scripts/lock_weights weights/{self.name}."
 
     def task(self) -> tuple[str, tuple[str, ...]]:
@@ -76,6 +84,9 @@ class KnownModel:
         Raises:
             PackageError: it has no task file that names a task.
         """
+        recipe = self._recipe
+        if recipe is not None and recipe.task_file["task"] != "schema":  # others have no inputs of their own
+            return str(recipe.task_file["task"]), ()
         folder = self.folder / "task" if (self.folder / "task").is_dir() else self.weights
         try:
             return task_and_inputs(folder)
@@ -91,7 +102,8 @@ class KnownModel:
         sources = ", ".join(f"{source.uri} ({source.fingerprint[:19]})" for source in entry.sources)
         present = all((self.weights / file.path).is_file() for file in entry.files)
         lock = (self.root / "weights.lock" if self.is_used else self.lock).relative_to(self.root)
-        there = "its files are there" if present else f"its files are not there yet: scripts/fetch --lock {lock}"
+        command = f"scripts/fetch --lock {lock}" if self._recipe is None else f"scripts/build_weights {self.name}"
+        there = "its files are there" if present else f"its files are not there yet: {command}"
         return f"locked, {entry.size:,} bytes from {sources}; {there}"
 
 
@@ -114,6 +126,7 @@ def known_models(root: Path) -> list[KnownModel]:
     used = used_name(root)
     names = {used}
     names |= {path.name for path in (root / FOLDER).glob("*/") if not path.name.startswith(".")}
+    names |= recipes(root).keys()
     names |= {path.stem for path in (root / "weights").glob("[!.]*.lock")}
     names |= {path.parent.name for path in (root / "weights").glob("[!.]*/task.json")}
     return [KnownModel(root, name, name == used) for name in sorted(names)]

@@ -9,8 +9,9 @@ from typing import Final
 
 from huggingface_hub import get_token
 
-from pipeline.paths import WEIGHTS_LOCK
+from pipeline.paths import ROOT, WEIGHTS_LOCK
 from pipeline.publishing.errors import PublishError
+from pipeline.weights.recipes import recipes
 from serving.errors import WeightsError
 from serving.weights import VerifiedWeights, WeightsLock, verify
 
@@ -32,7 +33,8 @@ def safe_folder(folder: Path, lock: Path | None) -> VerifiedWeights:
 
     Args:
         folder: the weights.
-        lock: their lock; None looks for `NAME.lock` beside the folder, then in the weights.lock of the package.
+        lock: their lock; None looks for `NAME.lock` beside the folder, then in the weights.lock of the package,
+            and then in those of the recipes.
 
     Raises:
         PublishError: there is no lock, or a file holds a secret or is pickled. The secret is not in the message.
@@ -55,7 +57,7 @@ def find_lock(folder: Path) -> Path:
     """
     folder = folder.resolve()
     own = folder.with_name(f"{folder.name}.lock")
-    for lock in (own, folder.parent.parent / WEIGHTS_LOCK.name, WEIGHTS_LOCK):
+    for lock in (own, folder.parent.parent / WEIGHTS_LOCK.name, WEIGHTS_LOCK, *_recipe_locks()):
         if lock.is_file() and (lock == own or folder.name in _names(lock)):
             return lock
     raise PublishError(
@@ -71,6 +73,10 @@ def secrets_in(data: bytes) -> list[str]:
     if own is not None and len(own) >= 8 and own.encode() in data:
         found.append("your own token of the model hub")
     return found
+
+
+def _recipe_locks() -> list[Path]:
+    return [recipe.lock(ROOT) for recipe in recipes(ROOT).values()]
 
 
 def _names(lock: Path) -> set[str]:

@@ -67,7 +67,7 @@ class DraftModel(nn.Module):
     def __init__(self, embedding: Tensor, *, size: int, num_layers: int) -> None:
         super().__init__()
         self._scale = embedding.float().pow(2).mean().sqrt()
-        self._embedding = embedding.float() / self._scale
+        self.embedding = embedding.float() / self._scale
         self.project = nn.Linear(embedding.shape[1], size, bias=False)
         self.bias = nn.Linear(embedding.shape[1], 1, bias=False)
         self.layers = nn.ModuleList(Layer(size) for _ in range(num_layers))
@@ -85,7 +85,7 @@ class DraftModel(nn.Module):
         """
         scored = targets >= 0
         tokens, indices = torch.unique(torch.cat((ids.flatten(), targets[scored])), return_inverse=True)
-        vectors, biases = self._vectors(tokens)
+        vectors, biases = self.token_vectors(tokens)
         x = self._hidden(vectors[indices[: ids.numel()].view(ids.shape)], seen)[scored]
         logits = x @ vectors.T + biases
         right = indices[ids.numel() :]
@@ -94,12 +94,12 @@ class DraftModel(nn.Module):
 
     def logits(self, ids: Tensor, candidates: Tensor, seen: Tensor) -> Tensor:
         """[B, T, C]: logits of `candidates` [C] to follow each of `ids` [B, T]; for `seen`, see `batch_tensors`."""
-        vectors, biases = self._vectors(candidates)
-        return self._hidden(self._vectors(ids)[0], seen) @ vectors.T + biases
+        vectors, biases = self.token_vectors(candidates)
+        return self._hidden(self.token_vectors(ids)[0], seen) @ vectors.T + biases
 
-    def _vectors(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    def token_vectors(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """The vectors [..., size] and output biases [...] of tokens."""
-        rows = self._embedding[tokens]
+        rows = self.embedding[tokens]
         projected = self.project(rows)
         vectors = functional.rms_norm(projected, projected.shape[-1:], eps=VECTOR_EPS)
         return vectors, self.bias(rows)[..., 0]

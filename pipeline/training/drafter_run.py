@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from pipeline.training.draft_examples import Pair, Renamer, certain_trigrams, frequent_tokens, read_pairs
 from pipeline.training.draft_network import DraftModel
 from pipeline.training.draft_trainer import evaluate, train
+from pipeline.training.draft_transfer import shared_tokens, transfer
 from pipeline.training.errors import AdapterError
 from pipeline.training.record import describe_data, describe_hardware
 from pipeline.weights.console import say
@@ -26,6 +28,7 @@ from tasks.errors import TaskError
 from tasks.honeycomb.options import HoneycombOptions
 from tasks.honeycomb.prompt import DRAFT_MARKERS
 
+TOKENIZER = "tokenizer.json"
 EMBEDDING = "model.embed_tokens.weight"
 _CURVE_STEPS = 100  # between two points of the recorded curve
 Curve = list[tuple[int, float, float]]  # step, loss, fraction of right tokens
@@ -43,6 +46,7 @@ class DrafterSettings:
         layers: number of layers.
         seed: of all random choices.
         init: a draft.model to start from, which may have fewer layers.
+        init_weights: folder of the checkpoint that `init` belongs to, if it has another base.
     """
 
     minutes: float
@@ -52,6 +56,7 @@ class DrafterSettings:
     layers: int
     seed: int = 0
     init: Path | None = None
+    init_weights: Path | None = None
 
 
 def train_drafter(data: Path, weights: Path, output: Path, settings: DrafterSettings) -> None:
@@ -91,8 +96,9 @@ def _train(data: Path, weights: Path, output: Path, settings: DrafterSettings) -
         trigrams=certain_trigrams(pairs),
     )
     loss, hits = evaluate(model, held_out, settings.batch)
+    other = settings.init_weights
     record = {
-        "settings": asdict(settings) | {"init": init_digest},
+        "settings": asdict(settings) | {"init": init_digest, "init_weights": other and other.name},
         "data": describe_data(data / "train.jsonl", len(pairs)),
         "hardware": describe_hardware(),
         "steps": steps,
@@ -105,14 +111,22 @@ def _train(data: Path, weights: Path, output: Path, settings: DrafterSettings) -
 
 def _make_model(weights: Path, settings: DrafterSettings) -> DraftModel:
     """A model with the checkpoint's embedding, initialized randomly or from a file."""
-    with safe_open(weights / "model.safetensors", "pt") as file:
-        embedding = file.get_tensor(EMBEDDING)
-    model = DraftModel(embedding, size=settings.size, num_layers=settings.layers)
-    if settings.init is not None:
+    model = DraftModel(_embedding(weights), size=settings.size, num_layers=settings.layers)
+    other = settings.init_weights
+    if settings.init is not None and other is not None:
+        shared = shared_tokens(weights / TOKENIZER, other / TOKENIZER)
+        transfer(model, settings.init, embedding=_embedding(other), shared=shared)
+    elif settings.init is not None:
         model.restore(settings.init)
     for layer in model.layers:
         layer.compile(dynamic=True)  # otherwise elementwise operations take half of the time
     return model
+
+
+def _embedding(weights: Path) -> Tensor:
+    with safe_open(weights / "model.safetensors", "pt") as file:
+        tensor: Tensor = file.get_tensor(EMBEDDING)
+    return tensor
 
 
 def _run(model: DraftModel, pairs: list[Pair], tokenizer: Tokenizer, settings: DrafterSettings) -> tuple[int, Curve]:

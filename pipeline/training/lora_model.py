@@ -1,6 +1,6 @@
 """A base model with a LoRA adapter, by transformers and PEFT, whose loss is computed on packs.
 
-model = LoraModel.load(Path("weights/base"), rank=16, alpha=32)
+model = LoraModel.load(Path("weights/smollm2-135m-instruct"), rank=16, alpha=32)
 model.loss(pack).backward()
 """
 

@@ -75,7 +75,7 @@ class Trainer:
         self.model, self.packs, self.validation = model, packs, validation
         self.output, self.settings, self.record = output, settings, record
         self.optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.01)
-        self.stream = PackStream(len(packs), settings.seed, record.epoch, record.offset)
+        self.stream = PackStream([len(pack.input_ids) for pack in packs], settings.seed, record.epoch, record.offset)
         self.stop_requested = False
         self._report, self._clock = report, clock
         self._total_samples = settings.epochs * num_examples

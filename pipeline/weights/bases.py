@@ -1,10 +1,9 @@
-"""Base models that can be fetched by name, and the sources of a set of weights."""
+"""Base models that can be fetched by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -86,43 +85,3 @@ QWEN25_CODER: Final = GgufBase(
 )
 
 BASES: Final[Mapping[str, GgufBase]] = MappingProxyType({base.name: base for base in (SMOLLM2, QWEN25_CODER)})
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """What a set of weights is made from, apart from files.
-
-    Args:
-        base: the model that the adapter was trained on.
-        task_file: contents of task.json.
-    """
-
-    base: GgufBase
-    task_file: Mapping[str, str] = field(
-        default_factory=lambda: {
-            "task": "honeycomb",
-            "name": "honeycomb-nlq",
-            "prompt": "columns-first",
-            "surface": "json",
-        }
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """All sources of a set of weights.
-
-    Args:
-        recipe: the base and the task file.
-        cache: folder for downloads.
-        adapter: folder of the LoRA adapter; None, or a folder that does not exist, means no adapter.
-        search: file of the AWQ search result; None rounds without one.
-    """
-
-    recipe: Recipe
-    cache: Path
-    adapter: Path | None
-    search: Path | None
-
-
-RECIPE: Final = Recipe(SMOLLM2)

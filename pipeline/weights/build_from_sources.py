@@ -6,6 +6,7 @@ import json
 import shutil
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from pipeline.environment.waiting_lock import waiting_lock
 from serving.weights import WeightsLock
@@ -14,7 +15,6 @@ from serving.weights.draft_weights import DRAFT_MODEL
 from .atomic import replace_folder, write_json, write_text
 from .awq_search_file import load_search_result
 from .awq_search_result import AwqSearchResult
-from .bases import Sources
 from .console import progress_bar
 from .digest import sha256
 from .download import fetch_base
@@ -24,6 +24,7 @@ from .gguf_source import GgufCheckpoint
 from .merging.lora_adapter import LoraAdapter
 from .merging.merged_checkpoint import MergedCheckpoint
 from .quantize import awq_config, write_awq_model
+from .recipes import Sources
 from .safetensors_io import write_safetensors
 from .tensors import Checkpoint
 from .tokenizer_files import generation_config, tokenizer_config, tokenizer_json
@@ -47,7 +48,7 @@ def build(sources: Sources, output: Path, lock: Path | None) -> None:
         source = _merged(gguf, sources.adapter)
         with progress_bar("Quantizing", source) as progress:
             write_awq_model(staging / MODEL, source, search, progress)
-    write_json(staging / "config.json", awq_config(gguf.config(), search.group_size))
+    write_json(staging / "config.json", awq_config(_config(sources, gguf), search.group_size))
     write_tokenizer(gguf, staging)
     write_json(staging / "task.json", dict(sources.recipe.task_file))
     if sources.adapter is not None:
@@ -65,7 +66,7 @@ def build_unquantized(sources: Sources, output: Path) -> None:
     source = _merged(gguf, sources.adapter)
     with progress_bar("Writing", source) as progress:
         write_safetensors(output / MODEL, source, progress=progress)
-    config = gguf.config()
+    config = _config(sources, gguf)
     write_json(output / "config.json", config)
     write_json(output / "tokenizer_config.json", tokenizer_config(gguf.metadata, config["max_position_embeddings"]))
     write_json(output / "task.json", dict(sources.recipe.task_file))
@@ -81,6 +82,16 @@ def one_at_a_time(cache: Path) -> AbstractContextManager[None]:
 def _base(sources: Sources) -> GgufCheckpoint:
     base = sources.recipe.base
     return GgufCheckpoint(fetch_base(base, sources.cache), tie_head=base.tie_head)
+
+
+def _config(sources: Sources, gguf: GgufCheckpoint) -> dict[str, Any]:
+    config, limit = gguf.config(), sources.recipe.context_length
+    if limit is not None and limit > config["max_position_embeddings"]:
+        raise CheckpointError(
+            f"{sources.recipe.folder}: context_length {limit:,}; {sources.recipe.base.name} has "
+            f"{config['max_position_embeddings']:,}, lower it"
+        )
+    return config if limit is None else config | {"max_position_embeddings": limit}
 
 
 def _load_search(sources: Sources) -> AwqSearchResult:

@@ -1,12 +1,12 @@
-"""Build the default weights unless they match the lock already."""
+"""Build the weights of a recipe unless they match their lock already."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.weights.bases import Sources
 from pipeline.weights.console import say
 from pipeline.weights.errors import CheckpointError
+from pipeline.weights.recipes import Sources
 from serving.errors import WeightsError
 from serving.weights import verify
 from serving.weights.lock import default_weights_dir
@@ -22,16 +22,16 @@ def build_weights(sources: Sources, output: Path | None, lock: Path, *, relock: 
         relock: build again without comparing with the lock, because it will be rewritten.
 
     Raises:
-        CheckpointError: a source cannot be used.
+        CheckpointError: a source cannot be used, or the lock is missing or of other weights.
         WeightsError: the result does not match the lock.
     """
+    name = sources.recipe.name
+    if not relock and not lock.is_file():
+        raise CheckpointError(f"{lock} is missing: pass --relock, and then run scripts/lock_weights {name}")
     if output is None:
         output = default_weights_dir(lock)
-        if output.name != sources.recipe.task_file["name"]:
-            raise CheckpointError(
-                f"{lock} is of {output.name}, which is not built here: fetch it, or scripts/use_weights "
-                f"{sources.recipe.task_file['name']}"
-            )
+        if output.name != name:
+            raise CheckpointError(f"{lock} is of {output.name}, not of {name}; give another --lock, or --output")
     if not relock and _is_built(output, lock):
         say(f"{output} matches {lock.name}; nothing to do")
         return

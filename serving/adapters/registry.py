@@ -3,6 +3,8 @@
 adapters:
   - name: invoices
     source: adapters/invoices
+  - name: both
+    combine: {method: ties, of: {invoices: 0.7, letters: 0.3}, density: 0.5}
 """
 
 from __future__ import annotations
@@ -11,19 +13,25 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
+from serving.adapters.combination import Combination
+from serving.adapters.remote_source import HubSource, RemoteSource, parse_remote
 from serving.errors import AdapterError
 
 MAX_ADAPTERS: Final = 10_000
 DEFAULT_MAX_RANK: Final = 128
 _MAX_BYTES: Final = 4 * 2**20
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 # The fields of an adapter, with the type that YAML must give them.
-_FIELDS: Final = {"name": "str", "source": "str", "digest": "str", "pinned": "bool", "max_rank": "int"}
+_FIELDS: Final = {
+    **{"name": "str", "source": "str", "digest": "str", "pinned": "bool", "max_rank": "int"},
+    **{"task": "str", "draft_model": "str"},
+}
+_COMBINE: Final = ("method", "of", "density", "seed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +40,28 @@ class AdapterEntry:
 
     Args:
         name: what requests call it; never a path.
-        folder: where PEFT wrote it.
-        digest: what its two files must have, see `lora_loader`; None accepts what is there.
+        source: the folder where PEFT wrote it, or where it is fetched from; None for a combination.
+        digest: what its files must have, see `adapter_digest`; None, except for a remote one, accepts what is there.
         pinned: whether it is loaded at the start and stays in memory.
         max_rank: an adapter of a higher rank is refused.
+        task: folder of its task file and chat template; None for those of the base.
+        draft_model: file of the draft model that was trained for it, if any.
+        combination: which adapters of the list it is made of; None for one with a source.
     """
 
     name: str
-    folder: Path
+    source: Path | RemoteSource | None
     digest: str | None = None
     pinned: bool = False
     max_rank: int = DEFAULT_MAX_RANK
+    task: Path | None = None
+    draft_model: Path | None = None
+    combination: Combination | None = None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is fetched before it is loaded."""
+        return self.source is not None and not isinstance(self.source, Path)
 
 
 def read_registry(path: Path) -> dict[str, AdapterEntry]:
@@ -52,6 +71,18 @@ def read_registry(path: Path) -> dict[str, AdapterEntry]:
         AdapterError: the file cannot be read, or something in it is wrong.
     """
     return {entry.name: entry for entry in _Reader(path).entries()}
+
+
+def parse_pinned(text: str) -> RemoteSource:
+    """Parse the remote source of an adapter, which names a revision if it is on the hub.
+
+    Raises:
+        ValueError: it is wrong; the message says what is right.
+    """
+    source = parse_remote(text)
+    if isinstance(source, HubSource) and source.revision is None:
+        raise ValueError(f"{text} names no revision; give hf://ORG/NAME@REVISION, best with a commit")
+    return source
 
 
 class _Reader:
@@ -71,6 +102,10 @@ class _Reader:
             if entry.name in found:
                 raise self._error(node, f"name: {entry.name!r} is listed twice; rename one")
             found[entry.name] = entry
+        for node, entry in zip(nodes.value, found.values(), strict=True):
+            for name in entry.combination.names if entry.combination else ():
+                if name not in found or found[name].combination:
+                    raise self._error(node, f"combine: {name!r} is no adapter of this list with a source of its own")
         return list(found.values())
 
     def _parse(self) -> yaml.Node | None:
@@ -97,19 +132,65 @@ class _Reader:
         return found
 
     def _entry(self, node: yaml.Node) -> AdapterEntry:
-        fields = self._fields(node, "an adapter", tuple(_FIELDS))
+        fields = self._fields(node, "an adapter", (*_FIELDS, "combine"))
+        combine = fields.pop("combine", None)
         values = {name: self._scalar(name, value) for name, value in fields.items()}
-        for name in ("name", "source"):
+        for name in ("name", "source") if combine is None else ("name",):
             if name not in values:
                 raise self._error(node, f"{name} is missing")
+        for name in ("source", "digest") if combine is not None else ():
+            if name in values:
+                raise self._error(fields[name], f"{name} is of the adapters that are combined; remove it here")
         self._check(fields, values)
         return AdapterEntry(
             name=values["name"],
-            folder=self._path.parent / values["source"],
+            source=None if combine else self._source(fields["source"], values["source"]),
             digest=values.get("digest"),
             pinned=values.get("pinned") in ("true", "True", "TRUE"),
             max_rank=int(values.get("max_rank", DEFAULT_MAX_RANK)),
+            task=self._existing(fields, values, "task"),
+            draft_model=self._existing(fields, values, "draft_model"),
+            combination=None if combine is None else self._combination(combine),
         )
+
+    def _source(self, node: yaml.Node, text: str) -> Path | RemoteSource:
+        if "://" not in text:
+            return self._path.parent / text
+        try:
+            return parse_pinned(text)
+        except ValueError as error:
+            raise self._error(node, f"source: {error}") from error
+
+    def _existing(self, fields: Mapping[str, yaml.Node], values: Mapping[str, str], name: str) -> Path | None:
+        if name not in values:
+            return None
+        path = self._path.parent / values[name]
+        if not path.exists():
+            raise self._error(fields[name], f"{name}: {path} does not exist")
+        return path
+
+    def _combination(self, node: yaml.Node) -> Combination:
+        fields = self._fields(node, "combine", _COMBINE)
+        for name in ("method", "of"):
+            if name not in fields:
+                raise self._error(node, f"combine: {name} is missing")
+        adapters = fields.pop("of")
+        if not isinstance(adapters, yaml.MappingNode):
+            raise self._error(adapters, "combine: of must be a mapping of adapters to their weights")
+        values = {name: self._value(value) for name, value in fields.items()}
+        names, weights = ([self._value(pair[side]) for pair in adapters.value] for side in (0, 1))
+        try:
+            return Combination(names=tuple(map(str, names)), weights=tuple(weights), **values)
+        except AdapterError as error:
+            raise self._error(node, f"combine: {error}") from error
+
+    def _value(self, node: yaml.Node) -> Any:
+        try:
+            if isinstance(node, yaml.ScalarNode):
+                return yaml.constructor.SafeConstructor().construct_document(node)
+        except (yaml.YAMLError, ValueError, KeyError) as error:  # of a tag that is unknown or does not fit
+            raise self._error(node, f"combine: {node.value!r} cannot be read: {error}") from error
+        raise self._error(node, "combine: method, density, seed and weights are texts or numbers")
 
     def _scalar(self, name: str, node: yaml.Node) -> str:
         kind, wanted = node.tag.rpartition(":")[2], _FIELDS[name]
@@ -120,17 +201,16 @@ class _Reader:
         return str(node.value)
 
     def _check(self, fields: Mapping[str, yaml.Node], values: Mapping[str, str]) -> None:
-        name, source, digest = values["name"], values["source"], values.get("digest")
+        name, source, digest = values["name"], values.get("source", ""), values.get("digest")
         if not _NAME.fullmatch(name):
             raise self._error(
                 fields["name"], f"name: {name!r} must have 1 to 64 letters, digits, '.', '_' and '-', no path"
             )
-        if "://" in source:
+        if "://" in source and digest is None:
             raise self._error(
-                fields["source"],
-                f"source: {source!r} is not fetched here yet; fetch it with scripts/fetch, and name the folder",
+                fields["source"], f"source: {source!r} is remote, so it needs a digest; scripts/fetch prints it"
             )
-        if digest is not None and not _DIGEST.fullmatch(digest):
+        if digest is not None and not DIGEST.fullmatch(digest):
             raise self._error(fields["digest"], f"digest: {digest!r} must be sha256: and 64 hexadecimal digits")
         if "max_rank" in values and int(values["max_rank"]) < 1:
             raise self._error(fields["max_rank"], f"max_rank: {values['max_rank']} must be 1 or more")

@@ -5,25 +5,25 @@ Each draft comes from the first of these sources that has one:
   2. the tokens that the grammar forces;
   3. the likeliest token among the suggestions of the draft model, or of n-grams without one (`guesses.py`).
 
-The number of drafts: a row of a step costs `row_cost`, relative to the fixed cost of a step, so a step with R rows that
-yields N tokens costs (1 + row_cost R) / N per token. A draft is worth its row if the probability that it is accepted is
-above row_cost N / (1 + row_cost R). With a larger batch N grows, and drafts must be more probable. When fewer drafts
-are accepted, estimates fall, and drafts get shorter. Rows of prompts do not count, because their cost is the same in
-any step.
+The number of drafts: if one more row makes a step that yields N tokens dearer by the share s (`step_cost.py`), a draft
+is worth its row if the probability that it is accepted is above s N: only then does the step get cheaper per token.
+With a larger batch N grows, and drafts must be more probable. When fewer drafts are accepted, estimates fall, and
+drafts get shorter. Rows of prompts do not count, because their cost is the same in any step.
 
-    drafter = SpeculativeDrafter(table, model, row_cost=0.06)
+    drafter = SpeculativeDrafter(table, model, cost=LinearCost(0.06))
     drafter.propose(request, max_tokens=16)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from serving.drafting.draft_model import DraftModel
 from serving.drafting.drafter import DraftRequest, Grammar
 from serving.drafting.guesses import Guesses, ModelGuesses, NgramGuesses, RecentAnswers
 from serving.drafting.ngrams import NgramTable
+from serving.drafting.step_cost import StepCost
 from serving.drafting.trust import Source, Trust, TrustByAdapter
 from serving.errors import GrammarError
 from serving.types import FinishReason
@@ -46,9 +46,9 @@ class SpeculativeDrafter:
 
     Args:
         table: n-grams of typical answers, if the weights include them.
-        model: the draft model, if the weights include one. It was trained for the base checkpoint, so requests with an
-            adapter use n-grams instead.
-        row_cost: cost of one more row in a step, relative to the fixed cost of a step.
+        model: the draft model, if the weights include one. It was trained for the base checkpoint.
+        adapter_models: draft models that were trained for adapters; requests of other adapters use n-grams.
+        cost: of one more row in a step.
         without_space: maps a token to the same token without its leading space, so that a word in running text matches
             the same word in quotes.
     """
@@ -58,12 +58,14 @@ class SpeculativeDrafter:
         table: NgramTable | None,
         model: DraftModel | None = None,
         *,
-        row_cost: float,
+        adapter_models: Mapping[str, DraftModel] | None = None,
+        cost: StepCost,
         without_space: Callable[[int], int] = lambda token: token,
     ) -> None:
         self._table = table
         self._model = model
-        self._row_cost = row_cost
+        self._adapter_models = adapter_models or {}
+        self._cost = cost
         self._without_space = without_space
         self._trusts = TrustByAdapter()
         self._states: dict[str, _DraftState] = {}
@@ -76,7 +78,7 @@ class SpeculativeDrafter:
         """Set the probability that a draft needs in a step with drafts for `num_requests` requests."""
         rows = num_requests * (1 + self._mean_drafts)
         tokens = num_requests * self._mean_tokens
-        self._min_probability = self._row_cost * tokens / (1.0 + self._row_cost * rows)
+        self._min_probability = self._cost.of_one_row(rows) * tokens
 
     def propose(self, request: DraftRequest, max_tokens: int) -> list[int]:
         """At most `max_tokens` tokens, each probable enough to be worth its row."""
@@ -144,8 +146,10 @@ class SpeculativeDrafter:
 
     def _begin(self, request: DraftRequest) -> Guesses:
         prompt = request.token_ids[: request.num_prompt_tokens]
-        if self._model is not None and request.adapter is None:
-            text = self._model.begin(prompt)
+        adapter = request.adapter
+        model = self._model if adapter is None else self._adapter_models.get(adapter)
+        if model is not None:
+            text = model.begin(prompt)
             if text is not None:
                 return ModelGuesses(text)
         return NgramGuesses(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,12 +15,10 @@ from torch import Tensor
 from serving.errors import WeightsError
 from serving.kernels.base import DecoderWeights
 from serving.kernels.lora import LoraAdapter, LoraMatrices, Projection
-from serving.weights import locked_file, set_digest
-from serving.weights.adapter_config import FILE as CONFIG
 from serving.weights.adapter_config import AdapterConfig, read_adapter_config
+from serving.weights.adapter_files import CONFIG, TENSORS, adapter_digest
 from serving.weights.safetensors_header import SafetensorsHeader, TensorEntry, read_safetensors_header
 
-TENSORS: Final = "adapter_model.safetensors"
 _LAYER: Final = re.compile(r"base_model\.model\.(model\.layers\.(\d+)\.(\w+\.\w+))\.lora_(A|B)(?:\.default)?\.weight")
 _PROJECTIONS: Final = {
     "self_attn.q_proj": Projection.QUERY,
@@ -48,7 +45,7 @@ _DTYPES: Final = ("F32", "F16", "BF16")
 
 @dataclass(frozen=True)
 class LoadedAdapter:
-    """An adapter in memory, and the digest of its two files."""
+    """An adapter in memory, and the digest of its files, see `adapter_files`."""
 
     lora: LoraAdapter
     digest: str
@@ -76,7 +73,7 @@ def load_lora(folder: Path, weights: DecoderWeights, *, max_rank: int, max_bytes
     """
     config = read_adapter_config(folder)
     settings = (folder / CONFIG).read_bytes()
-    _refuse(folder, config)
+    refuse_unserved(folder, config)
     path = folder / TENSORS
     if not path.is_file():
         raise WeightsError(f"{folder} has no {TENSORS}; save the adapter with safe_serialization=True")
@@ -86,7 +83,7 @@ def load_lora(folder: Path, weights: DecoderWeights, *, max_rank: int, max_bytes
         raise WeightsError(f"{path} has {size:,} bytes of tensors, the limit is {max_bytes:,}; set ADAPTER_MEMORY_MB")
     layers = _sort(path, header, len(weights.layers))
     for (number, projection), layer in layers.items():
-        _check(path, header, config, layer, weights.projections[projection], max_rank, _name(number, projection))
+        _check(path, header, config, layer, weights.projections[projection], max_rank, layer_name(number, projection))
     data = path.read_bytes()
     tensors = load_safetensors(data)
     if read_adapter_config(folder) != config or {name: tuple(t.shape) for name, t in tensors.items()} != {
@@ -94,12 +91,19 @@ def load_lora(folder: Path, weights: DecoderWeights, *, max_rank: int, max_bytes
     }:
         raise WeightsError(f"{folder} changed while it was read; try again when it is complete")
     matrices = {
-        place: _matrices(path, tensors, layer, config.scaling_of(_name(*place))) for place, layer in layers.items()
+        place: _matrices(path, tensors, layer, config.scaling_of(layer_name(*place))) for place, layer in layers.items()
     }
-    return LoadedAdapter(LoraAdapter(_fill(matrices, weights)), _digest(settings, data))
+    return LoadedAdapter(
+        LoraAdapter(_fill(matrices, weights)), adapter_digest(folder, {CONFIG: settings, TENSORS: data})
+    )
 
 
-def _refuse(folder: Path, config: AdapterConfig) -> None:
+def refuse_unserved(folder: Path, config: AdapterConfig) -> None:
+    """Refuse what only a merge can do, as far as the configuration tells.
+
+    Raises:
+        WeightsError: names the key and its value.
+    """
     found = {
         "use_dora": config.dora,
         "fan_in_fan_out": config.fan_in_fan_out,
@@ -179,11 +183,7 @@ def _fill(
     )
 
 
-def _name(number: int, projection: Projection) -> str:
+def layer_name(number: int, projection: Projection) -> str:
+    """A projection's name in the checkpoint."""
     part = next(name for name, value in _PROJECTIONS.items() if value is projection)
     return f"model.layers.{number}.{part}"
-
-
-def _digest(settings: bytes, tensors: bytes) -> str:
-    files = ((CONFIG, settings), (TENSORS, tensors))
-    return set_digest(locked_file(name, len(data), hashlib.sha256(data).hexdigest()) for name, data in files)

@@ -10,30 +10,35 @@ import pytest
 
 from tests.architecture.source_tree import PRODUCT, ROOT, Module, modules, within
 
-THIS_REPOSITORY = ("serving", "tasks", "pipeline", "examples", "scripts", "predict", "tests")
+THIS_REPOSITORY = ("serving", "tasks", "pipeline", "examples", "scripts", "deploy", "predict", "tests")
 # What a folder may import of this repository besides itself. `serving.predictor` connects an engine with a task.
 SERVING_FRONT = (
     *(f"serving.{name}" for name in ("types", "errors", "constraints", "grammar", "request_checks", "devices")),
-    *(f"serving.{name}" for name in ("config", "engine", "text", "weights", "drafting", "adapters")),
+    *(
+        f"serving.{name}"
+        for name in ("config", "engine", "text", "weights", "drafting", "adapters", "adapter_settings")
+    ),
 )
-FOUNDATION = ("pipeline.environment", "pipeline.paths")
+FOUNDATION = ("pipeline.environment", "pipeline.paths", "pipeline.in_flight")
 MAY_IMPORT = {
     "serving.text": ("serving.errors",),
     "serving.grammar": ("serving.errors", "serving.constraints"),
     "serving.weights": ("serving.errors",),
-    "serving.adapters": ("serving.errors",),
+    "serving.adapters": ("serving.errors", "serving.text", "serving.weights"),
     "serving.kernels": ("serving.errors", "serving.weights"),
     "serving.layers": ("serving.errors", "serving.kernels"),
     "serving.models": ("serving.errors", "serving.kernels", "serving.layers", "serving.weights"),
     "serving.drafting": ("serving.errors", "serving.types", "serving.text", "serving.weights", "serving.kernels"),
     "serving.engines": (*SERVING_FRONT, "serving.models", "serving.layers", "serving.kernels"),
     "pipeline.paths": (),
+    "pipeline.in_flight": (),
     "pipeline.environment": ("pipeline.paths", "serving.devices"),
     "pipeline.weights": (*SERVING_FRONT, *FOUNDATION),
-    "pipeline.fetching": (*FOUNDATION, "pipeline.weights"),
+    "pipeline.fetching": (*FOUNDATION, "pipeline.weights", "serving.adapters"),
     "pipeline.locking": (*SERVING_FRONT, *FOUNDATION, "pipeline.weights", "pipeline.fetching"),
     "pipeline.training": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.evaluation"),
     "pipeline.answer_format": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights"),
+    "pipeline.simulation": ("pipeline.weights",),
     "pipeline.planning": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights"),
     "pipeline.package": (
         *(*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.answer_format"),
@@ -42,6 +47,10 @@ MAY_IMPORT = {
     "pipeline.road": (
         *(*SERVING_FRONT, *FOUNDATION, "tasks"),
         *("pipeline.weights", "pipeline.fetching", "pipeline.package", "pipeline.locking"),
+    ),
+    "pipeline.batch": (
+        *(*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.package"),
+        *("serving.predictor", "serving.prediction_trace"),  # it answers as predict does
     ),
     "pipeline.package.templates": ("serving.predictor",),  # of predict.py in a new package
     "pipeline.publishing": (
@@ -57,6 +66,7 @@ MAY_IMPORT = {
     "examples": ("tasks", *SERVING_FRONT),
     "gateway": (),  # it knows Cog's HTTP API, and no engine
     "predict": ("serving.predictor",),
+    "deploy": (*SERVING_FRONT, "serving.predictor", "pipeline.in_flight", "pipeline.batch", "pipeline.package"),
     "scripts": (*SERVING_FRONT, "tasks", "pipeline", "examples"),
 }
 # Further imports of single modules, each with its reason.

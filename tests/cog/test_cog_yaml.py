@@ -65,7 +65,7 @@ def test_weights_have_a_model_and_are_where_the_settings_expect_them():
     (weights,) = CONFIG["weights"]
     target = PurePosixPath(weights["target"])
     assert target.is_relative_to("/src")
-    assert str(target.relative_to("/src")) == weights["source"]["uri"] == "weights/honeycomb-nlq"
+    assert str(target.relative_to("/src")) == weights["source"]["uri"] == f"weights/{weights['name']}"
 
 
 def test_the_lock_belongs_to_these_weights():

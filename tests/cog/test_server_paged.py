@@ -1,4 +1,4 @@
-"""The real Cog server with the default weights and the paged engine."""
+"""The real Cog server with the small model and the paged engine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tasks.honeycomb.query import parse_query
+from tests import small_model
 from tests.cog.cog_server import CogServer
 
 pytestmark = [pytest.mark.server, pytest.mark.weights]
@@ -28,7 +29,8 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(tmp_path_factory: pytest.TempPathFactory, control: Path) -> Iterator[CogServer]:
     log = tmp_path_factory.mktemp("server") / "server.log"
     reference = "tests/cog/controlled_predict.py:ControlledPredictor"
-    with CogServer(reference, env={"ENGINE": "paged", "CONTROL": str(control)}, log=log) as server:
+    env = {"ENGINE": "paged", "CONTROL": str(control), **small_model.SETTINGS}
+    with CogServer(reference, env=env, log=log) as server:
         yield server
 
 

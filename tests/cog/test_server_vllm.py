@@ -1,4 +1,4 @@
-"""The real Cog server with the default weights and the real vLLM."""
+"""The real Cog server with the small model and the real vLLM."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tasks.honeycomb.query import parse_query
-from tests.cog.cog_server import ROOT, CogServer, lock_text
+from tests import small_model
+from tests.cog.cog_server import CogServer, lock_text
 from tests.cog.control import CONTROLLED, Control
 from tests.conformance.kinds import WEIGHTS, vllm_dtype
 from tests.serving.engines.vllm.vllm_processes import frozen, vllm_process, vllm_processes
@@ -33,8 +34,8 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Control:
 def server(tmp_path_factory: pytest.TempPathFactory, control: Control) -> Iterator[CogServer]:
     assert (WEIGHTS / "task.json").is_file(), f"the Predictor cannot load {WEIGHTS}"
     folder = tmp_path_factory.mktemp("server")
-    lock = ROOT / "weights.lock"
-    if WEIGHTS.name != "honeycomb-nlq":  # vLLM's CPU build needs other weights on some machines
+    lock = small_model.LOCK
+    if WEIGHTS != small_model.WEIGHTS:  # vLLM's CPU build needs other weights on some machines
         lock = folder / "weights.lock"
         lock.write_text(lock_text(WEIGHTS))
     env = {
@@ -88,7 +89,7 @@ def test_as_many_predictions_as_slots_run_at_the_same_time_each_with_its_own_col
         parse_query(text, columns)
         assert columns[0] in text or columns[1] in text
         metrics = prediction["metrics"]
-        assert metrics["model_passes"] >= metrics["output_token_count"] > 0
+        assert 0 < metrics["model_passes"] < metrics["output_token_count"] / 4, "drafts of our drafter are accepted"
         assert 0 < metrics["time_to_first_token"] < metrics["predict_time"]
 
 

@@ -1,10 +1,10 @@
 """The engines that the suite tests, and what each needs to start.
 
 CONFORMANCE_ENGINES names them, separated by commas; CONFORMANCE_WEIGHTS is the folder for those that
-take the default weights (vLLM's CPU build needs an unquantized one on some machines). To test
+take the small model (vLLM's CPU build needs an unquantized one on some machines). To test
 another engine with the suite, add a function and a line in `KINDS`.
 
-    CONFORMANCE_ENGINES=vllm CONFORMANCE_WEIGHTS=weights/base pytest tests/conformance
+    CONFORMANCE_ENGINES=vllm CONFORMANCE_WEIGHTS=weights/smollm2-135m-instruct pytest tests/conformance
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.paths import ROOT
 from serving.config import Settings
 from serving.devices import has_cuda_device
 from serving.engine import Engine, create_engine
 from serving.engines.fake.engine import UNSUPPORTED, FakeEngine
 from serving.text import Tokenizer
-from tests import tiny_tokenizers
+from tests import small_model, tiny_tokenizers
 
-ROOT = Path(__file__).parents[2]
-WEIGHTS = ROOT / os.environ.get("CONFORMANCE_WEIGHTS", "weights/honeycomb-nlq")
-UNQUANTIZED = ROOT / "weights" / "unquantized"  # the same model; scripts/test --vllm makes it
-DEFAULT_KINDS = "fake,transformers,paged,paged-default"
+WEIGHTS = ROOT / os.environ.get("CONFORMANCE_WEIGHTS", small_model.WEIGHTS)
+DEFAULT_KINDS = "fake,transformers,paged,paged-small"
 MAX_NUM_SEQS = 8
 MAX_QUEUE = 24
 MAX_MODEL_LEN = 256
@@ -49,6 +48,7 @@ class Kind:
             measured as docs/engines.md says; None for the paged engine itself.
         refuses: sampling parameters that it does not have.
         constrained_logprobs: whether it gives log probabilities under a constraint too.
+        counts_drafts: whether the metrics of an answer count its accepted drafts.
         is_reference: whether other engines are compared with it.
         adapter: one that it has; None if it has none.
     """
@@ -60,6 +60,7 @@ class Kind:
     agreement: float | None = None
     refuses: frozenset[str] = frozenset()
     constrained_logprobs: bool = True
+    counts_drafts: bool = True
     is_reference: bool = False
     adapter: str | None = None
 
@@ -129,8 +130,8 @@ def tiny_adapter(folder: Path) -> Path:
     return write_registry(folder / "adapters.yaml", {"known": adapter})
 
 
-def _paged_default(folder: Path) -> Kind:
-    return _default_weights("paged")
+def _paged_small(folder: Path) -> Kind:
+    return _real_model("paged")
 
 
 def _vllm(folder: Path) -> Kind:
@@ -138,8 +139,21 @@ def _vllm(folder: Path) -> Kind:
     # bfloat16 sums depend on the batch. In docs/results/agreement-bfloat16.json 59 of 62 queries equal the paged
     # engine's; 0.85 is four standard errors below. In float32 test_vllm_process compares all queries exactly.
     agreement = 0.85 if vllm_dtype() == "auto" else None
-    kind = _default_weights("vllm", vllm_dtype())
-    return replace(kind, same_share=0.9, agreement=agreement, constrained_logprobs=False)
+    kind = _real_model("vllm", vllm_dtype())
+    refuses = frozenset({"min_p"})  # vLLM does not have it with drafts, which are on by default
+    return replace(
+        kind, same_share=0.9, agreement=agreement, refuses=refuses, constrained_logprobs=False, counts_drafts=False
+    )
+
+
+def _vllm_adapters(folder: Path) -> Kind:
+    """Adapters make vLLM slower, so the other tests have an engine without."""
+    from tests.serving.engines.paged.adapter_folders import write_registry
+
+    folders = {"known": ROOT / "examples" / "honeycomb" / "small"}
+    adapters = write_registry(folder / "adapters.yaml", folders, max_rank="32")
+    kind = _real_model("vllm", vllm_dtype(), adapters=adapters)
+    return replace(kind, same_share=0.9, constrained_logprobs=False, counts_drafts=False, adapter="known")
 
 
 def vllm_dtype() -> str:
@@ -149,11 +163,11 @@ def vllm_dtype() -> str:
     return "auto" if is_quantized or has_bfloat16 else "float32"
 
 
-def _default_weights(engine: str, dtype: str = "auto") -> Kind:
-    assert (WEIGHTS / "model.safetensors").is_file(), f"{WEIGHTS} is not built; scripts/build_weights does it"
+def _real_model(engine: str, dtype: str = "auto", **settings: object) -> Kind:
+    assert (WEIGHTS / "model.safetensors").is_file(), f"{WEIGHTS} is not built; {small_model.BUILD} does it"
 
     def start() -> Engine:
-        return create_engine(limits(engine, WEIGHTS).model_copy(update={"dtype": dtype}))
+        return create_engine(limits(engine, WEIGHTS).model_copy(update={"dtype": dtype, **settings}))
 
     return Kind(Tokenizer.from_dir(WEIGHTS), start)
 
@@ -162,10 +176,11 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     "fake": _fake,
     "transformers": _transformers,
     "paged": _paged,
-    "paged-default": _paged_default,
+    "paged-small": _paged_small,
     "vllm": _vllm,
+    "vllm-adapters": _vllm_adapters,
 }
-_MARKS = {"paged-default": pytest.mark.weights, "vllm": pytest.mark.vllm}
+_MARKS = {"paged-small": pytest.mark.weights, "vllm": pytest.mark.vllm, "vllm-adapters": pytest.mark.vllm}
 
 
 def selected_kinds() -> list[object]:

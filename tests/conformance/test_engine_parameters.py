@@ -89,6 +89,7 @@ async def test_a_repetition_penalty_lowers_tokens_of_prompt_and_output(engine: E
 async def test_tokens_that_top_k_or_min_p_exclude_are_never_sampled(
     engine: Engine, kind: Kind, sampling: dict[str, float]
 ) -> None:
+    needs(kind, *sampling)
     sampling = {"temperature": 1.5, "top_k": 20, "min_p": 0.0, **sampling}
     others = 0
     for whole in await asked(engine, kind, seed=4, logprobs=20, **sampling):
@@ -124,7 +125,7 @@ async def test_min_tokens_lengthens_an_answer_only_as_far_as_the_grammar_allows(
 async def test_all_parameters_at_once_do_not_depend_on_the_batch(engine: Engine, kind: Kind) -> None:
     every = {"temperature": 0.9, "top_p": 0.95, "top_k": 40, "min_p": 0.01, "seed": 0, "min_tokens": 5, "logprobs": 2}
     penalties = {"repetition_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": 0.1}
-    every |= {name: value for name, value in penalties.items() if name not in kind.refuses}
+    every = {name: value for name, value in {**every, **penalties}.items() if name not in kind.refuses}
     alone = [await answer(engine, ask(kind.tokenizer, prompt, **every)) for prompt in PROMPTS[:3]]
     batched = (await asked(engine, kind, **every))[:3]
     if kind.same_share == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from serving import adapter_settings
 from serving import engine as seam
 from serving.config import Settings
 from serving.devices import has_cuda_device
@@ -122,11 +124,14 @@ def test_settings_with_empty_values_are_not_refused(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("engine", seam._ENGINES)
 def test_an_engine_reads_exactly_the_settings_that_it_declares(engine: str) -> None:
-    """Compares the declared settings with those that its code reads."""
+    """Compares the declared settings with those that its code reads, itself or by functions that engines share."""
     package = seam._ENGINES[engine].module.rpartition(f"{engine}")[0] + engine
     read: set[str] = set()
     for path in (ROOT / package.replace(".", "/")).rglob("*.py"):
-        read |= set(re.findall(r"\bsettings\.(\w+)", path.read_text()))
+        text = path.read_text()
+        called = (f for name, f in inspect.getmembers(adapter_settings, inspect.isfunction) if f"{name}(" in text)
+        for source in (text, *map(inspect.getsource, called)):
+            read |= set(re.findall(r"\bsettings\.(\w+)", source))
     honoured = seam._ENGINES[engine].settings - {
         "engine",
         "weights_lock",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,21 @@ def write_companions(base: Path, adapter: Path, folder: Path) -> None:
     if (adapter / _TEMPLATES).is_dir():
         shutil.rmtree(folder / _TEMPLATES, ignore_errors=True)
         _copy_templates(adapter, folder)
+
+
+def copy_common(adapters: Sequence[Path], folder: Path) -> None:
+    """Copy the tokenizer, the chat template and the task file that adapters have, which must be the same.
+
+    Raises:
+        CheckpointError: two adapters have different ones.
+    """
+    for name in sorted({*_OF_TOKENIZER, "task.json"}):
+        owners = [adapter / name for adapter in adapters if (adapter / name).is_file()]
+        for path in owners[1:]:
+            if path.read_bytes() != owners[0].read_bytes():
+                raise CheckpointError(f"{path} differs from {owners[0]}; remove both if they have no effect")
+        if owners:
+            shutil.copyfile(owners[0], folder / name)
 
 
 def write_config(config: dict[str, Any], folder: Path, *, untied: bool, vocabulary: int | None) -> None:

@@ -1,6 +1,6 @@
 """A checkpoint with a plain LoRA adapter merged into its tensors when they are loaded, in memory.
 
-merged = MergedCheckpoint(base, LoraAdapter(Path("examples/honeycomb/adapter")))
+merged = MergedCheckpoint(base, LoraAdapter(Path("examples/honeycomb/small")))
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Collection
 
-from serving.adapters.registry import read_registry
+from serving.adapter_settings import known_adapters
 from serving.config import Settings
 from serving.engine import Engine
 from serving.engines.fake.scripted_model import FakeGeneration, FakeModel, echo
@@ -32,7 +32,7 @@ def create(settings: Settings) -> Engine:
         max_model_len=settings.max_model_len or DEFAULT_MAX_MODEL_LEN,
         max_num_seqs=settings.max_num_seqs,
         max_queue=settings.max_queue,
-        adapters=() if settings.adapters is None else read_registry(settings.adapters),
+        adapters=known_adapters(settings),
     )
 
 

@@ -19,7 +19,8 @@ from typing import Protocol
 from serving.engines.paged.clock import StepClock
 from serving.engines.paged.request import Request
 from serving.engines.paged.sampler import RunnerOutput
-from serving.engines.paged.scheduler import RequestUpdate, Scheduler, SchedulerOutput
+from serving.engines.paged.scheduled_step import RequestUpdate, SchedulerOutput
+from serving.engines.paged.scheduler import Scheduler
 from serving.engines.paged.stream import StepEvent, Stream
 from serving.engines.paged.watch import StepWatch
 from serving.errors import EngineBusyError, EngineDeadError, InvalidRequestError, ServingError

@@ -8,15 +8,15 @@ from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from serving.adapters.adapter_store import AdapterStore
 from serving.config import Settings
 from serving.constraints import Constraint
 from serving.engine import Engine
 from serving.engines.paged import options
-from serving.engines.paged.adapter_store import AdapterStore
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.clock import StepClock
 from serving.engines.paged.core import EngineCore
-from serving.engines.paged.grammar_matcher import GrammarCompiler, GrammarState
+from serving.engines.paged.grammar_matcher import GrammarCompiler
 from serving.engines.paged.logits_processor import make_processor
 from serving.engines.paged.model_runner import ModelRunner
 from serving.engines.paged.request import Request
@@ -24,6 +24,7 @@ from serving.engines.paged.scheduler import Scheduler
 from serving.engines.paged.stream import DeltaBuilder
 from serving.engines.paged.watch import StepWatch
 from serving.errors import ContextLengthError, EngineDeadError
+from serving.grammar.grammar_state import GrammarState
 from serving.kernels.lora import LoraAdapter
 from serving.models.config import read_config
 from serving.models.loader import load_model
@@ -59,7 +60,7 @@ class PagedEngine:
         grammars: GrammarCompiler,
         max_model_len: int,
         vocab_size: int,
-        adapters: AdapterStore,
+        adapters: AdapterStore[LoraAdapter],
     ) -> None:
         self.max_model_len = max_model_len
         self._core = core
@@ -78,7 +79,7 @@ class PagedEngine:
         self._check(request)
         stream = self._core.open(request.request_id)
         try:
-            async with self._adapters.lease(request.adapter) as lora:
+            async with self._adapters.lease(request.adapter, self._core.raise_if_dead) as lora:
                 self._core.submit(stream, await self._make_request(request, lora))
                 deltas = DeltaBuilder(self._tokenizer, request.sampling.stop)
                 while True:
@@ -186,7 +187,7 @@ def create(settings: Settings) -> Engine:
     adapters = options.open_adapters(settings, model.weights.decoder)
     scheduler = Scheduler(
         block_manager=blocks,
-        drafter=options.make_drafter(settings, tokenizer, model.weights.embedding, model.row_cost),
+        drafter=options.make_drafter(settings, tokenizer, model.weights.embedding, model.row_cost, adapters.names),
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=max_model_len,

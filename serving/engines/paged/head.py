@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from serving.engines.paged.clock import StepClock
-from serving.engines.paged.scheduler import ScheduledRequest
+from serving.engines.paged.scheduled_step import ScheduledRequest
 from serving.errors import GrammarError
 from serving.kernels.masked_products import MaskedProducts
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from serving.engines.paged.clock import StepClock
 from serving.engines.paged.head import Head
 from serving.engines.paged.sampler import RunnerOutput, Sampler
-from serving.engines.paged.scheduler import ScheduledRequest, SchedulerOutput
+from serving.engines.paged.scheduled_step import ScheduledRequest, SchedulerOutput
 from serving.kernels.lora import LoraAdapter, LoraBatch, LoraSegment
 from serving.layers.attention import AttentionMetadata
 from serving.models.llama import LlamaForCausalLM

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import torch
+import threading
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from torch import Tensor
 
-from serving.adapters.registry import AdapterEntry, read_registry
+from serving.adapter_settings import adapter_folders, known_adapters, memory_bytes
+from serving.adapters.adapter_companions import check_companions
+from serving.adapters.adapter_store import AdapterStore
+from serving.adapters.registry import AdapterEntry
 from serving.config import Settings
-from serving.drafting.draft_model import DraftModel
-from serving.drafting.draft_words import WordTokenizer
 from serving.drafting.drafter import Drafter, NoDrafter
-from serving.drafting.ngrams import DRAFT_TABLE, NgramTable
-from serving.drafting.speculative import SpeculativeDrafter
-from serving.engines.paged.adapter_companions import check_companions
-from serving.engines.paged.adapter_store import AdapterStore
+from serving.drafting.load_drafter import load_drafter
+from serving.drafting.step_cost import LinearCost
+from serving.engines.paged.combined_adapters import combine_adapters
 from serving.errors import ContextLengthError, SettingError
 from serving.kernels.base import Activations, DecoderWeights
+from serving.kernels.lora import LoraAdapter
 from serving.models.config import ModelConfig
 from serving.models.lora_loader import LoadedAdapter, load_lora
 from serving.text import Tokenizer
-from serving.weights.draft_weights import DRAFT_MODEL, Array
 
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
 DEFAULT_BLOCK_SIZE = 16
 DEFAULT_MAX_DRAFT_TOKENS = 128
-DEFAULT_ADAPTER_MEMORY_MB = 1024
 
 
 def activations(settings: Settings) -> Activations:
@@ -56,7 +58,13 @@ def max_draft_tokens(settings: Settings) -> int:
     return settings.max_draft_tokens or DEFAULT_MAX_DRAFT_TOKENS
 
 
-def make_drafter(settings: Settings, tokenizer: Tokenizer, embedding: Tensor, row_cost: float) -> Drafter:
+def make_drafter(
+    settings: Settings,
+    tokenizer: Tokenizer,
+    embedding: Tensor,
+    row_cost: float,
+    adapters: Mapping[str, AdapterEntry] = MappingProxyType({}),
+) -> Drafter:
     """The drafter that the settings ask for, with the n-gram table and the draft model of the weights, if any.
 
     Args:
@@ -64,6 +72,7 @@ def make_drafter(settings: Settings, tokenizer: Tokenizer, embedding: Tensor, ro
         tokenizer: of the model.
         embedding: [V, H] of the model, which a draft model shares.
         row_cost: see `Kernels.row_cost`.
+        adapters: the listed ones, of which some have a draft model.
 
     Raises:
         SettingError: this engine does not support the value of SPECULATION.
@@ -73,17 +82,11 @@ def make_drafter(settings: Settings, tokenizer: Tokenizer, embedding: Tensor, ro
         return NoDrafter()
     if settings.speculation != "auto":
         raise SettingError(f"SPECULATION={settings.speculation} is vLLM's; with ENGINE=paged set auto or off")
-    folder = settings.weights_dir
-    has_table, has_model = ((folder / name).is_file() for name in (DRAFT_TABLE, DRAFT_MODEL))
-    return SpeculativeDrafter(
-        NgramTable.load(folder / DRAFT_TABLE) if has_table else None,
-        DraftModel.load(folder / DRAFT_MODEL, as_numpy(embedding), WordTokenizer(tokenizer)) if has_model else None,
-        row_cost=row_cost,
-        without_space=tokenizer.without_space,
-    )
+    models = {name: entry.draft_model for name, entry in adapters.items() if entry.draft_model}
+    return load_drafter(settings.weights_dir, tokenizer, lambda: embedding, LinearCost(row_cost), adapter_models=models)
 
 
-def open_adapters(settings: Settings, weights: DecoderWeights) -> AdapterStore:
+def open_adapters(settings: Settings, weights: DecoderWeights) -> AdapterStore[LoraAdapter]:
     """The adapters of the operator's list, of which the pinned ones are loaded.
 
     Args:
@@ -92,29 +95,19 @@ def open_adapters(settings: Settings, weights: DecoderWeights) -> AdapterStore:
 
     Raises:
         AdapterError: the list is wrong, or a pinned adapter cannot be loaded.
-        SettingError: ADAPTER_MEMORY_MB is set without ADAPTERS.
+        SettingError: a setting of adapters would be ignored.
     """
-    if settings.adapters is None and settings.is_set("adapter_memory_mb"):
-        raise SettingError(
-            f"ADAPTER_MEMORY_MB={settings.adapter_memory_mb} would be ignored without ADAPTERS; unset it, or set both"
-        )
-    max_bytes = (settings.adapter_memory_mb or DEFAULT_ADAPTER_MEMORY_MB) * 10**6
+    known, folders, max_bytes = known_adapters(settings), adapter_folders(settings), memory_bytes(settings)
+    reading = threading.BoundedSemaphore(2)  # whole files are in memory meanwhile
 
     def load(entry: AdapterEntry) -> LoadedAdapter:
-        check_companions(entry.folder, settings.weights_dir)
-        return load_lora(entry.folder, weights, max_rank=entry.max_rank, max_bytes=max_bytes)
+        with folders.open(entry) as folder, reading:
+            check_companions(folder, entry.task or settings.weights_dir, base=settings.weights_dir)
+            return load_lora(folder, weights, max_rank=entry.max_rank, max_bytes=max_bytes)
 
-    entries = {} if settings.adapters is None else read_registry(settings.adapters)
-    store = AdapterStore(entries, load, max_bytes=max_bytes)
+    store = AdapterStore(known, load, combine=combine_adapters, max_bytes=max_bytes, on_close=folders.close)
     store.load_pinned()
     return store
-
-
-def as_numpy(tensor: Tensor) -> Array:
-    """A tensor as a numpy array, which shares its memory if it is on the CPU; bfloat16 becomes its bits in uint16."""
-    tensor = tensor.detach().cpu()
-    array: Array = (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
-    return array
 
 
 def max_model_len(settings: Settings, config: ModelConfig) -> int:

@@ -4,8 +4,9 @@ There are no phases: a step computes some of a request's tokens that are not com
 token, or everything again after a preemption. If the last token is among them, drafts may follow, and it yields tokens.
 
 Requests are served first come, first served: running before waiting ones, older before younger ones; of waiting ones,
-one of each adapter in turn (`waiting_queue.py`). A request that needs blocks when there are none preempts the youngest,
-which returns to the head of the queue. The oldest therefore always makes progress; and because a request that does not
+one of each adapter in turn (`waiting_queue.py`). If all places are taken, an adapter that has none gets one of the
+adapter with most. A request that needs blocks when there are none preempts the youngest, which returns to the head of
+the queue. The oldest therefore always makes progress; and because a request that does not
 fit the cache alone is refused, there is no deadlock.
 
     output = scheduler.schedule()
@@ -14,62 +15,17 @@ fit the cache alone is refused, there is no deadlock.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from serving.drafting.drafter import Drafter
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.request import Request, RequestStatus
+from serving.engines.paged.scheduled_step import RequestUpdate, ScheduledRequest, SchedulerOutput
 from serving.engines.paged.waiting_queue import WaitingQueue
 from serving.types import CHOSEN, FinishReason
 
 _MEAN_WEIGHT = 0.05  # weight of the newest value in the moving average of drafts
-
-
-@dataclass(slots=True)
-class ScheduledRequest:
-    """The part of a step for one request: `num_tokens` known tokens from position `start` on, then drafts."""
-
-    request: Request
-    start: int
-    num_tokens: int
-    draft_token_ids: list[int]
-
-    @property
-    def end(self) -> int:
-        """Position after the last known token of this step."""
-        return self.start + self.num_tokens
-
-    @property
-    def samples(self) -> bool:
-        """Whether the step computes the last known token, so that it yields new ones."""
-        return self.end == self.request.num_tokens
-
-
-@dataclass(slots=True)
-class SchedulerOutput:
-    """The requests of one step. It is valid until the scheduler is called again."""
-
-    scheduled: list[ScheduledRequest] = field(default_factory=list)
-    preempted: list[Request] = field(default_factory=list)
-    num_scheduled_tokens: int = 0  # including drafts
-
-    def add(self, item: ScheduledRequest) -> None:
-        """Add a request to the step."""
-        self.scheduled.append(item)
-        self.num_scheduled_tokens += item.num_tokens
-
-
-@dataclass(slots=True)
-class RequestUpdate:
-    """A request's new output tokens without the end token, and its finish reason; the rest as in `TokenPass`."""
-
-    request: Request
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason | None
-    sources: tuple[str, ...]
-    drafted: tuple[str, ...]
-    num_accepted: int
 
 
 class Scheduler:
@@ -138,12 +94,25 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Choose the tokens of the next step, and allocate blocks for them."""
         output = SchedulerOutput()
+        self._give_turn()
         budget = self._max_num_batched_tokens - self._reserve_for_drafts()
         self._schedule_running(output, budget)
         if not output.preempted:  # blocks are short, and a request must not be preempted and run in the same step
             self._schedule_waiting(output, budget)
         self._add_drafts(output)
         return output
+
+    def _give_turn(self) -> None:
+        """If all places are taken, give one of the adapter with most of them to a waiting adapter that has none."""
+        if not self._waiting or len(self._running) < self._max_num_seqs:
+            return
+        places = Counter(request.adapter for request in self._running)
+        adapter, most = places.most_common(1)[0]
+        if most > 1 and self._waiting.bring_forward(places):
+            victim = next(request for request in reversed(self._running) if request.adapter == adapter)
+            self._running.remove(victim)
+            self._suspend(victim)
+            self._waiting.add_first(victim)
 
     def _reserve_for_drafts(self) -> int:
         """Number of tokens that prompts must leave for the drafts of decoding requests."""
@@ -197,14 +166,17 @@ class Scheduler:
         """Allocate blocks, preempting the youngest request while there is no room; False if that was `request`."""
         while self._blocks.allocate(request, num_tokens) is None:
             victim = self._running.pop()
-            self._release(victim)
-            victim.status = RequestStatus.WAITING
-            victim.num_preemptions += 1
+            self._suspend(victim)
             self._waiting.put_back(victim)
             output.preempted.append(victim)
             if victim is request:
                 return False
         return True
+
+    def _suspend(self, victim: Request) -> None:
+        self._release(victim)
+        victim.status = RequestStatus.WAITING
+        victim.num_preemptions += 1
 
     def _add_drafts(self, output: SchedulerOutput) -> None:
         """Divide the remaining tokens of the step equally among drafts; no request is preempted for them."""

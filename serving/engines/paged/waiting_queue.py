@@ -6,7 +6,7 @@ So a burst of requests for one adapter does not hold up the others. Requests of 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from serving.engines.paged.request import Request
 
@@ -29,6 +29,19 @@ class WaitingQueue:
     def add(self, request: Request) -> None:
         """Add a new request behind those of its adapter."""
         self._by_adapter.setdefault(request.adapter, deque()).append(request)
+
+    def add_first(self, request: Request) -> None:
+        """Add a request that made room for another adapter before those of its own, whose turn comes last."""
+        self._by_adapter.setdefault(request.adapter, deque()).appendleft(request)
+        self._by_adapter.move_to_end(request.adapter)
+
+    def bring_forward(self, running: Collection[str | None]) -> bool:
+        """Make a request the head whose adapter has no running one; False if there is none, or others come first."""
+        absent = [adapter for adapter in self._by_adapter if adapter not in running]
+        if self._preempted or not absent:
+            return False
+        self._by_adapter.move_to_end(absent[0], last=False)
+        return True
 
     def put_back(self, request: Request) -> None:
         """Add a preempted request before all others."""

@@ -11,12 +11,16 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from serving.adapters.adapter_store import AdapterStore
+from serving.adapters.registry import AdapterEntry
 from serving.config import Settings
 from serving.engines.vllm.answer import Answer
 from serving.engines.vllm.options import engine_args, sampling_params, set_environment
 from serving.engines.vllm.relay import Relay
+from serving.engines.vllm.vllm_adapters import Call, VllmAdapter, VllmLoaded, open_store
 from serving.errors import EngineBusyError, EngineDeadError, InvalidRequestError, ServingError
 from serving.request_checks import check_request
 from serving.text import Tokenizer
@@ -25,6 +29,7 @@ from serving.types import EngineStats, GenerationOutput, GenerationRequest, Samp
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
+OpenAdapters = Callable[[Any, Call, Call], AdapterStore[VllmAdapter]]
 _CLOSED = "the engine was closed; make a new one"
 _ENDED = "vLLM's engine process ended; restart the server"
 
@@ -37,12 +42,20 @@ class VllmEngine:
         tokenizer: of the checkpoint that vLLM loads.
         max_num_seqs: limit of running requests.
         max_queue: limit of waiting requests.
+        open_adapters: makes the store of adapters of a client, from functions that run coroutines on its loop; None
+            without adapters.
     """
 
     name = "vllm"
 
     def __init__(
-        self, start: Callable[[], AsyncLLM], *, tokenizer: Tokenizer, max_num_seqs: int, max_queue: int
+        self,
+        start: Callable[[], AsyncLLM],
+        *,
+        tokenizer: Tokenizer,
+        max_num_seqs: int,
+        max_queue: int,
+        open_adapters: OpenAdapters | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._max_num_seqs = max_num_seqs
@@ -56,6 +69,11 @@ class VllmEngine:
         self._thread.start()
         try:
             self._llm: AsyncLLM = self._call(_run(start))
+            self._adapters: AdapterStore[VllmAdapter] = (
+                AdapterStore({}, _no_adapter, max_bytes=0)
+                if open_adapters is None
+                else open_adapters(self._llm, lambda make: self._call(make()), lambda make: self._submit(make()))
+            )
         except BaseException:
             self._stop_loop()
             raise
@@ -67,14 +85,20 @@ class VllmEngine:
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationOutput]:
         """See `serving.engine.Engine`."""
-        check_request(request, max_model_len=self.max_model_len, vocab_size=self._tokenizer.vocab_size)
+        check_request(
+            request,
+            max_model_len=self.max_model_len,
+            vocab_size=self._tokenizer.vocab_size,
+            adapters=self._adapters.names,
+        )
         params = await asyncio.to_thread(self._params, request)  # compiles the grammar
         relay = self._admit(request)
         answer = Answer(request, self._tokenizer, started=relay.started, speculates=self._speculates)
         try:
-            self._submit(relay.run(self._llm, request, params))
-            while not answer.is_finished:
-                yield answer.add(await _translated(relay.get()))
+            async with self._adapters.lease(request.adapter, self._check_alive) as adapter:
+                self._submit(relay.run(self._llm, request, params, adapter and adapter.request))
+                while not answer.is_finished:
+                    yield answer.add(await _translated(relay.get()))
         finally:
             with self._lock:
                 self._relays.pop(request.request_id, None)
@@ -107,6 +131,14 @@ class VllmEngine:
         running = min(count, self._max_num_seqs)
         return EngineStats(running, count - running, 0, 0, self._num_outputs)
 
+    def load_pinned(self) -> None:
+        """Load the adapters that the registry pins.
+
+        Raises:
+            AdapterError: one of them cannot be used, or they do not fit together.
+        """
+        self._adapters.load_pinned()
+
     def close(self) -> None:
         """See `serving.engine.Engine`."""
         with self._lock:
@@ -116,6 +148,7 @@ class VllmEngine:
             relays = list(self._relays.values())
         for relay in relays:
             relay.put(EngineDeadError("the engine was closed while this request ran"))
+        self._adapters.close()
         with suppress(Exception):  # the core may have died already
             self._call(_run(self._llm.shutdown))
         self._stop_loop()
@@ -158,7 +191,7 @@ class VllmEngine:
     def _speculates(self) -> bool:
         return self._llm.vllm_config.speculative_config is not None
 
-    def _submit(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _submit(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         try:
             asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except RuntimeError as error:  # closed since the caller checked
@@ -176,6 +209,7 @@ def create(settings: Settings) -> VllmEngine:
         EngineNotAvailableError: this machine's vLLM cannot run the checkpoint; the message says what can.
         SettingError: vLLM would ignore a setting on this device.
         WeightsError: the checkpoint has no tokenizer.
+        AdapterError: the list of adapters is wrong, or a pinned one cannot be loaded.
         EngineDeadError: vLLM did not start; its error is the cause.
     """
     tokenizer = Tokenizer.from_dir(settings.weights_dir)
@@ -188,9 +222,25 @@ def create(settings: Settings) -> VllmEngine:
         return AsyncLLM.from_engine_args(args)
 
     try:
-        return VllmEngine(start, tokenizer=tokenizer, max_num_seqs=settings.max_num_seqs, max_queue=settings.max_queue)
+        engine = VllmEngine(
+            start,
+            tokenizer=tokenizer,
+            max_num_seqs=settings.max_num_seqs,
+            max_queue=settings.max_queue,
+            open_adapters=partial(open_store, settings) if args.enable_lora else None,
+        )
     except Exception as error:
         raise EngineDeadError(f"vLLM did not start: {error}") from error
+    try:
+        engine.load_pinned()
+    except BaseException:
+        engine.close()
+        raise
+    return engine
+
+
+def _no_adapter(entry: AdapterEntry) -> VllmLoaded:
+    raise AssertionError(f"there are no adapters, and {entry.name} was asked for")
 
 
 async def _run(function: Callable[[], Any]) -> Any:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from serving.config import Settings
 from serving.devices import has_cuda_device
+from serving.engines.vllm.draft_config import PROPOSER, WORKER, draft_config, version_fault
 from serving.engines.vllm.parallel import choose_tensor_parallel_size, read_shape
 from serving.engines.vllm.tokenizer_folder import tokenizer_folder
+from serving.engines.vllm.vllm_adapters import lora_args
 from serving.errors import EngineNotAvailableError, InvalidRequestError, SettingError
 from serving.grammar import check_constraint
 from serving.request_checks import refuse_parameters
@@ -54,8 +56,10 @@ def engine_args(settings: Settings) -> AsyncEngineArgs:
 
     Raises:
         EngineNotAvailableError: this machine's vLLM cannot run this checkpoint; the message says what can.
-        SettingError: a setting would be ignored on this device, or without drafts.
+        SettingError: a setting would be ignored on this device, or without drafts or adapters.
+        AdapterError: the list of adapters is wrong, or has what vLLM does not have.
     """
+    import vllm
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
 
@@ -65,6 +69,7 @@ def engine_args(settings: Settings) -> AsyncEngineArgs:
         _check_cpu_has_awq(settings)
         if has_cuda_device():
             print("vLLM's CPU build is installed, so this machine's GPU is not used", file=sys.stderr)
+    speculative_config = speculation(settings, vllm.__version__, is_cpu=is_cpu)
     return AsyncEngineArgs(
         model=str(settings.weights_dir),
         tokenizer=str(tokenizer_folder(Tokenizer.from_dir(settings.weights_dir))),
@@ -77,12 +82,13 @@ def engine_args(settings: Settings) -> AsyncEngineArgs:
         enable_prefix_caching=settings.prefix_caching,
         tensor_parallel_size=_tensor_parallel_size(settings, is_cpu),
         gpu_memory_utilization=settings.gpu_memory_utilization,
-        speculative_config=speculation(settings),
+        speculative_config=speculative_config,
         structured_outputs_config={"backend": "guidance"},
         generation_config="vllm",  # ignore the checkpoint's sampling defaults, which would change the request
-        worker_cls="serving.engines.vllm.cpu_worker.SeededCPUWorker" if is_cpu else "auto",
+        worker_cls=WORKER if is_cpu or uses_draft_worker(speculative_config) else "auto",
         enforce_eager=not compiles(settings, is_cpu=is_cpu),
         enable_log_requests=False,
+        **lora_args(settings),
         disable_log_stats=True,
     )
 
@@ -169,6 +175,8 @@ def check_device_settings(settings: Settings, *, is_cpu: bool) -> None:
     """
     if settings.is_set("num_threads") and not is_cpu:
         raise SettingError(f"NUM_THREADS={settings.num_threads} would be ignored by vLLM on a GPU; unset it")
+    if settings.compile == "on" and is_cpu and (settings.adapters or settings.adapter_sources):
+        raise SettingError("COMPILE=on would be ignored by vLLM on a CPU with adapters; unset it, or ADAPTERS")
 
 
 def compiles(settings: Settings, *, is_cpu: bool) -> bool:
@@ -188,17 +196,18 @@ def _tensor_parallel_size(settings: Settings, is_cpu: bool) -> int:
     return size
 
 
-def speculation(settings: Settings) -> dict[str, Any] | None:
+def speculation(settings: Settings, vllm_version: str, *, is_cpu: bool) -> dict[str, Any] | None:
     """vLLM's configuration of speculative decoding; None without drafts.
 
     Raises:
         EngineNotAvailableError: the library that makes the drafts is not installed.
         SettingError: MAX_DRAFT_TOKENS is set, but vLLM makes no drafts.
     """
+    limit = settings.max_draft_tokens
     if settings.speculation == "ngram":
         return {
             "method": "ngram",
-            "num_speculative_tokens": settings.max_draft_tokens or 4,
+            "num_speculative_tokens": limit or 4,
             "prompt_lookup_max": 4,
             "prompt_lookup_min": 2,
         }
@@ -208,11 +217,17 @@ def speculation(settings: Settings) -> dict[str, Any] | None:
                 "SPECULATION=suffix needs arctic-inference, built with the installed torch: "
                 "scripts/serve and scripts/bench do that, from requirements/vllm-suffix.txt"
             )
-        limit = {} if settings.max_draft_tokens is None else {"num_speculative_tokens": settings.max_draft_tokens}
-        return {"method": "suffix", **limit}
+        return {"method": "suffix", **({} if limit is None else {"num_speculative_tokens": limit})}
+    fault = "SPECULATION=off" if settings.speculation == "off" else version_fault(vllm_version)
+    if fault is None:
+        return draft_config(limit, max_num_seqs=settings.max_num_seqs, is_cpu=is_cpu)
     if settings.is_set("max_draft_tokens"):
-        raise SettingError(
-            f"MAX_DRAFT_TOKENS={settings.max_draft_tokens} would be ignored: vLLM drafts nothing with "
-            f"SPECULATION={settings.speculation}; unset it, or set SPECULATION to ngram or suffix"
-        )
+        raise SettingError(f"MAX_DRAFT_TOKENS={limit} would be ignored: there are no drafts ({fault}); unset it")
+    if settings.speculation == "auto":
+        print(f"SPECULATION=auto: vLLM makes no drafts, because {fault}", file=sys.stderr)
     return None
+
+
+def uses_draft_worker(speculative_config: dict[str, Any] | None) -> bool:
+    """Whether the drafts are ours, so that vLLM's worker must load the drafter."""
+    return speculative_config is not None and speculative_config.get("model") == PROPOSER

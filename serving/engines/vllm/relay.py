@@ -54,14 +54,14 @@ class Relay:
             raise item
         return item
 
-    async def run(self, llm: AsyncLLM, request: GenerationRequest, params: Any) -> None:
+    async def run(self, llm: AsyncLLM, request: GenerationRequest, params: Any, lora: Any = None) -> None:
         """Iterate over vLLM's outputs. Cancelling this task makes vLLM abort the request."""
         self._task = asyncio.current_task()
         if self._cancelled:
             return
         prompt: Any = {"prompt_token_ids": list(request.prompt_token_ids)}
         try:
-            async for output in llm.generate(prompt, params, request.request_id):
+            async for output in llm.generate(prompt, params, request.request_id, lora_request=lora):
                 self._on_output()
                 self.put(output)
         except asyncio.CancelledError:

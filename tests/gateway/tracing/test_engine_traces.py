@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests import small_model
 from tests.cog.cog_server import CogServer
 from tests.gateway.door_server import DoorServer
 from tests.gateway.started_cog import start_cog
@@ -35,7 +36,7 @@ def predict(door: DoorServer) -> dict:
 
 @pytest.mark.weights
 def test_the_engine_s_steps_are_below_the_request_and_drafts_are_counted_by_kind(tmp_path, receiver):
-    cog = CogServer("predict.py:Predictor", env={"ENGINE": "paged"}, log=tmp_path / "cog.log")
+    cog = CogServer("predict.py:Predictor", env={"ENGINE": "paged", **small_model.SETTINGS}, log=tmp_path / "cog.log")
     with cog, DoorServer([f"http://127.0.0.1:{cog.port}"], tmp_path) as door:
         metrics = predict(door)["metrics"]
         receiver.wait_for("predict", "decode", "prediction")

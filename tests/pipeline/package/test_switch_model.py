@@ -21,11 +21,15 @@ from pipeline.package.switch_model import replace_stanza, use_weights
 from pipeline.weights.atomic import write_json
 from pipeline.weights.safetensors_io import write_safetensors
 from serving.weights import verify
+from tests import small_model
 from tests.pipeline.weights.checkpoint_fixtures import Arrays
 
 ROOT = Path(__file__).resolve().parents[3]
 FILES = ("cog.yaml", "weights.lock", "predict.py", ".cog/openapi_schema.json")
 MISTRAL = "hc-mistral-alpaca-merged-awq"
+
+
+DEFAULT = small_model.RECIPE.name  # in use
 
 
 @pytest.fixture
@@ -61,7 +65,27 @@ def test_all_files_are_changed_and_the_switch_can_be_undone(package: Path) -> No
     schema = json.loads((package / ".cog" / "openapi_schema.json").read_text())
     assert "messages" in schema["components"]["schemas"]["Input"]["properties"]
     assert [model.name for model in known_models(package) if model.is_used] == ["mine"]
-    use_weights(package, "honeycomb-nlq")
+    use_weights(package, DEFAULT)
+    assert state(package) == before
+
+
+def test_models_with_recipes_keep_their_locks_there_and_need_not_be_built(package: Path) -> None:
+    for recipe in (ROOT / "examples" / "honeycomb").glob("*/recipe.json"):
+        folder = package / recipe.parent.relative_to(ROOT)
+        folder.mkdir(parents=True)
+        shutil.copy(recipe, folder)
+    large = package / "examples" / "honeycomb" / "large" / "weights.lock"
+    shutil.copy(ROOT / large.relative_to(package), large)
+    before = state(package)
+    (model,) = [model for model in known_models(package) if model.name == "honeycomb-nlq-large"]
+    assert "not there yet: scripts/build_weights honeycomb-nlq-large" in model.state()
+    use_weights(package, "honeycomb-nlq-large")
+    assert (package / "weights.lock").read_text() == before["examples/honeycomb/large/weights.lock"]
+    assert (package / "predict.py").read_text() == before["predict.py"]
+    assert not large.exists()
+    small = package / "examples" / "honeycomb" / "small" / "weights.lock"
+    assert small.read_text() == before["weights.lock"]
+    use_weights(package, DEFAULT)
     assert state(package) == before
 
 
@@ -69,7 +93,7 @@ def test_the_user_s_changes_are_kept_for_switching_back(package: Path) -> None:
     use_weights(package, "mine")
     predict = (package / "predict.py").read_text().replace("The user's message; or give messages.", "Your words")
     (package / "predict.py").write_text(predict)
-    use_weights(package, "honeycomb-nlq")
+    use_weights(package, DEFAULT)
     assert "Your words" not in (package / "predict.py").read_text()
     use_weights(package, "mine")
     assert (package / "predict.py").read_text() == predict
@@ -81,7 +105,7 @@ def test_other_edits_in_cog_yaml_are_kept(package: Path) -> None:
     (package / "cog.yaml").write_text(text)
     use_weights(package, "mine")
     assert "r8.im/somebody/" in (package / "cog.yaml").read_text()
-    use_weights(package, "honeycomb-nlq")
+    use_weights(package, DEFAULT)
     assert (package / "cog.yaml").read_text() == text
 
 
@@ -97,7 +121,7 @@ def test_a_model_without_a_lock_is_an_error_that_says_how_to_lock_it(package: Pa
 def test_a_list_says_how_to_get_the_files_and_has_no_model_for_a_lock_of_a_running_download(package: Path) -> None:
     (package / "weights" / ".base.lock").touch()  # scripts/fetch holds one beside the folder that it fills
     models = known_models(package)
-    assert sorted(model.name for model in models) == [MISTRAL, "honeycomb-nlq", "mine"]
+    assert sorted(model.name for model in models) == [MISTRAL, DEFAULT, "mine"]
     (used,) = [model for model in models if model.is_used]
     assert "not there yet: scripts/fetch --lock weights.lock" in used.state()
 
@@ -106,7 +130,7 @@ def test_unknown_models_and_locks_of_others_are_refused(package: Path) -> None:
     with pytest.raises(PackageError, match=r"no model 'no-such'; known are .*mine"):
         use_weights(package, "no-such")
     shutil.copy(ROOT / "weights.lock", package / "weights" / "mine.lock")
-    with pytest.raises(PackageError, match="locks honeycomb-nlq, not mine"):
+    with pytest.raises(PackageError, match=f"locks {DEFAULT}, not mine"):
         use_weights(package, "mine")
     with pytest.raises(PackageError, match="begins a line"):
         replace_stanza("build: {}\n", "weights: []\n")
@@ -125,7 +149,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_state(package: Path) -> No
     old = state(package)
     use_weights(package, "mine")
     new = state(package)
-    use_weights(package, "honeycomb-nlq")
+    use_weights(package, DEFAULT)
     seen = set()
     for step in range(200):
         if not killed_at(step, package):
@@ -138,7 +162,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_state(package: Path) -> No
         assert found in (old, new)
         seen.add("new" if found == new else "old")
         if found == new:
-            use_weights(package, "honeycomb-nlq")
+            use_weights(package, DEFAULT)
     assert step > 15
     assert seen == {"old", "new"}
 

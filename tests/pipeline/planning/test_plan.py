@@ -19,9 +19,9 @@ from pipeline.planning.shape import ModelShape, read_shape
 from pipeline.planning.speed import Load, fit, step_seconds
 from serving.errors import WeightsError
 from tests.serving.models import tiny_checkpoints
+from tests.small_model import WEIGHTS
 
 ROOT = Path(__file__).resolve().parents[3]
-WEIGHTS = ROOT / "weights" / "honeycomb-nlq"
 MISTRAL_7B = ModelShape(
     name="mistral-7b-awq",
     weight_bytes=4_150_000_000,

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.paths import ROOT
 from pipeline.publishing.errors import PublishError
 from pipeline.publishing.model_card import is_ours, model_card
 from pipeline.publishing.road_report import read_road
 from pipeline.publishing.safe_folder import safe_folder
 from serving.errors import WeightsError
+from tests import small_model
 from tests.pipeline.publishing.locked_weights import lock, locked_weights, road
 
 
@@ -120,4 +120,4 @@ def test_only_locked_files_are_published(weights):
 @pytest.mark.weights
 def test_a_real_checkpoint_raises_no_false_alarm():
     """Vocabularies have pieces such as "sk-" and "BEGIN", which must not prevent publishing."""
-    assert safe_folder(ROOT / "weights" / "honeycomb-nlq", None).name == "honeycomb-nlq"
+    assert safe_folder(small_model.WEIGHTS, None).name == small_model.RECIPE.name

@@ -50,5 +50,8 @@ def test_freed_memory_is_kept_until_it_is_released(jemalloc: bool) -> None:
         environment.pop("LD_PRELOAD", None)
     run = [sys.executable, "-c", PROGRAM]
     kept, left = map(float, subprocess.check_output(run, env=environment, text=True).split())
-    assert kept > 300
-    assert left < kept - 200
+    if jemalloc:  # which also returns memory by itself, after a time that a busy machine may need for the program
+        assert left < 200
+    else:
+        assert kept > 300
+        assert left < kept - 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -122,13 +123,26 @@ def test_reads_queries_as_text_or_objects(tmp_path: Path) -> None:
 
 
 def test_the_stream_has_every_example_once_an_epoch_and_continues_where_it_stopped() -> None:
-    stream = PackStream(10, seed=4)
+    stream = PackStream(range(10), seed=4)
     first = [stream.take(4) for _ in range(5)]
     flat = [i for batch in first for i in batch]
     assert sorted(flat[:10]) == sorted(flat[10:]) == list(range(10))
     assert flat[:10] != flat[10:]
-    stream = PackStream(10, seed=4)
-    stream.take(7)
-    again = PackStream(10, seed=4, epoch=stream.epoch, offset=stream.offset)
-    assert stream.take(9) == again.take(9) == flat[7:16]
-    assert PackStream(10, seed=5).take(10) != flat[:10]
+    stream = PackStream(range(10), seed=4)
+    stream.take(4)
+    again = PackStream(range(10), seed=4, epoch=stream.epoch, offset=stream.offset)
+    assert stream.take(4) == again.take(4) == flat[4:8]
+    assert [PackStream(range(10), seed=5).take(4) for _ in range(5)] != first
+
+
+def test_packs_of_a_step_have_similar_lengths_and_steps_come_in_any_order() -> None:
+    """Otherwise the threads of a step wait for the one with the longest pack."""
+    rng = random.Random(0)
+    lengths = [rng.randint(100, 1000) for _ in range(64)]
+    stream = PackStream(lengths, seed=1)
+    steps = [stream.take(2) for _ in range(32)]
+    assert sorted(index for step in steps for index in step) == list(range(64))
+    differences = [abs(lengths[a] - lengths[b]) for a, b in steps]
+    assert sum(differences) / len(differences) < 60
+    longest = [max(lengths[index] for index in step) for step in steps[:16]]
+    assert longest != sorted(longest)

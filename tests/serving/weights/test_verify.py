@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -10,8 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from pipeline.weights.recipes import Recipe, recipes
 from serving.errors import WeightsError
 from serving.weights import LockedWeights, WeightsLock, list_files, lock_files, set_digest, verify
+from tests import small_model
 
 ROOT = Path(__file__).parents[3]
 
@@ -162,13 +163,14 @@ def test_files_are_listed_by_path_with_their_sizes(folder: Path) -> None:
     assert sizes["sub/notes.txt"] == 5
 
 
-def test_the_committed_lock_is_in_the_form_that_we_write() -> None:
-    path = ROOT / "weights.lock"
+@pytest.mark.parametrize("path", [ROOT / "weights.lock", *ROOT.glob("examples/*/*/weights.lock")], ids=str)
+def test_committed_locks_are_in_the_form_that_we_write(path: Path) -> None:
     assert WeightsLock.load(path).text() == path.read_text("utf-8")
 
 
 @pytest.mark.weights
-def test_default_weights_are_the_locked_ones() -> None:
-    verified = verify(ROOT / "weights/honeycomb-nlq", ROOT / "weights.lock")
-    config = json.loads((verified.directory / "config.json").read_text())
-    assert config["quantization_config"]["group_size"] == 64
+@pytest.mark.parametrize("recipe", recipes(ROOT).values(), ids=lambda recipe: recipe.name)
+def test_built_weights_are_the_locked_ones(recipe: Recipe) -> None:
+    if recipe.name != small_model.RECIPE.name and not recipe.weights(ROOT).exists():
+        pytest.skip(f"scripts/build_weights {recipe.name} makes the weights, from a download of half a gigabyte")
+    assert verify(recipe.weights(ROOT), recipe.lock(ROOT)).name == recipe.name

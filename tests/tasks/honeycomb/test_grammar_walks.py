@@ -1,6 +1,5 @@
 """Any answer that the grammar allows is a valid query or can be repaired."""
 
-from pathlib import Path
 from random import Random
 
 import llguidance
@@ -8,10 +7,10 @@ import pytest
 
 from tasks.honeycomb.grammar import build_grammar
 from tasks.honeycomb.query import parse_query, read_answer
+from tests.small_model import NEEDS_WEIGHTS, WEIGHTS
 from tests.tasks.honeycomb.grammar_tools import walk
 
 COLUMNS = ("a", "duration_ms", "it's", 'q"x', "日本 é", "back\\slash", "P99", "x,y]", "\u200dz", "'\"")
-TOKENIZERS = sorted(Path("weights").glob("*/tokenizer.json"))
 
 
 def check(text):
@@ -29,10 +28,10 @@ def test_every_walk_through_the_grammar_is_a_query(surface, hurry):
 
 
 @pytest.mark.weights
+@NEEDS_WEIGHTS
 @pytest.mark.parametrize("surface", ["json", "python-repr"])
 def test_every_walk_over_a_real_vocabulary_is_a_query(surface):
-    assert TOKENIZERS, "no weights are built; scripts/build_weights makes them"
-    tokenizer = llguidance.LLTokenizer(TOKENIZERS[0].read_text("utf-8"))
+    tokenizer = llguidance.LLTokenizer((WEIGHTS / "tokenizer.json").read_text("utf-8"))
     grammar = build_grammar(COLUMNS, surface)
     for seed in range(20):
         check(walk(grammar, Random(seed), 0.3, tokenizer))

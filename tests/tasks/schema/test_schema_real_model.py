@@ -1,4 +1,4 @@
-"""A real fine-tuned model as a schema task: the default weights, without Honeycomb's code."""
+"""A real fine-tuned model as a schema task: the small one, without Honeycomb's code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from serving.text import Tokenizer
 from tasks.honeycomb.task import create as create_honeycomb
 from tasks.schema.task import SchemaTask
 from tasks.schema.task import create as create_schema
-from tests.serving.engines.paged.real_engine import NEEDS_WEIGHTS, WEIGHTS
+from tests.small_model import NEEDS_WEIGHTS, WEIGHTS
 from tests.tasks.schema.ask import answer
 
 ROOT = Path(__file__).parents[3]
@@ -76,7 +76,7 @@ def engine() -> Iterator[Engine]:
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> SchemaTask:
     """The schema, in the form that the model's training answers have."""
-    lines = (ROOT / "examples" / "honeycomb" / "adapter" / "answers.jsonl").read_text("utf-8").splitlines()
+    lines = (ROOT / "examples" / "honeycomb" / "small" / "answers.jsonl").read_text("utf-8").splitlines()
     texts = [json.loads(line)["answer"] for line in lines[:2000]]
     found = derive_format(SCHEMA, [parse_answer(f"line {i}", text) for i, text in enumerate(texts, 1)])
     assert (found.item_separator, found.key_separator, found.notes, found.refused) == (", ", ": ", (), ())

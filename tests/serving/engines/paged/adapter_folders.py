@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from serving.engines.paged.adapter_store import AdapterStore
+from serving.adapters.adapter_store import AdapterStore
 from serving.kernels.base import DecoderWeights
 from serving.kernels.lora import Projection
 

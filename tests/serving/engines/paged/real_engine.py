@@ -1,13 +1,9 @@
-"""A complete paged engine on the default model, with parts that a test can choose."""
+"""A complete paged engine on the small model, with parts that a test can choose."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
+from serving.adapters.adapter_store import AdapterStore
 from serving.drafting.drafter import Drafter, NoDrafter
-from serving.engines.paged.adapter_store import AdapterStore
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.core import EngineCore
 from serving.engines.paged.engine import PagedEngine
@@ -18,11 +14,6 @@ from serving.engines.paged.watch import StepWatch
 from serving.models.llama import LlamaForCausalLM
 from serving.text import Tokenizer
 from tests.serving.engines.paged.adapter_folders import no_adapters
-
-WEIGHTS = Path(__file__).parents[4] / "weights" / "honeycomb-nlq"
-NEEDS_WEIGHTS = pytest.mark.skipif(
-    not (WEIGHTS / "model.safetensors").is_file(), reason="scripts/build_weights makes them"
-)
 
 
 def assemble(

@@ -9,13 +9,17 @@ import pytest
 import torch
 from peft import PeftModel
 
+from pipeline.weights.merging.adapter_merge import merge_adapters
+from serving.adapters.combination import Combination
 from serving.config import Settings
 from serving.engine import create_engine
 from serving.errors import AdapterError, SettingError, UnknownAdapterError
 from serving.kernels.reference import ReferenceKernels
 from serving.models.loader import load_with_kernels
 from serving.types import GenerationRequest, SamplingParams
+from serving.weights.adapter_files import adapter_digest
 from tests import tiny_tokenizers
+from tests.pipeline.fetching.hub_server import Hub
 from tests.serving.engines.paged.adapter_folders import write_adapter, write_registry
 from tests.serving.engines.paged.paged_engines import collect
 from tests.serving.models import tiny_checkpoints
@@ -147,8 +151,21 @@ def test_settings_without_effect_and_pinned_adapters_that_do_not_load_fail_at_th
         start(adapters=None, adapter_memory_mb=5)
     with pytest.raises(AdapterError, match="rank 4, the limit is 3"):
         start(("all",), {"pinned": "true", "max_rank": "3"})
-    with pytest.raises(SettingError, match=r"ADAPTERS=.* would be ignored by the engine vllm.*ENGINE=paged"):
-        start(engine="vllm")
+
+
+async def test_a_combination_answers_as_the_model_that_its_merged_folder_is_merged_into(
+    model, folders, start, tmp_path
+):
+    names = ("all", "down", "half")
+    registry = write_registry(tmp_path / "list.yaml", {name: folders[name] for name in names})
+    entry = "  - name: sum\n    combine: {method: cat, of: {all: 0.75, down: 2, half: -0.5}}\n"
+    registry.write_text(registry.read_text() + entry)
+    merge_adapters([folders[name] for name in names], Combination("cat", names, (0.75, 2, -0.5)), tmp_path / "sum")
+    requests = [ask(prompt, name) for prompt in PROMPTS for name in ("sum", "all")]
+    answers = await together(start(adapters=registry), requests)
+    merged = {"sum": tmp_path / "sum", "all": folders["all"]}
+    assert answers == [merged_tokens(model[0], merged[r.adapter], r.prompt_token_ids) for r in requests]
+    assert answers[0] != answers[1]
 
 
 async def test_an_adapter_with_a_chat_template_of_its_own_is_refused(folders, start, tmp_path):
@@ -157,3 +174,38 @@ async def test_an_adapter_with_a_chat_template_of_its_own_is_refused(folders, st
     engine = start(adapters=write_registry(tmp_path / "list.yaml", {"chatty": folder}))
     with pytest.raises(AdapterError, match="has a chat template, which differs from the base's"):
         await collect(engine, ask(PROMPTS[0], "chatty"))
+
+
+@pytest.fixture
+def web(folders):
+    """A web server with one of the adapters, and its source and digest."""
+    hub = Hub({"org/all": {path.name: path.read_bytes() for path in folders["all"].iterdir()}})
+    yield hub, f"{hub.url}/plain/org/all", adapter_digest(folders["all"])
+    hub.close()
+
+
+async def test_a_remote_adapter_answers_as_its_folder_also_when_its_source_is_gone(start, web, tmp_path):
+    hub, source, digest = web
+    registry = write_registry(tmp_path / "list.yaml", {"far": source}, digest=digest)
+    expected = (await collect(start(("all",)), ask(PROMPTS[0], "all"))).token_ids
+    settings = {"adapters": registry, "adapter_cache_dir": tmp_path / "cache"}
+    assert (await collect(start(**settings), ask(PROMPTS[0], "far"))).token_ids == expected
+    hub.repos.clear()
+    assert (await collect(start(**settings), ask(PROMPTS[0], "far"))).token_ids == expected
+
+
+async def test_what_is_not_what_the_list_says_is_never_used_and_others_run_on(start, web, tmp_path):
+    _, source, digest = web
+    registry = write_registry(tmp_path / "list.yaml", {"far": source}, digest="sha256:" + "0" * 64)
+    engine = start(adapters=registry, adapter_cache_dir=tmp_path / "cache")
+    results = await asyncio.gather(
+        *(collect(engine, ask(PROMPTS[0], name)) for name in ("far", None)), return_exceptions=True
+    )
+    assert isinstance(results[0], AdapterError) and digest in str(results[0]) and source not in str(results[0])
+    assert results[1].token_ids
+
+
+async def test_sources_in_requests_are_refused_unless_they_are_allowed(start, folders):
+    for engine in (start(("all",)), start(adapters=None, adapter_sources="hf://org/")):
+        with pytest.raises(UnknownAdapterError, match=r"must begin with what the operator allows \(ADAPTER_SOURCES\)"):
+            await collect(engine, ask(PROMPTS[0], "hf://other/name@main#" + adapter_digest(folders["all"])))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,15 +14,15 @@ from serving.models.loader import load_model
 from serving.models.lora_loader import load_lora
 from serving.text import Tokenizer
 from tests.serving.models.batches import int32, metadata
+from tests.small_model import ADAPTER, BASE, BUILD
 
-ROOT = Path(__file__).parents[4]
-BASE = ROOT / "weights" / "base"
-ADAPTER = ROOT / "examples" / "honeycomb" / "adapter"
 PROMPT = "### Columns:\n['duration_ms', 'http.route', 'error']\n### Question:\nerrors by route\n### Query:\n"
 
 pytestmark = [
     pytest.mark.weights,
-    pytest.mark.skipif(not (BASE / "model.safetensors").is_file(), reason="scripts/build_base makes it"),
+    pytest.mark.skipif(
+        not (BASE / "model.safetensors").is_file(), reason=f"{BUILD} --adapter none --unquantized {BASE} makes it"
+    ),
 ]
 
 

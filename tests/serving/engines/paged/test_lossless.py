@@ -30,7 +30,8 @@ from tasks.honeycomb.grammar import answer_grammar
 from tasks.honeycomb.options import HoneycombOptions
 from tasks.honeycomb.prompt import build_prompt
 from tests.serving.engines.paged.paged_engines import Answer, collect
-from tests.serving.engines.paged.real_engine import NEEDS_WEIGHTS, WEIGHTS, assemble
+from tests.serving.engines.paged.real_engine import assemble
+from tests.small_model import NEEDS_WEIGHTS, WEIGHTS
 
 pytestmark = [pytest.mark.weights, NEEDS_WEIGHTS, pytest.mark.timeout(6 * 3600)]
 

@@ -1,4 +1,4 @@
-"""The default model in fp32: batch, chunks, memory, caching and drafts do not change its greedy tokens."""
+"""The small model in fp32: batch, chunks, memory, caching and drafts do not change its greedy tokens."""
 
 import asyncio
 
@@ -15,7 +15,8 @@ from serving.models.loader import load_model
 from serving.text import Tokenizer
 from serving.types import FinishReason, GenerationRequest, SamplingParams
 from tests.serving.engines.paged.paged_engines import Answer, collect
-from tests.serving.engines.paged.real_engine import NEEDS_WEIGHTS, WEIGHTS, assemble
+from tests.serving.engines.paged.real_engine import assemble
+from tests.small_model import NEEDS_WEIGHTS, WEIGHTS
 
 pytestmark = [pytest.mark.weights, NEEDS_WEIGHTS]
 

@@ -120,6 +120,38 @@ def test_the_youngest_is_preempted_and_resumes_before_younger_ones():
     assert list(harness.scheduler.requests) == [a, b, d]
 
 
+@pytest.mark.parametrize("drafter", [None, OracleDrafter()])
+def test_one_request_of_another_adapter_starts_at_once_beside_a_burst(drafter):
+    """All places are taken by long answers: without turns it would wait for the end of one of them."""
+    harness = Harness(num_blocks=600, max_num_seqs=32, max_num_batched_tokens=256, drafter=drafter)
+    prompt = prompt_with(80)
+    burst = [harness.add(str(i), prompt, 80, adapter="burst") for i in range(33)]
+    for _ in range(2):
+        harness.step()
+    late = harness.add("late", make_prompt(5, 7), 10)
+    assert late in [item.request for item in harness.step().scheduled]
+    assert [request.num_preemptions for request in burst] == [0] * 31 + [1, 0]  # the youngest that ran
+    harness.run()
+    assert late.num_preemptions == 0
+    assert sum(request.num_preemptions for request in burst) == 1
+    assert harness.outputs["late"] == continue_(make_prompt(5, 7), 10)
+    assert all(harness.outputs[request.request_id] == continue_(prompt, 80) for request in burst)
+
+
+def test_each_adapter_keeps_a_place_and_no_more_are_taken_than_there_are():
+    harness = Harness(num_blocks=200, max_num_seqs=4)
+    requests = {name: harness.add(name, prompt_with(40), 40, adapter=name[0]) for name in ("a1", "a2", "a3", "a4")}
+    harness.step()
+    requests |= {
+        name: harness.add(name, prompt_with(40), 40, adapter=name[0]) for name in ("b1", "c1", "d1", "e1", "b2")
+    }
+    for _ in range(10):
+        harness.step()
+    assert {r.request_id for r in requests.values() if r.block_ids} == {"a1", "b1", "c1", "d1"}
+    harness.run()
+    assert harness.outputs == dict.fromkeys(requests, continue_(prompt_with(40), 40))
+
+
 def test_a_preempted_request_waits_for_the_next_step_even_if_it_could_share_more_blocks_now():
     harness = Harness(num_blocks=4, block_size=16, max_num_seqs=2, max_num_batched_tokens=3, max_draft_tokens=0)
     harness.add("a", make_prompt(1), 1)

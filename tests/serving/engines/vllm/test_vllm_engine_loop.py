@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from serving.adapters.adapter_store import AdapterStore
+from serving.adapters.registry import AdapterEntry
 from serving.engines.vllm.engine import VllmEngine
+from serving.engines.vllm.vllm_adapters import Call, VllmAdapter, VllmLoaded
 from tests import tiny_tokenizers
 
 
@@ -59,3 +62,44 @@ def test_a_start_that_fails_leaves_no_thread_and_no_socket() -> None:
     with pytest.raises(ValueError, match="no such dtype"):
         engine_with(ValueError("no such dtype"))
     assert (open_sockets(), threading.active_count()) == (sockets, threads)
+
+
+class LoraClient(Client):
+    """What the engine needs to load adapters, and to ask with them; every request has one output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, object]] = []
+
+    async def add_lora(self, request: object) -> bool:
+        self.calls.append(("add", request))
+        return True
+
+    async def remove_lora(self, number: int) -> bool:
+        self.calls.append(("remove", number))
+        return True
+
+
+async def test_adapters_are_loaded_on_the_client_s_loop_and_removed_when_others_need_the_room() -> None:
+    entries = {name: AdapterEntry(name, Path(name)) for name in "ab"}
+
+    def open_adapters(llm: LoraClient, call: Call, send: Call) -> AdapterStore[VllmAdapter]:
+        def load(entry: AdapterEntry) -> VllmLoaded:
+            call(lambda: llm.add_lora(entry.name))
+            return VllmLoaded(VllmAdapter(entry.name, nbytes=10), "digest")
+
+        return AdapterStore(entries, load, max_bytes=10, drop=lambda lora: send(lambda: llm.remove_lora(lora.request)))
+
+    client = LoraClient()
+    engine = VllmEngine(
+        lambda: client,  # type: ignore[arg-type, return-value]
+        tokenizer=tiny_tokenizers.byte_level(),
+        max_num_seqs=1,
+        max_queue=1,
+        open_adapters=open_adapters,
+    )
+    for name in "aba":
+        async with engine._adapters.lease(name) as adapter:
+            assert adapter is not None and adapter.request == name
+    engine.close()
+    assert client.calls == [("add", "a"), ("add", "b"), ("remove", "a"), ("add", "a"), ("remove", "b")]

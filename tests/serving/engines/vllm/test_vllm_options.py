@@ -8,9 +8,17 @@ from pathlib import Path
 import pytest
 
 from serving.config import Settings
-from serving.engines.vllm.options import check_device_settings, compiles, set_environment, speculation
+from serving.engines.vllm.draft_config import PROPOSER, WORKER
+from serving.engines.vllm.options import (
+    check_device_settings,
+    compiles,
+    set_environment,
+    speculation,
+    uses_draft_worker,
+)
 from serving.errors import SettingError
 
+VERSION = "0.32.0"
 NAMES = ("VLLM_CPU_OMP_THREADS_BIND", "OMP_NUM_THREADS", "VLLM_LOGGING_STREAM", "VLLM_CPU_KVCACHE_SPACE")
 
 
@@ -66,17 +74,43 @@ def test_threads_are_refused_where_a_gpu_computes() -> None:
         check_device_settings(settings(num_threads=2), is_cpu=False)
 
 
-@pytest.mark.parametrize("method", ["auto", "off"])
-def test_max_draft_tokens_is_refused_without_speculation(method: str) -> None:
-    assert speculation(settings(speculation=method)) is None
-    with pytest.raises(SettingError, match=r"MAX_DRAFT_TOKENS=7 .*set SPECULATION to ngram or suffix"):
-        speculation(settings(speculation=method, max_draft_tokens=7))
+def test_auto_is_our_drafter_with_its_worker() -> None:
+    for is_cpu in (True, False):
+        config = speculation(settings(), VERSION, is_cpu=is_cpu)
+        assert config is not None
+        assert (config["method"], config["model"]) == ("custom_class", PROPOSER)
+        assert uses_draft_worker(config)
+    for name in (PROPOSER, WORKER):
+        module, _, found = name.rpartition(".")
+        path = Path(*module.split(".")).with_suffix(".py")
+        assert f"class {found}" in path.read_text("utf-8"), "vLLM imports it by name"
 
 
-def test_max_draft_tokens_is_passed_to_vllm_s_drafter() -> None:
-    ngram = speculation(settings(speculation="ngram", max_draft_tokens=7))
-    assert ngram is not None
-    assert ngram["num_speculative_tokens"] == 7
+def test_off_is_vllm_alone() -> None:
+    config = speculation(settings(speculation="off"), VERSION, is_cpu=True)
+    assert config is None
+    assert not uses_draft_worker(config)
+
+
+def test_on_another_version_vllm_serves_without_drafts_and_says_so(capsys) -> None:
+    assert speculation(settings(), "0.33.1", is_cpu=True) is None
+    said = capsys.readouterr().err
+    assert "SPECULATION=auto: vLLM makes no drafts, because they were written for vLLM 0.32, and this is 0.33.1" in said
+    ngram = speculation(settings(speculation="ngram"), "0.33.1", is_cpu=True)
+    assert ngram is not None, "vLLM's own drafts need no plug-in"
+
+
+@pytest.mark.parametrize(("method", "version"), [("off", VERSION), ("auto", "0.33.0")])
+def test_max_draft_tokens_is_refused_without_drafts(method: str, version: str) -> None:
+    with pytest.raises(SettingError, match=r"MAX_DRAFT_TOKENS=7 would be ignored.*unset it"):
+        speculation(settings(speculation=method, max_draft_tokens=7), version, is_cpu=True)
+
+
+@pytest.mark.parametrize("method", ["auto", "ngram"])
+def test_max_draft_tokens_is_the_limit_of_every_drafter(method: str) -> None:
+    config = speculation(settings(speculation=method, max_draft_tokens=7), VERSION, is_cpu=True)
+    assert config is not None
+    assert config["num_speculative_tokens"] == 7
 
 
 @pytest.mark.parametrize(

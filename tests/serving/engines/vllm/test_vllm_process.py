@@ -18,15 +18,16 @@ from serving.errors import EngineDeadError
 from serving.text import Tokenizer
 from tests.conformance.agreement import questions, reference, texts
 from tests.conformance.asking import PROMPTS, answer, ask, ask_long
-from tests.conformance.kinds import MAX_NUM_SEQS, MAX_QUEUE, UNQUANTIZED, limits
+from tests.conformance.kinds import MAX_NUM_SEQS, MAX_QUEUE, limits
 from tests.serving.engines.vllm.vllm_processes import vllm_process
+from tests.small_model import BUILD, UNQUANTIZED
 
 pytestmark = [pytest.mark.vllm]
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    built = f"scripts/build_weights --unquantized {UNQUANTIZED}"
+    built = f"{BUILD} --unquantized {UNQUANTIZED}"
     assert (UNQUANTIZED / "task.json").is_file(), f"{UNQUANTIZED} is not built; {built} does it"
     settings = limits("vllm", UNQUANTIZED).model_copy(update={"dtype": "float32"})
     with closing(create_engine(settings)) as engine:

@@ -1,0 +1,1 @@
+"""Recipes for running the package elsewhere than on Replicate."""

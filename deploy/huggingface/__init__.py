@@ -1,0 +1,1 @@
+"""The package as a Hugging Face Inference Endpoint."""

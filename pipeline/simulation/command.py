@@ -1,0 +1,41 @@
+"""The command line of scripts/plan --simulate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pipeline.simulation.arrivals import ArrivalsError
+from pipeline.simulation.replica_plans import RATES, Question, as_json, plans
+from pipeline.simulation.service_times import ServiceTimesError
+from pipeline.weights.console import report_errors
+
+
+def main(
+    simulate: Annotated[Path, typer.Option(help="result of scripts/bench --json, which has the service times")],
+    p99: Annotated[float, typer.Option(help="limit of the 99th percentile of the latency, in seconds", min=0.001)],
+    engine: Annotated[str, typer.Option(help="its name in the result")] = "paged",
+    rps: Annotated[
+        list[float] | None, typer.Option(help="requests per second; repeatable; default 1, 100 and 10,000", min=0.001)
+    ] = None,
+    burst: Annotated[float, typer.Option(help="rate of bursts divided by the mean rate; 1: none", min=1.0)] = 1.0,
+    prefixes: Annotated[int, typer.Option(help="different beginnings of prompts (column lists)", min=1)] = 1000,
+    arrivals: Annotated[
+        Path | None, typer.Option(help='recorded arrivals instead: JSON lines {"at": seconds, "prefix": text}')
+    ] = None,
+    cold_start: Annotated[
+        float | None, typer.Option(help="replicas start on demand, in so many seconds; default: all run always", min=0)
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the plans to this file; - for stdout")] = None,
+) -> None:
+    """Simulate replicas behind the door: how many hold a 99th percentile, with and without prefix routing."""
+    question = Question(simulate, engine, p99, tuple(rps or RATES), burst, prefixes, arrivals, cold_start)
+    with report_errors(ServiceTimesError, ArrivalsError):
+        found = plans(question, Console(stderr=json_file == Path("-"), highlight=False))
+    if json_file is not None:
+        text = json.dumps(as_json(question, found), indent=2)
+        print(text) if json_file == Path("-") else json_file.write_text(text + "\n", "utf-8")

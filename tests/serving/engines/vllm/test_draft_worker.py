@@ -1,0 +1,199 @@
+"""What the plug-in takes from vLLM, what it mends there, and that its errors end the drafts only."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from serving.engines.vllm.draft_config import WRITTEN_FOR, version_fault
+
+# vLLM looks at every attribute of every module when it registers its kernels, torch's deprecated ones too.
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+
+def proposer(runner: object = None):
+    from serving.engines.vllm.draft_worker import DraftProposer
+
+    config = SimpleNamespace(
+        speculative_config=SimpleNamespace(num_speculative_tokens=8),
+        model_config=SimpleNamespace(max_model_len=100),
+    )
+    made = DraftProposer(config)
+    made._runner = runner
+    return made
+
+
+def test_this_is_the_version_of_vllm_that_the_plug_in_was_written_for() -> None:
+    import vllm
+
+    assert version_fault(vllm.__version__) is None, (
+        f"draft_worker.py uses the inner parts of vLLM {WRITTEN_FOR}, and this is {vllm.__version__}. Read its "
+        "gpu_model_runner (propose_draft_token_ids, requests, input_batch), cpu_worker, backend_guidance and "
+        "rejection_sampler (expand_batch_to_tokens) again, run tests/serving/engines/vllm, then change WRITTEN_FOR"
+    )
+
+
+def test_without_our_worker_there_are_no_drafts_and_the_log_says_how_to_get_them(caplog) -> None:
+    logging.getLogger("vllm").propagate = True
+    made = proposer()
+    for _ in range(2):
+        assert made.propose([[5], [], [6, 7]], np.array([4, 9, 3]), None) == [[], [], []]
+    said = [record.getMessage() for record in caplog.records if "without drafts" in record.getMessage()]
+    assert len(said) == 1
+    assert "worker_cls is not serving.engines.vllm.draft_worker.DraftWorker" in said[0]
+
+
+def test_an_error_in_the_drafter_ends_the_drafts_and_nothing_else(caplog) -> None:
+    logging.getLogger("vllm").propagate = True
+    made = proposer(runner=SimpleNamespace(input_batch=SimpleNamespace(req_ids=["gone"]), requests={}))
+    made._off, made._drafts = None, object()
+    assert made.propose([[5]], np.array([4]), None) == [[]]
+    assert "vLLM continues without drafts: KeyError" in caplog.text
+    assert made.propose([[5]], np.array([4]), None) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "num_tokens", "limit"),
+    [(50, 40, 8), (10, 40, 6), (4, 40, 0), (None, 95, 4)],  # the setting, max_tokens, and the context's end
+)
+def test_drafts_end_where_the_answer_must(max_tokens: int | None, num_tokens: int, limit: int) -> None:
+    row = row_of(num_tokens, max_tokens=max_tokens)
+    assert (row.max_drafts, row.end_token_ids) == (limit, {0, 2})
+
+
+def test_a_seeded_sample_gets_no_drafts_because_its_random_numbers_would_depend_on_them() -> None:
+    assert row_of(40, seed=0, temperature=0.5).max_drafts == 0
+    assert row_of(40, seed=0, temperature=0.0).max_drafts == 8
+    assert row_of(40, seed=None, temperature=0.5).max_drafts == 8
+
+
+def row_of(num_tokens: int, **params: object):
+    """What the drafter gets of a request with three output tokens."""
+    defaults = {"max_tokens": None, "seed": None, "temperature": 0.0, "structured_outputs": None}
+    given = SimpleNamespace(all_stop_token_ids={2}, eos_token_id=0, **{**defaults, **params})
+    request = SimpleNamespace(
+        prompt_token_ids=[1], output_token_ids=[5, 6, 7], sampling_params=given, lora_request=None
+    )
+    made = proposer(runner=SimpleNamespace(requests={"a": request}))
+    made._config.structured_outputs_config = None
+    return made._row("a", [7], num_tokens)
+
+
+def test_a_parameter_is_repeated_for_each_draft_and_keeps_its_type() -> None:
+    import torch
+
+    from serving.engines.vllm.draft_worker import expand_batch_to_tokens
+
+    temperatures, cumulative = torch.tensor([0.7, 0.0, 1.5, 0.2]), torch.tensor([2, 5, 5, 6], dtype=torch.int32)
+    found = expand_batch_to_tokens(temperatures, cumulative, 6, replace_from=0, replace_to=1)
+    torch.testing.assert_close(found, torch.tensor([0.7, 0.7, 1.0, 1.0, 1.0, 0.2]))
+    top_k = torch.tensor([3, 9], dtype=torch.int32)
+    found = expand_batch_to_tokens(top_k, torch.tensor([1, 3]), 3)
+    assert (found.dtype, found.tolist()) == (torch.int32, [3, 9, 9])
+
+
+class Sampling:
+    """vLLM's verification of drafts on fixed logits of the same distribution in every row."""
+
+    VOCAB = 12
+
+    def __init__(self, temperatures: list[float], drafts: list[list[int]], **limits: float) -> None:
+        import torch
+        from vllm.v1.sample.metadata import SamplingMetadata
+
+        torch.manual_seed(3)
+        self.logits = torch.randn(self.VOCAB) * 2
+        self._drafts = drafts
+        size = len(drafts)
+        temperature = torch.tensor(temperatures)
+        full = {name: torch.full((size,), value) for name, value in limits.items()}
+        self._metadata = SamplingMetadata(
+            temperature=temperature,
+            all_greedy=not any(temperatures),
+            all_random=all(temperatures),
+            top_p=full.get("top_p"),
+            top_k=full.get("top_k"),
+            generators={},
+            max_num_logprobs=None,
+            no_penalties=True,
+            prompt_token_ids=None,
+            frequency_penalties=torch.zeros(size),
+            presence_penalties=torch.zeros(size),
+            repetition_penalties=torch.ones(size),
+            output_token_ids=[[] for _ in drafts],
+            allowed_token_ids_mask=None,
+            bad_words_token_ids={},
+            logitsprocs=SimpleNamespace(non_argmax_invariant=[], argmax_invariant=[]),
+        )
+
+    def run(self) -> list[list[int]]:
+        """The tokens of each request; the token after the last draft is the likeliest here."""
+        import torch
+        from vllm.v1.sample import rejection_sampler
+
+        counts = [len(tokens) for tokens in self._drafts]
+        total = sum(counts)
+        cumulative = torch.tensor(counts).cumsum(0).to(torch.int32)
+        logits = rejection_sampler.apply_sampling_constraints(
+            self.logits.repeat(total, 1).clone(), cumulative, self._metadata
+        )
+        found = rejection_sampler.rejection_sample(
+            torch.tensor([token for tokens in self._drafts for token in tokens], dtype=torch.int32),
+            counts,
+            max(counts),
+            cumulative,
+            None,
+            logits,
+            torch.full((len(counts), 1), int(self.logits.argmax()), dtype=torch.int32),
+            self._metadata,
+        )
+        return [[token for token in row if token >= 0] for row in found.tolist()]
+
+
+@pytest.fixture
+def mended(monkeypatch):
+    """vLLM as our worker mends it on a CPU."""
+    from vllm.platforms import current_platform
+
+    from serving.engines.vllm.draft_worker import expand_batch_to_tokens, rejection_sampler
+
+    if not current_platform.is_cpu():
+        pytest.skip("the fault is of vLLM's CPU build")
+    current_platform.import_kernels()
+    current_platform.register_triton_kernel_overrides()
+    monkeypatch.setattr(rejection_sampler, "expand_batch_to_tokens", expand_batch_to_tokens)
+
+
+def test_greedy_requests_beside_sampled_ones_get_their_likeliest_tokens(mended) -> None:
+    likeliest = int(Sampling([0.0], [[0]]).logits.argmax())
+    for _ in range(20):
+        found = Sampling([0.0, 0.8, 0.0], [[likeliest, likeliest], [1, 2, 3], [(likeliest + 1) % 12]], top_p=0.9).run()
+        assert found[0] == [likeliest] * 3, "both drafts are accepted, and one token more"
+        assert found[2] == [likeliest], "the wrong draft is replaced"
+
+
+@pytest.mark.parametrize("limits", [{}, {"top_k": 4}, {"top_p": 0.8}])
+def test_sampling_with_drafts_keeps_the_distribution(limits: dict[str, float], mended) -> None:
+    """The first token of each request, whatever is drafted: chi-squared against the model's distribution."""
+    import torch
+
+    count, temperature = 4000, 0.9
+    sampling = Sampling([temperature] * count, [[i % 12] for i in range(count)], **limits)
+    found = torch.tensor([tokens[0] for tokens in sampling.run()]).bincount(minlength=Sampling.VOCAB)
+    expected = probabilities(sampling.logits / temperature, **limits) * count
+    assert found[expected == 0].sum() == 0
+    used = expected > 0
+    chi_squared = float(((found[used] - expected[used]) ** 2 / expected[used]).sum())
+    assert chi_squared < 45, (found, expected)  # 11 degrees of freedom: exceeded once in 200,000 runs
+
+
+def probabilities(logits, top_k: int | None = None, top_p: float | None = None):
+    chances, order = logits.softmax(0).sort(descending=True)
+    if top_k is not None:
+        chances[top_k:] = 0
+    if top_p is not None:
+        chances[chances.cumsum(0) - chances >= top_p] = 0
+    return (chances / chances.sum())[order.argsort()]
