@@ -134,8 +134,11 @@ class DiskCache:
             self._remove(path)
 
     def _remove(self, folder: Path) -> bool:
-        """Remove a folder that nobody uses."""
-        descriptor = _lock(folder, fcntl.LOCK_EX)
+        """Remove a folder that nobody uses. False if it is in use, or somebody else removes it."""
+        try:
+            descriptor = _lock(folder, fcntl.LOCK_EX)
+        except FileNotFoundError:  # whoever failed to fetch it removes it without waiting
+            return False
         if descriptor is None:
             return False
         if not folder.name.startswith(_PARTIAL):  # not complete from now on, whenever this process is killed
@@ -146,7 +149,11 @@ class DiskCache:
 
 
 def _lock(folder: Path, kind: int) -> int | None:
-    """A descriptor that locks the folder until it is closed; None if somebody else's lock forbids it."""
+    """A descriptor that locks the folder until it is closed; None if somebody else's lock forbids it.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)

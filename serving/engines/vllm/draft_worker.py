@@ -146,7 +146,9 @@ class DraftProposer:
 
 
 class DraftWorker(_Worker):  # type: ignore[misc]
-    """vLLM's worker, which gives the model runner to our proposer; on a CPU it also mends two faults of vLLM 0.32.
+    """vLLM's worker, which gives the model runner to our proposer and mends three faults of vLLM 0.32.
+
+    Steps without drafts: see `apply_sampling_constraints`. The other two are of the CPU only.
 
     Seeds: a step samples a token for every request, even in the middle of its prompt, and discards it. vLLM then sets
     the request's random generator back by one number, which PyTorch's CPU generators do not support: the worker fails,
@@ -157,6 +159,7 @@ class DraftWorker(_Worker):  # type: ignore[misc]
 
     def init_device(self) -> None:
         """Like vLLM's method."""
+        rejection_sampler.apply_sampling_constraints = apply_sampling_constraints
         if current_platform.is_cpu():
             rejection_sampler.expand_batch_to_tokens = expand_batch_to_tokens
         super().init_device()
@@ -189,6 +192,30 @@ class DraftWorker(_Worker):  # type: ignore[misc]
     def _proposer(self) -> DraftProposer | None:
         drafter = getattr(self.model_runner, "drafter", None)
         return drafter if isinstance(drafter, DraftProposer) else None
+
+
+_vllm_sampling_constraints = rejection_sampler.apply_sampling_constraints
+
+
+def apply_sampling_constraints(
+    logits: torch.Tensor, cu_num_draft_tokens: torch.Tensor, sampling_metadata: Any
+) -> torch.Tensor:
+    """Apply temperature, top-k and top-p to the logits of drafts: vLLM's function, also for a step without drafts.
+
+    vLLM's own takes the largest top-k of no rows, an error that ends the engine, when the grammar has cut all drafts
+    of a step.
+
+    Args:
+        logits: [num_drafts, vocab_size].
+        cu_num_draft_tokens: [batch], cumulative numbers of drafts.
+        sampling_metadata: the batch's parameters.
+
+    Returns:
+        [num_drafts, vocab_size].
+    """
+    if len(logits) == 0:
+        return logits
+    return _vllm_sampling_constraints(logits, cu_num_draft_tokens, sampling_metadata)
 
 
 def expand_batch_to_tokens(

@@ -125,7 +125,7 @@ def test_threads_that_want_the_same_or_others_get_them(root, digest):
             return adapter_digest(folder) == digests[letter]
 
     with ThreadPoolExecutor(4) as threads:
-        assert all(threads.map(use, "abcdef" * 20))
+        assert all(threads.map(use, "aabbccddeeff" * 20))
     assert sum(1 for name in names(root) if not name.startswith(".")) <= 4
     with cache.lease(digests["a"], writer("a")):
         pass

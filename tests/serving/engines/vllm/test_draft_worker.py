@@ -32,8 +32,20 @@ def test_this_is_the_version_of_vllm_that_the_plug_in_was_written_for() -> None:
     assert version_fault(vllm.__version__) is None, (
         f"draft_worker.py uses the inner parts of vLLM {WRITTEN_FOR}, and this is {vllm.__version__}. Read its "
         "gpu_model_runner (propose_draft_token_ids, requests, input_batch), cpu_worker, backend_guidance and "
-        "rejection_sampler (expand_batch_to_tokens) again, run tests/serving/engines/vllm, then change WRITTEN_FOR"
+        "rejection_sampler (apply_sampling_constraints, expand_batch_to_tokens) again, run tests/serving/engines/vllm, then change WRITTEN_FOR"
     )
+
+
+def test_a_sampled_batch_whose_drafts_were_all_cut_has_no_logits_to_constrain() -> None:
+    import torch
+
+    from serving.engines.vllm.draft_worker import apply_sampling_constraints
+
+    params = SimpleNamespace(all_greedy=False, temperature=torch.ones(1), top_k=torch.tensor([3]), top_p=None)
+    none = torch.zeros(0, 10)
+    assert apply_sampling_constraints(none, torch.zeros(1, dtype=torch.int32), params) is none
+    (limited,) = apply_sampling_constraints(torch.arange(10.0)[None], torch.ones(1, dtype=torch.int32), params)
+    assert limited.isinf().sum() == 7
 
 
 def test_without_our_worker_there_are_no_drafts_and_the_log_says_how_to_get_them(caplog) -> None:
