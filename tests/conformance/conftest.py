@@ -9,7 +9,19 @@ import pytest
 
 from serving.engine import Engine
 from serving.types import EngineStats
-from tests.conformance.kinds import KINDS, Kind, selected_kinds
+from tests.conformance.kinds import KINDS, ONLY, Kind, selected_kinds
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [item for item in items if _file_of_kind(item) not in (None, item.path.name)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _file_of_kind(item: pytest.Item) -> str | None:
+    """The only file whose tests the kind of a test takes; None if it takes all."""
+    call = getattr(item, "callspec", None)
+    return ONLY.get(call.params.get("kind")) if call is not None else None
 
 
 @pytest.fixture(scope="session", params=selected_kinds())

@@ -182,6 +182,9 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
 }
 _MARKS = {"paged-small": pytest.mark.weights, "vllm": pytest.mark.vllm, "vllm-adapters": pytest.mark.vllm}
 
+ONLY = {"vllm-adapters": "test_engine_adapters.py"}
+"""Kinds that take the tests of one file only, because those are what they are slow for."""
+
 
 def selected_kinds() -> list[object]:
     """The kinds to run, as parameters of a fixture."""
