@@ -215,7 +215,8 @@ def apply_sampling_constraints(
     """
     if len(logits) == 0:
         return logits
-    return _vllm_sampling_constraints(logits, cu_num_draft_tokens, sampling_metadata)
+    constrained: torch.Tensor = _vllm_sampling_constraints(logits, cu_num_draft_tokens, sampling_metadata)
+    return constrained
 
 
 def expand_batch_to_tokens(
