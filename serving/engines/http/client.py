@@ -10,8 +10,8 @@ from typing import Any
 
 import aiohttp
 
-from serving.answer import EngineOutput
-from serving.engines.http.stream import read_events, read_output
+from serving.clients.answer import EngineOutput
+from serving.engines.http.completion_stream import read_events, read_output
 from serving.errors import EngineBusyError, EngineDeadError, InvalidRequestError, SettingError
 
 _BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)

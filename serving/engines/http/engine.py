@@ -10,15 +10,15 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 
-from serving.answer import Answer
+from serving.clients.answer import Answer
+from serving.clients.loop_thread import LoopThread
+from serving.clients.open_requests import OpenRequests
 from serving.config import Settings
 from serving.engines.http.client import ServedModels, ServerClient
 from serving.engines.http.grammar_check import GrammarCheck
 from serving.engines.http.request_body import request_body
 from serving.errors import EngineDeadError, SettingError
 from serving.grammar.compiler import GrammarCompiler
-from serving.in_flight import InFlight
-from serving.loop_thread import LoopThread
 from serving.request_checks import check_request
 from serving.text import Tokenizer
 from serving.types import EngineStats, GenerationOutput, GenerationRequest, SamplingParams
@@ -54,7 +54,7 @@ class HttpEngine:
         self._client, self._loop, self._models = client, loop, models
         self._tokenizer = tokenizer
         self._compiler = GrammarCompiler(tokenizer, vocab_size=tokenizer.vocab_size)
-        self._in_flight = InFlight(max_num_seqs=max_num_seqs, max_queue=max_queue)
+        self._open = OpenRequests(max_num_seqs=max_num_seqs, max_queue=max_queue)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationOutput, None]:
         """See `serving.engine.Engine`."""
@@ -66,7 +66,7 @@ class HttpEngine:
         )
         check = await self._grammar_check(request)
         body = self._body(request)
-        relay = self._in_flight.admit(request.request_id, self._check_alive)
+        relay = self._open.admit(request.request_id, self._check_alive)
         answer = Answer(request, self._tokenizer, started=relay.started, speculates=True)
         try:
             self._loop.submit(relay.run(self._client.outputs(body)))
@@ -74,20 +74,20 @@ class HttpEngine:
                 output = await relay.get()
                 yield answer.add(output if check is None else check.follow(output))
         finally:
-            self._in_flight.release(request.request_id)
+            self._open.release(request.request_id)
             relay.cancel(self._loop)
 
     async def health(self, timeout: float = 5.0) -> None:
         """See `serving.engine.Engine`. It waits for a token of any request: its own may be queued after many others."""
         self._check_alive()
-        before = self._in_flight.num_outputs
+        before = self._open.num_outputs
         request = GenerationRequest(f"health-{time.monotonic_ns()}", (0,), SamplingParams(max_tokens=1))
-        relay = self._in_flight.relay()
+        relay = self._open.relay()
         self._loop.submit(relay.run(self._client.outputs(self._body(request))))
         probe = asyncio.ensure_future(relay.get())
         try:
             async with asyncio.timeout(timeout):
-                while not probe.done() and self._in_flight.num_outputs == before:
+                while not probe.done() and self._open.num_outputs == before:
                     await asyncio.wait({probe}, timeout=0.02)
             if probe.done():
                 probe.result()
@@ -99,11 +99,11 @@ class HttpEngine:
 
     def stats(self) -> EngineStats:
         """See `serving.engine.Engine`; the server's blocks are not known."""
-        return self._in_flight.stats()
+        return self._open.stats()
 
     def close(self) -> None:
         """See `serving.engine.Engine`. The server goes on."""
-        if self._in_flight.close():
+        if self._open.close():
             self._loop.call(self._client.close())
             self._loop.stop()
 
@@ -120,7 +120,7 @@ class HttpEngine:
         return request_body(request, model, tokenizer=self._tokenizer, max_model_len=self.max_model_len)
 
     def _check_alive(self) -> None:
-        if self._in_flight.is_closed:
+        if self._open.is_closed:
             raise EngineDeadError("the engine was closed; make a new one")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from serving.answer import EngineOutput
+from serving.clients.answer import EngineOutput
 from serving.errors import EngineDeadError
 from serving.grammar.grammar_state import GrammarState
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from serving.clients.vllm_parameters import vllm_parameters
 from serving.grammar.grammar_text import grammar_text
 from serving.text import Tokenizer
 from serving.types import GenerationRequest
-from serving.vllm_parameters import vllm_parameters
 
 
 def request_body(

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from serving.adapters.adapter_store import AdapterStore
 from serving.adapters.registry import AdapterEntry
-from serving.answer import Answer
+from serving.clients.answer import Answer
+from serving.clients.loop_thread import LoopThread
+from serving.clients.open_requests import OpenRequests
 from serving.config import Settings
 from serving.engines.vllm.options import engine_args, sampling_params, set_environment
 from serving.engines.vllm.outputs import outputs
 from serving.engines.vllm.vllm_adapters import Call, VllmAdapter, VllmLoaded, open_store
 from serving.errors import EngineDeadError, InvalidRequestError, ServingError
-from serving.in_flight import InFlight
-from serving.loop_thread import LoopThread
 from serving.request_checks import check_request
 from serving.text import Tokenizer
 from serving.types import EngineStats, GenerationOutput, GenerationRequest, SamplingParams
@@ -59,7 +59,7 @@ class VllmEngine:
         open_adapters: OpenAdapters | None = None,
     ) -> None:
         self._tokenizer = tokenizer
-        self._in_flight = InFlight(max_num_seqs=max_num_seqs, max_queue=max_queue)
+        self._open = OpenRequests(max_num_seqs=max_num_seqs, max_queue=max_queue)
         self._loop = LoopThread("vllm-client")
         try:
             self._llm: AsyncLLM = self._loop.call(_run(start))
@@ -88,7 +88,7 @@ class VllmEngine:
             adapters=self._adapters.names,
         )
         params = await asyncio.to_thread(self._params, request)  # compiles the grammar
-        relay = self._in_flight.admit(request.request_id, self._check_alive)
+        relay = self._open.admit(request.request_id, self._check_alive)
         answer = Answer(request, self._tokenizer, started=relay.started, speculates=self._speculates)
         try:
             async with self._adapters.lease(request.adapter, self._check_alive) as adapter:
@@ -96,20 +96,20 @@ class VllmEngine:
                 while not answer.is_finished:
                     yield answer.add(await _translated(relay.get()))
         finally:
-            self._in_flight.release(request.request_id)
+            self._open.release(request.request_id)
             relay.cancel(self._loop)
 
     async def health(self, timeout: float = 5.0) -> None:
         """See `serving.engine.Engine`. It waits for a token of any request: its own may be queued after many others."""
         self._check_alive()
-        before = self._in_flight.num_outputs
+        before = self._open.num_outputs
         request = GenerationRequest(f"health-{time.monotonic_ns()}", (0,), SamplingParams(max_tokens=1))
-        relay = self._in_flight.relay()
+        relay = self._open.relay()
         self._loop.submit(relay.run(outputs(self._llm, request, self._params(request))))
         probe = asyncio.ensure_future(_translated(relay.get()))
         try:
             async with asyncio.timeout(timeout):
-                while not probe.done() and self._in_flight.num_outputs == before:
+                while not probe.done() and self._open.num_outputs == before:
                     await asyncio.wait({probe}, timeout=0.02)
             if probe.done():
                 probe.result()
@@ -122,7 +122,7 @@ class VllmEngine:
 
     def stats(self) -> EngineStats:
         """See `serving.engine.Engine`; vLLM does not report its blocks."""
-        return self._in_flight.stats()
+        return self._open.stats()
 
     def load_pinned(self) -> None:
         """Load the adapters that the registry pins.
@@ -134,7 +134,7 @@ class VllmEngine:
 
     def close(self) -> None:
         """See `serving.engine.Engine`."""
-        if not self._in_flight.close():
+        if not self._open.close():
             return
         self._adapters.close()
         with suppress(Exception):  # the core may have died already
@@ -142,7 +142,7 @@ class VllmEngine:
         self._loop.stop()
 
     def _check_alive(self) -> None:
-        if self._in_flight.is_closed:
+        if self._open.is_closed:
             raise EngineDeadError(_CLOSED)
         if self._llm.errored:
             raise EngineDeadError(_ENDED)

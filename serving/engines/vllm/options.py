@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from serving.clients.vllm_parameters import vllm_parameters
 from serving.config import Settings
 from serving.devices import has_cuda_device
 from serving.engines.vllm.draft_config import PROPOSER, WORKER, draft_config, version_fault
@@ -18,7 +19,6 @@ from serving.errors import EngineNotAvailableError, SettingError
 from serving.grammar import check_constraint
 from serving.text import Tokenizer
 from serving.types import GenerationRequest
-from serving.vllm_parameters import vllm_parameters
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs

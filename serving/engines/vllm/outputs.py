@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from serving.answer import EngineOutput
+from serving.clients.answer import EngineOutput
 from serving.types import GenerationRequest, TokenLogprob
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from serving.answer import Answer
+from serving.clients.answer import Answer
 from serving.constraints import LarkConstraint
 from serving.engines.vllm.options import sampling_params
 from serving.engines.vllm.outputs import engine_output

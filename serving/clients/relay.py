@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
-from serving.answer import EngineOutput
+from serving.clients.answer import EngineOutput
+from serving.clients.loop_thread import LoopThread
 from serving.errors import EngineDeadError
-from serving.loop_thread import LoopThread
 
 CLOSED = "the engine was closed while this request ran"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from serving.answer import EngineOutput
+from serving.clients.answer import EngineOutput
 from serving.types import TokenLogprob
 
 _DONE = b"[DONE]"

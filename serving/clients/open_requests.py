@@ -1,6 +1,6 @@
 """The bounded set of requests that another engine computes for us.
 
-in_flight = InFlight(max_num_seqs=32, max_queue=256)
+in_flight = OpenRequests(max_num_seqs=32, max_queue=256)
 relay = in_flight.admit("id-1", check_alive)
 """
 
@@ -10,12 +10,12 @@ import asyncio
 import threading
 from collections.abc import Callable
 
+from serving.clients.relay import CLOSED, Relay
 from serving.errors import EngineBusyError, EngineDeadError, InvalidRequestError
-from serving.relay import CLOSED, Relay
 from serving.types import EngineStats
 
 
-class InFlight:
+class OpenRequests:
     """The requests of an engine that have not ended, by their ids; bounded.
 
     Args:
