@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from serving.weights.lock import default_weights_dir
@@ -27,7 +27,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_ignore_empty=True)
 
-    engine: str = Field("auto", description="auto, paged, vllm or fake")
+    engine: str = Field("auto", description="auto, paged, vllm, http or fake")
     weights_lock: Path = Field(Path("weights.lock"), description="lock that the folder must match")
     weights_dir: Path = Field(
         default_factory=lambda known: _weights_of(known),
@@ -67,6 +67,10 @@ class Settings(BaseSettings):
         le=256,
         description="drafts of a request in one step, at most; None is the engine's own, 128 for paged",
     )
+
+    engine_url: str | None = Field(None, description="address of the vLLM server that ENGINE=http asks")
+    engine_model: str | None = Field(None, description="the server's name of the model; None: its only base model")
+    engine_key: SecretStr | None = Field(None, description="API key of that server")
 
     adapters: Path | None = Field(None, description="list of adapters, adapters.yaml; None: there are none")
     adapter_memory_mb: int | None = Field(

@@ -113,6 +113,12 @@ _ENGINES = {
         | _OF_ADAPTERS
         | {"max_loras", "tensor_parallel_size", "gpu_memory_utilization", "compile"},
     ),
+    "http": _Entry(
+        "serving.engines.http.engine",
+        package="aiohttp",
+        install="aiohttp==3.14.5",
+        settings=_COMMON | {"engine_url", "engine_model", "engine_key"},
+    ),
     "fake": _Entry(
         "serving.engines.fake.engine",
         package="llguidance",

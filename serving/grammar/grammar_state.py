@@ -38,6 +38,11 @@ class GrammarState:
         """Whether only the end token may follow, or it has been accepted."""
         return bool(self._matcher.is_stopped())
 
+    @property
+    def may_end(self) -> bool:
+        """Whether the text may end here."""
+        return bool(self._matcher.is_accepting())
+
     def accept(self, token_ids: list[int]) -> int:
         """See `drafter.Grammar`."""
         count: int = self._matcher.try_consume_tokens(token_ids)

@@ -10,6 +10,7 @@ from tests.architecture.source_tree import PRODUCT, ROOT, modules, reachable, wi
 ENGINES = {
     "paged": ("serving.engines.paged",),
     "vllm": ("serving.engines.vllm",),
+    "http": ("serving.engines.http",),
     "fake": ("serving.engines.fake",),
 }
 MODEL = ("serving.models", "serving.layers", "serving.kernels")

@@ -22,14 +22,15 @@ SERVING_FRONT = (
 FOUNDATION = ("pipeline.environment", "pipeline.paths", "pipeline.in_flight")
 MAY_IMPORT = {
     "serving.text": ("serving.errors",),
-    "serving.grammar": ("serving.errors", "serving.constraints"),
+    "serving.grammar": ("serving.errors", "serving.constraints", "serving.text"),
     "serving.weights": ("serving.errors",),
     "serving.adapters": ("serving.errors", "serving.text", "serving.weights"),
     "serving.kernels": ("serving.errors", "serving.weights"),
     "serving.layers": ("serving.errors", "serving.kernels"),
     "serving.models": ("serving.errors", "serving.kernels", "serving.layers", "serving.weights"),
     "serving.drafting": ("serving.errors", "serving.types", "serving.text", "serving.weights", "serving.kernels"),
-    "serving.engines": (*SERVING_FRONT, "serving.models", "serving.layers", "serving.kernels"),
+    "serving.clients": tuple(f"serving.{name}" for name in ("types", "errors", "text", "request_checks")),
+    "serving.engines": (*SERVING_FRONT, "serving.clients", "serving.models", "serving.layers", "serving.kernels"),
     "pipeline.paths": (),
     "pipeline.in_flight": (),
     "pipeline.environment": ("pipeline.paths", "serving.devices"),

@@ -156,6 +156,25 @@ def _vllm_adapters(folder: Path) -> Kind:
     return replace(kind, same_share=0.9, constrained_logprobs=False, counts_drafts=False, adapter="known")
 
 
+def _http(folder: Path) -> Kind:
+    """The small model on vLLM's own server, at the address CONFORMANCE_SERVER, or started here."""
+    from tests.serving.engines.vllm.vllm_server import served
+
+    url = served(limits("vllm", WEIGHTS).model_copy(update={"dtype": vllm_dtype()}), folder)
+    settings = Settings(
+        engine="http",
+        engine_url=url,
+        weights_dir=WEIGHTS,
+        max_num_seqs=MAX_NUM_SEQS,
+        max_queue=MAX_QUEUE,
+        max_model_len=MAX_MODEL_LEN,
+    )
+    tokenizer = Tokenizer.from_dir(WEIGHTS)
+    return Kind(
+        tokenizer, lambda: create_engine(settings), same_share=0.9, constrained_logprobs=False, counts_drafts=False
+    )
+
+
 def vllm_dtype() -> str:
     """The setting DTYPE for vLLM: float32 for unquantized weights on a CPU that has to emulate bfloat16, slowly."""
     is_quantized = "quantization_config" in json.loads((WEIGHTS / "config.json").read_text())
@@ -179,11 +198,18 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     "paged-small": _paged_small,
     "vllm": _vllm,
     "vllm-adapters": _vllm_adapters,
+    "http": _http,
 }
-_MARKS = {"paged-small": pytest.mark.weights, "vllm": pytest.mark.vllm, "vllm-adapters": pytest.mark.vllm}
+_MARKS = {
+    "paged-small": pytest.mark.weights,
+    "vllm": pytest.mark.vllm,
+    "vllm-adapters": pytest.mark.vllm,
+    "http": pytest.mark.vllm,
+}
 
-ONLY = {"vllm-adapters": "test_engine_adapters.py"}
-"""Kinds that take the tests of one file only, because those are what they are slow for."""
+_OF_HTTP = "test_engine_aborts.py", "test_engine_answers.py", "test_engine_refusals.py"
+ONLY = {"vllm-adapters": ("test_engine_adapters.py",), "http": _OF_HTTP}
+"""Kinds that take the tests of some files only: of what is their own. CONFORMANCE_ALL=1 runs all."""
 
 
 def selected_kinds() -> list[object]:

@@ -16,7 +16,6 @@ from serving.engines.paged import options
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.clock import StepClock
 from serving.engines.paged.core import EngineCore
-from serving.engines.paged.grammar_matcher import GrammarCompiler
 from serving.engines.paged.logits_processor import make_processor
 from serving.engines.paged.model_runner import ModelRunner
 from serving.engines.paged.request import Request
@@ -24,6 +23,7 @@ from serving.engines.paged.scheduler import Scheduler
 from serving.engines.paged.stream import DeltaBuilder
 from serving.engines.paged.watch import StepWatch
 from serving.errors import ContextLengthError, EngineDeadError
+from serving.grammar.compiler import GrammarCompiler
 from serving.grammar.grammar_state import GrammarState
 from serving.kernels.lora import LoraAdapter
 from serving.models.config import read_config

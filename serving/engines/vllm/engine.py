@@ -7,7 +7,6 @@ engines.
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
@@ -16,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from serving.adapters.adapter_store import AdapterStore
 from serving.adapters.registry import AdapterEntry
+from serving.clients.answer import Answer
+from serving.clients.loop_thread import LoopThread
+from serving.clients.open_requests import OpenRequests
 from serving.config import Settings
-from serving.engines.vllm.answer import Answer
 from serving.engines.vllm.options import engine_args, sampling_params, set_environment
-from serving.engines.vllm.relay import Relay
+from serving.engines.vllm.outputs import outputs
 from serving.engines.vllm.vllm_adapters import Call, VllmAdapter, VllmLoaded, open_store
-from serving.errors import EngineBusyError, EngineDeadError, InvalidRequestError, ServingError
+from serving.errors import EngineDeadError, InvalidRequestError, ServingError
 from serving.request_checks import check_request
 from serving.text import Tokenizer
 from serving.types import EngineStats, GenerationOutput, GenerationRequest, SamplingParams
@@ -58,24 +59,19 @@ class VllmEngine:
         open_adapters: OpenAdapters | None = None,
     ) -> None:
         self._tokenizer = tokenizer
-        self._max_num_seqs = max_num_seqs
-        self._capacity = max_num_seqs + max_queue
-        self._relays: dict[str, Relay] = {}
-        self._lock = threading.Lock()
-        self._closed = False
-        self._num_outputs = 0
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run_loop, name="vllm-client", daemon=True)
-        self._thread.start()
+        self._open = OpenRequests(max_num_seqs=max_num_seqs, max_queue=max_queue)
+        self._loop = LoopThread("vllm-client")
         try:
-            self._llm: AsyncLLM = self._call(_run(start))
+            self._llm: AsyncLLM = self._loop.call(_run(start))
             self._adapters: AdapterStore[VllmAdapter] = (
                 AdapterStore({}, _no_adapter, max_bytes=0)
                 if open_adapters is None
-                else open_adapters(self._llm, lambda make: self._call(make()), lambda make: self._submit(make()))
+                else open_adapters(
+                    self._llm, lambda make: self._loop.call(make()), lambda make: self._loop.submit(make())
+                )
             )
         except BaseException:
-            self._stop_loop()
+            self._loop.stop()
             raise
 
     @property
@@ -92,29 +88,28 @@ class VllmEngine:
             adapters=self._adapters.names,
         )
         params = await asyncio.to_thread(self._params, request)  # compiles the grammar
-        relay = self._admit(request)
+        relay = self._open.admit(request.request_id, self._check_alive)
         answer = Answer(request, self._tokenizer, started=relay.started, speculates=self._speculates)
         try:
             async with self._adapters.lease(request.adapter, self._check_alive) as adapter:
-                self._submit(relay.run(self._llm, request, params, adapter and adapter.request))
+                self._loop.submit(relay.run(outputs(self._llm, request, params, adapter and adapter.request)))
                 while not answer.is_finished:
                     yield answer.add(await _translated(relay.get()))
         finally:
-            with self._lock:
-                self._relays.pop(request.request_id, None)
+            self._open.release(request.request_id)
             relay.cancel(self._loop)
 
     async def health(self, timeout: float = 5.0) -> None:
         """See `serving.engine.Engine`. It waits for a token of any request: its own may be queued after many others."""
         self._check_alive()
-        before = self._num_outputs
+        before = self._open.num_outputs
         request = GenerationRequest(f"health-{time.monotonic_ns()}", (0,), SamplingParams(max_tokens=1))
-        relay = Relay(asyncio.get_running_loop(), self._count_output)
-        self._submit(relay.run(self._llm, request, self._params(request)))
+        relay = self._open.relay()
+        self._loop.submit(relay.run(outputs(self._llm, request, self._params(request))))
         probe = asyncio.ensure_future(_translated(relay.get()))
         try:
             async with asyncio.timeout(timeout):
-                while not probe.done() and self._num_outputs == before:
+                while not probe.done() and self._open.num_outputs == before:
                     await asyncio.wait({probe}, timeout=0.02)
             if probe.done():
                 probe.result()
@@ -127,9 +122,7 @@ class VllmEngine:
 
     def stats(self) -> EngineStats:
         """See `serving.engine.Engine`; vLLM does not report its blocks."""
-        count = len(self._relays)
-        running = min(count, self._max_num_seqs)
-        return EngineStats(running, count - running, 0, 0, self._num_outputs)
+        return self._open.stats()
 
     def load_pinned(self) -> None:
         """Load the adapters that the registry pins.
@@ -141,46 +134,18 @@ class VllmEngine:
 
     def close(self) -> None:
         """See `serving.engine.Engine`."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            relays = list(self._relays.values())
-        for relay in relays:
-            relay.put(EngineDeadError("the engine was closed while this request ran"))
+        if not self._open.close():
+            return
         self._adapters.close()
         with suppress(Exception):  # the core may have died already
-            self._call(_run(self._llm.shutdown))
-        self._stop_loop()
-
-    def _run_loop(self) -> None:
-        """The thread's function: runs the loop until it is stopped, then cancels its tasks and closes its sockets."""
-        with asyncio.Runner(loop_factory=lambda: self._loop):
-            self._loop.run_forever()
-
-    def _stop_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=10)
-
-    def _admit(self, request: GenerationRequest) -> Relay:
-        with self._lock:
-            self._check_alive()
-            if request.request_id in self._relays:
-                raise InvalidRequestError(f"request id {request.request_id!r} is in flight; choose another")
-            if len(self._relays) >= self._capacity:
-                raise EngineBusyError(f"busy: {self._capacity} requests are in flight; try again later")
-            relay = self._relays[request.request_id] = Relay(asyncio.get_running_loop(), self._count_output)
-        return relay
+            self._loop.call(_run(self._llm.shutdown))
+        self._loop.stop()
 
     def _check_alive(self) -> None:
-        if self._closed:
+        if self._open.is_closed:
             raise EngineDeadError(_CLOSED)
         if self._llm.errored:
             raise EngineDeadError(_ENDED)
-
-    def _count_output(self) -> None:
-        """Called on vLLM's loop, so that a slow reader does not delay the count."""
-        self._num_outputs += 1
 
     def _params(self, request: GenerationRequest) -> Any:
         return sampling_params(
@@ -190,16 +155,6 @@ class VllmEngine:
     @property
     def _speculates(self) -> bool:
         return self._llm.vllm_config.speculative_config is not None
-
-    def _submit(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        try:
-            asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        except RuntimeError as error:  # closed since the caller checked
-            coroutine.close()
-            raise EngineDeadError(_CLOSED) from error
-
-    def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
 
 def create(settings: Settings) -> VllmEngine:

@@ -8,15 +8,15 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from serving.clients.vllm_parameters import vllm_parameters
 from serving.config import Settings
 from serving.devices import has_cuda_device
 from serving.engines.vllm.draft_config import PROPOSER, WORKER, draft_config, version_fault
 from serving.engines.vllm.parallel import choose_tensor_parallel_size, read_shape
 from serving.engines.vllm.tokenizer_folder import tokenizer_folder
 from serving.engines.vllm.vllm_adapters import lora_args
-from serving.errors import EngineNotAvailableError, InvalidRequestError, SettingError
+from serving.errors import EngineNotAvailableError, SettingError
 from serving.grammar import check_constraint
-from serving.request_checks import refuse_parameters
 from serving.text import Tokenizer
 from serving.types import GenerationRequest
 
@@ -108,48 +108,16 @@ def sampling_params(
         GrammarError: the grammar does not compile. It is checked here, so that it never reaches vLLM's core.
         InvalidRequestError: vLLM does not support a parameter, or would change it.
     """
-    _refuse(request, speculates)
+    parameters = vllm_parameters(request, tokenizer=tokenizer, max_model_len=max_model_len, speculates=speculates)
     from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
-    ours = request.sampling
     structured = None
-    # vLLM counts the end token towards max_tokens, this package does not. The difference is visible only with a
-    # grammar: an answer that is complete at max_tokens must still end normally, so it gets one more token.
-    places_for_end = 0
     if request.constraint is not None:
         # Every constraint is passed as Lark: vLLM's own `json` option would allow white space everywhere.
         structured = StructuredOutputsParams(grammar=check_constraint(request.constraint))
-        places_for_end = 1
-    max_tokens = min(ours.max_tokens + places_for_end, max_model_len - len(request.prompt_token_ids))
     return SamplingParams(
-        max_tokens=max_tokens,
-        min_tokens=min(ours.min_tokens, max_tokens),
-        temperature=ours.temperature,
-        top_p=ours.top_p,
-        top_k=ours.top_k if ours.top_k is not None else 0,
-        min_p=ours.min_p,
-        repetition_penalty=ours.repetition_penalty,
-        presence_penalty=ours.presence_penalty,
-        frequency_penalty=ours.frequency_penalty,
-        logprobs=ours.logprobs,
-        seed=ours.seed,
-        stop_token_ids=list(tokenizer.eos_token_ids),
-        structured_outputs=structured,
-        detokenize=False,
-        output_kind=RequestOutputKind.DELTA,
+        **parameters, structured_outputs=structured, detokenize=False, output_kind=RequestOutputKind.DELTA
     )
-
-
-def _refuse(request: GenerationRequest, speculates: bool) -> None:
-    """Refuse parameters that vLLM 0.32 does not support, or implements with another meaning."""
-    sampling = request.sampling
-    if sampling.temperature > 2 or 0 < sampling.temperature < 0.01:
-        raise InvalidRequestError(f"temperature is {sampling.temperature}; vLLM takes 0 (greedy), or 0.01 to 2")
-    if speculates:
-        refuse_parameters(sampling, ("min_p",), because="which vLLM does not have with speculation")
-    if request.constraint is not None:
-        because = "and under a constraint vLLM would give those among the allowed tokens only"
-        refuse_parameters(sampling, ("logprobs",), because=because)
 
 
 def _check_cpu_has_awq(settings: Settings) -> None:

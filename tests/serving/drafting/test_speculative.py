@@ -11,9 +11,9 @@ from serving.drafting.ngrams import NgramTable
 from serving.drafting.speculative import SpeculativeDrafter
 from serving.drafting.step_cost import LinearCost
 from serving.drafting.trust import Trust
-from serving.engines.paged.grammar_matcher import GrammarCompiler
 from serving.engines.paged.request import Request
 from serving.errors import GrammarError
+from serving.grammar.compiler import GrammarCompiler
 from serving.types import FinishReason, GenerationRequest
 from tests.tiny_tokenizers import byte_level
 

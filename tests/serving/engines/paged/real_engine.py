@@ -7,10 +7,10 @@ from serving.drafting.drafter import Drafter, NoDrafter
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.core import EngineCore
 from serving.engines.paged.engine import PagedEngine
-from serving.engines.paged.grammar_matcher import GrammarCompiler
 from serving.engines.paged.model_runner import ModelRunner
 from serving.engines.paged.scheduler import Scheduler
 from serving.engines.paged.watch import StepWatch
+from serving.grammar.compiler import GrammarCompiler
 from serving.models.llama import LlamaForCausalLM
 from serving.text import Tokenizer
 from tests.serving.engines.paged.adapter_folders import no_adapters

@@ -18,9 +18,9 @@ from pipeline.benchmark.honeycomb_questions import read_teams
 from serving.config import Settings
 from serving.constraints import LarkConstraint
 from serving.drafting.drafter import NoDrafter
-from serving.engines.paged.grammar_matcher import GrammarCompiler
 from serving.engines.paged.options import DEFAULT_MAX_DRAFT_TOKENS, make_drafter
 from serving.engines.paged.request import Request
+from serving.grammar.compiler import GrammarCompiler
 from serving.kernels.base import Activations
 from serving.models.config import read_config
 from serving.models.loader import load_model

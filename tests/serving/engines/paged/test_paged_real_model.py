@@ -8,8 +8,8 @@ from serving.config import Settings
 from serving.constraints import LarkConstraint
 from serving.drafting.drafter import NoDrafter
 from serving.engines.paged.engine import create
-from serving.engines.paged.grammar_matcher import GrammarCompiler
 from serving.engines.paged.request import Request
+from serving.grammar.compiler import GrammarCompiler
 from serving.models.config import read_config
 from serving.models.loader import load_model
 from serving.text import Tokenizer

@@ -8,9 +8,9 @@ from serving.constraints import LarkConstraint
 from serving.drafting.drafter import DraftRequest, Grammar, NoDrafter
 from serving.drafting.speculative import SpeculativeDrafter
 from serving.drafting.step_cost import LinearCost, MeasuredCost
-from serving.engines.paged.grammar_matcher import GrammarCompiler
 from serving.engines.vllm.batch_drafts import BatchDrafts, DraftRow
 from serving.errors import GrammarError
+from serving.grammar.compiler import GrammarCompiler
 from serving.types import FinishReason
 from tests.tiny_tokenizers import byte_level
 

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from serving.clients.answer import Answer
 from serving.constraints import LarkConstraint
-from serving.engines.vllm.answer import Answer
 from serving.engines.vllm.options import sampling_params
+from serving.engines.vllm.outputs import engine_output
 from serving.errors import InvalidRequestError
 from serving.types import FinishReason, GenerationOutput, GenerationRequest, SamplingParams, TokenLogprob
 from tests.tiny_tokenizers import byte_level
@@ -83,7 +84,7 @@ def entry(logprob: float, rank: int) -> SimpleNamespace:
 
 def read(asked: GenerationRequest, *outputs: SimpleNamespace) -> list[GenerationOutput]:
     answer = Answer(asked, TOKENIZER, started=0.0, speculates=True)
-    return [answer.add(item) for item in outputs]
+    return [answer.add(engine_output(item, asked.sampling.logprobs)) for item in outputs]
 
 
 def test_logprobs_are_those_of_the_tokens_shown() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from serving.constraints import LarkConstraint
-from serving.engines.paged.grammar_matcher import GrammarCompiler
 from serving.errors import GrammarError
+from serving.grammar.compiler import GrammarCompiler
 from tests.tiny_tokenizers import byte_level
 
 JSON = LarkConstraint('start: "{\\"op\\": \\"" OP "\\"}"\nOP: "COUNT" | "SUM" | "COUNT_DISTINCT"\n')

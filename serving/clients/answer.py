@@ -1,19 +1,34 @@
-"""Convert vLLM's outputs for a request to deltas, without end tokens and stop strings, and with metrics.
+"""Convert another engine's outputs for a request to deltas, without end tokens and stop strings, and with metrics.
 
 answer = Answer(request, tokenizer, started=time.monotonic(), speculates=False)
-delta = answer.add(request_output)
+delta = answer.add(EngineOutput((5, 6)))
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from serving.text import IncrementalDetokenizer, Tokenizer
 from serving.types import FinishReason, GenerationOutput, GenerationRequest, RequestMetrics, TokenLogprob
 
-if TYPE_CHECKING:
-    from vllm.outputs import CompletionOutput, RequestOutput
+
+@dataclass(frozen=True, slots=True)
+class EngineOutput:
+    """What another engine added to an answer.
+
+    Args:
+        token_ids: of this output, end token included.
+        finish_reason: stop, length or abort on the last output.
+        logprobs: one for each token, if the request asked for them.
+        num_cached_tokens: prompt tokens whose KV was reused; 0 if the engine does not say.
+    """
+
+    token_ids: Sequence[int]
+    finish_reason: str | None = None
+    logprobs: Sequence[TokenLogprob] | None = None
+    num_cached_tokens: int = 0
 
 
 class Answer:
@@ -23,8 +38,8 @@ class Answer:
         request: the caller's request.
         tokenizer: of the model.
         started: `time.monotonic()` when the engine accepted the request.
-        speculates: whether a step may yield several tokens. vLLM does not count steps: without speculation there are as
-            many as tokens, with it as many as outputs, some of which vLLM may have merged.
+        speculates: whether a step may yield several tokens. The engines do not count steps: without speculation there
+            are as many as tokens, with it as many as outputs, some of which the engine may have merged.
     """
 
     def __init__(self, request: GenerationRequest, tokenizer: Tokenizer, *, started: float, speculates: bool) -> None:
@@ -39,38 +54,24 @@ class Answer:
         self._num_passes = 0
         self._num_cached = 0
 
-    def add(self, output: RequestOutput) -> GenerationOutput:
-        """The delta for one output of vLLM; the last one has a finish reason."""
-        completion = output.outputs[0]
-        self._num_passes += 1 if self._speculates else len(completion.token_ids)
+    def add(self, output: EngineOutput) -> GenerationOutput:
+        """The delta for one output; the last one has a finish reason."""
+        self._num_passes += 1 if self._speculates else len(output.token_ids)
         self._num_cached = output.num_cached_tokens or self._num_cached
         if self._first is None:
             self._first = time.monotonic() - self._started
         num_remaining = self._request.sampling.max_tokens - self._num_tokens
-        new = [token for token in completion.token_ids if token not in self._eos]
+        new = [token for token in output.token_ids if token not in self._eos]
         token_ids, text = self._read(new[:num_remaining])
         self._num_tokens += len(token_ids)
-        logprobs = self._logprobs(token_ids, completion)
-        reason = self._finish_reason(completion.finish_reason)
-        if len(new) > num_remaining and reason is None:
-            reason = FinishReason.LENGTH  # another token took the place reserved for the end token; see `options`
+        logprobs = tuple(output.logprobs or ())[: len(token_ids)]  # an end token comes last
+        reason = self._finish_reason(output.finish_reason)
+        if len(new) > num_remaining and self._detokenizer.stopped_by is None:
+            reason = FinishReason.LENGTH  # another token took the place reserved for the end token
         if reason is not None:
             self.is_finished = True
             text += self._detokenizer.flush()
         return GenerationOutput(text, token_ids, reason, None if reason is None else self._metrics(), logprobs)
-
-    def _logprobs(self, token_ids: tuple[int, ...], completion: CompletionOutput) -> tuple[TokenLogprob, ...]:
-        """Log probabilities of the tokens shown; vLLM gives a dict for each, with the likeliest and the chosen one."""
-        count = self._request.sampling.logprobs
-        if count is None or not token_ids:
-            return ()
-        assert completion.logprobs is not None and len(completion.logprobs) == len(completion.token_ids)
-        result = []
-        for token_id, entries in zip(token_ids, completion.logprobs, strict=False):  # an end token comes last
-            ranked = sorted((entry.rank, other, entry.logprob) for other, entry in entries.items())
-            top = tuple((other, logprob) for rank, other, logprob in ranked if rank <= count)
-            result.append(TokenLogprob(token_id, entries[token_id].logprob, top))
-        return tuple(result)
 
     def _read(self, token_ids: list[int]) -> tuple[tuple[int, ...], str]:
         """The tokens up to the one that completes a stop string, and their text."""

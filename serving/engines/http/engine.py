@@ -1,0 +1,166 @@
+"""The `Engine` that asks a running vLLM server, which may be on another machine.
+
+The server computes token ids, as vLLM does inside this process. Texts and stop strings are ours, and a constraint is
+checked here too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+
+from serving.clients.answer import Answer
+from serving.clients.loop_thread import LoopThread
+from serving.clients.open_requests import OpenRequests
+from serving.config import Settings
+from serving.engines.http.client import ServedModels, ServerClient
+from serving.engines.http.grammar_check import GrammarCheck
+from serving.engines.http.request_body import request_body
+from serving.errors import EngineDeadError, SettingError
+from serving.grammar.compiler import GrammarCompiler
+from serving.request_checks import check_request
+from serving.text import Tokenizer
+from serving.types import EngineStats, GenerationOutput, GenerationRequest, SamplingParams
+
+
+class HttpEngine:
+    """See `serving.engine.Engine`. Its adapters are those that the server has.
+
+    Args:
+        client: of the server; used on `loop` only, and closed by this engine.
+        loop: the client's event loop; stopped by this engine.
+        models: what the server serves.
+        tokenizer: of the checkpoint that the server has loaded.
+        max_model_len: maximum number of prompt and output tokens.
+        max_num_seqs: limit of running requests.
+        max_queue: limit of waiting requests.
+    """
+
+    name = "http"
+
+    def __init__(
+        self,
+        client: ServerClient,
+        loop: LoopThread,
+        models: ServedModels,
+        *,
+        tokenizer: Tokenizer,
+        max_model_len: int,
+        max_num_seqs: int,
+        max_queue: int,
+    ) -> None:
+        self.max_model_len = max_model_len
+        self._client, self._loop, self._models = client, loop, models
+        self._tokenizer = tokenizer
+        self._compiler = GrammarCompiler(tokenizer, vocab_size=tokenizer.vocab_size)
+        self._open = OpenRequests(max_num_seqs=max_num_seqs, max_queue=max_queue)
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationOutput, None]:
+        """See `serving.engine.Engine`."""
+        check_request(
+            request,
+            max_model_len=self.max_model_len,
+            vocab_size=self._tokenizer.vocab_size,
+            adapters=self._models.adapters,
+        )
+        check = await self._grammar_check(request)
+        body = self._body(request)
+        relay = self._open.admit(request.request_id, self._check_alive)
+        answer = Answer(request, self._tokenizer, started=relay.started, speculates=True)
+        try:
+            self._loop.submit(relay.run(self._client.outputs(body)))
+            while not answer.is_finished:
+                output = await relay.get()
+                yield answer.add(output if check is None else check.follow(output))
+        finally:
+            self._open.release(request.request_id)
+            relay.cancel(self._loop)
+
+    async def health(self, timeout: float = 5.0) -> None:
+        """See `serving.engine.Engine`. It waits for a token of any request: its own may be queued after many others."""
+        self._check_alive()
+        before = self._open.num_outputs
+        request = GenerationRequest(f"health-{time.monotonic_ns()}", (0,), SamplingParams(max_tokens=1))
+        relay = self._open.relay()
+        self._loop.submit(relay.run(self._client.outputs(self._body(request))))
+        probe = asyncio.ensure_future(relay.get())
+        try:
+            async with asyncio.timeout(timeout):
+                while not probe.done() and self._open.num_outputs == before:
+                    await asyncio.wait({probe}, timeout=0.02)
+            if probe.done():
+                probe.result()
+        except TimeoutError as error:
+            raise EngineDeadError(f"{self._client.url} generated no token within {timeout:g} s") from error
+        finally:
+            probe.cancel()
+            relay.cancel(self._loop)
+
+    def stats(self) -> EngineStats:
+        """See `serving.engine.Engine`; the server's blocks are not known."""
+        return self._open.stats()
+
+    def close(self) -> None:
+        """See `serving.engine.Engine`. The server goes on."""
+        if self._open.close():
+            self._loop.call(self._client.close())
+            self._loop.stop()
+
+    async def _grammar_check(self, request: GenerationRequest) -> GrammarCheck | None:
+        if request.constraint is None:
+            return None
+        state = self._compiler.find(request.constraint)
+        if state is None:
+            state = await asyncio.to_thread(self._compiler.compile, request.constraint)
+        return GrammarCheck(state, self._client.url)
+
+    def _body(self, request: GenerationRequest) -> dict[str, object]:
+        model = request.adapter or self._models.base
+        return request_body(request, model, tokenizer=self._tokenizer, max_model_len=self.max_model_len)
+
+    def _check_alive(self) -> None:
+        if self._open.is_closed:
+            raise EngineDeadError("the engine was closed; make a new one")
+
+
+def create(settings: Settings) -> HttpEngine:
+    """Connect to the server of the settings.
+
+    Raises:
+        SettingError: no address, no model of that name, or its context is not known.
+        WeightsError: the checkpoint's folder here has no tokenizer.
+        EngineDeadError: the server cannot be reached, or refuses the key.
+    """
+    if settings.engine_url is None:
+        raise SettingError("ENGINE=http needs ENGINE_URL, the address of a vLLM server, such as http://127.0.0.1:8000")
+    tokenizer = Tokenizer.from_dir(settings.weights_dir)
+    loop = LoopThread("http-engine")
+    try:
+        key = None if settings.engine_key is None else settings.engine_key.get_secret_value()
+        client: ServerClient = loop.call(ServerClient.open(settings.engine_url, key))
+        try:
+            models: ServedModels = loop.call(client.models(settings.engine_model))
+            max_model_len = _max_model_len(settings.max_model_len, models.max_model_len)
+        except BaseException:
+            loop.call(client.close())
+            raise
+    except BaseException:
+        loop.stop()
+        raise
+    return HttpEngine(
+        client,
+        loop,
+        models,
+        tokenizer=tokenizer,
+        max_model_len=max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        max_queue=settings.max_queue,
+    )
+
+
+def _max_model_len(ours: int | None, theirs: int | None) -> int:
+    known = [length for length in (ours, theirs) if length is not None]
+    if not known:
+        raise SettingError("the server does not say how many tokens a request may have; set MAX_MODEL_LEN")
+    return min(known)
