@@ -98,7 +98,8 @@ class Upstream:
             ) as response:
                 if response.status != HTTPStatus.OK:
                     raise _refusal(response.status, await response.read())
-                yield _events(_chunks(response))
+                _acknowledge_at_once(response)
+                yield _events(response.content.iter_any())
         except aiohttp.ClientError as error:
             raise _broken(error) from error
 
@@ -170,21 +171,15 @@ def _authorization(address: URL) -> dict[str, str]:
     return {"Authorization": aiohttp.encode_basic_auth(address.user or "", address.password or "")}
 
 
-async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The body as it arrives, each part acknowledged at once.
+def _acknowledge_at_once(response: aiohttp.ClientResponse) -> None:
+    """Do not let the kernel delay the acknowledgements of the body.
 
-    Cog's server leaves Nagle's algorithm on: it holds an event back until the one before it has been acknowledged. The
-    kernel delays acknowledgements by up to 40 ms, and TCP_QUICKACK turns that off only for a while.
+    Cog's server leaves Nagle's algorithm on: it holds an event back until the one before it has been acknowledged.
+    Linux delays that by up to 40 ms, because a connection that has just sent a request may soon send another.
+    TCP_QUICKACK ends this until the next request.
     """
     transport = response.connection and response.connection.transport
     raw = transport and transport.get_extra_info("socket")
-    _acknowledge(raw)
-    async for chunk in response.content.iter_any():
-        _acknowledge(raw)
-        yield chunk
-
-
-def _acknowledge(raw: Any) -> None:
     if raw is not None and hasattr(socket, "TCP_QUICKACK"):  # Linux only
         with suppress(OSError):  # closed meanwhile
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
