@@ -180,8 +180,8 @@ def choose_engine(*, has_device: bool, device: str = "auto") -> tuple[str, str]:
     Raises:
         EngineNotAvailableError: there is a GPU that vLLM as it is installed would not use.
     """
-    if device == "cpu":
-        return "paged", "DEVICE=cpu"
+    if device in ("cpu", "triton-interpreter"):
+        return "paged", f"DEVICE={device}"
     if not has_device:
         return "paged", "there is no GPU"
     vllm = _ENGINES["vllm"]

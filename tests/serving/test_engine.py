@@ -62,7 +62,13 @@ INSTALLED, MISSING = (
 
 @pytest.mark.parametrize(
     ("has_device", "device", "expected"),
-    [(True, "auto", "vllm"), (True, "cuda", "vllm"), (True, "cpu", "paged"), (False, "auto", "paged")],
+    [
+        (True, "auto", "vllm"),
+        (True, "cuda", "vllm"),
+        (True, "cpu", "paged"),
+        (True, "triton-interpreter", "paged"),
+        (False, "auto", "paged"),
+    ],
 )
 def test_auto_selects_vllm_only_on_a_gpu(
     has_device: bool, device: str, expected: str, monkeypatch: pytest.MonkeyPatch

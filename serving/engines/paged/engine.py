@@ -170,7 +170,8 @@ def create(settings: Settings) -> Engine:
     Raises:
         WeightsError: they are not a model that this engine supports on this device.
         ContextLengthError: MAX_MODEL_LEN exceeds the model's context length.
-        SettingError: a setting has a value that only another engine supports.
+        SettingError: a setting has a value that only another engine supports, or would be ignored on this device.
+        EngineNotAvailableError: what the device needs is not installed.
         AdapterError: the list of adapters is wrong, or a pinned one cannot be loaded.
     """
     max_draft_tokens = options.max_draft_tokens(settings)
@@ -203,7 +204,7 @@ def create(settings: Settings) -> Engine:
     clock = StepClock()
     core = EngineCore(
         scheduler,
-        ModelRunner(model, num_blocks=num_blocks, block_size=block_size, device=device, clock=clock),
+        ModelRunner(model, num_blocks=num_blocks, block_size=block_size, device=device.torch_name, clock=clock),
         watch=StepWatch(blocked_limit=5.0, busy_limit=options.busy_limit(config, max_num_batched_tokens)),
         max_in_flight=settings.max_num_seqs + settings.max_queue,
         clock=clock,

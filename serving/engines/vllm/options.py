@@ -173,7 +173,7 @@ def check_device_settings(settings: Settings, *, is_cpu: bool) -> None:
     Raises:
         SettingError: names the setting and what to do.
     """
-    if settings.device == ("cuda" if is_cpu else "cpu"):
+    if settings.device in ("triton-interpreter", "cuda" if is_cpu else "cpu"):
         build = "CPUs" if is_cpu else "GPUs"
         raise SettingError(
             f"DEVICE={settings.device}: the vLLM that is installed is a build for {build}, which uses nothing else; "
