@@ -166,8 +166,8 @@ class _Reader:
         packed = self._checkpoint.tensor(f"{name}.weight_packed", (outputs, inputs // 8), torch.int32)
         scale = self._checkpoint.tensor(f"{name}.weight_scale", (outputs, groups), FLOATS)
         found = awq_tensors(name, packed, scale, zeros, quantization.group_size)  # converted on the CPU
-        moved = (tensor.to(self._device) for tensor in (found.qweight, found.qzeros, found.scales))
-        return AwqTensors(*moved, group_size=found.group_size)
+        qweight, qzeros, scales = (part.to(self._device) for part in (found.qweight, found.qzeros, found.scales))
+        return AwqTensors(qweight, qzeros, scales, found.group_size)
 
 
 def _join(parts: list[AwqTensors]) -> AwqTensors:

@@ -66,7 +66,9 @@ def answers(folder, device, at_once, **settings):
 @pytest.fixture(scope="module")
 def plain(weights):
     """One request after the other, one token a pass, nothing reused."""
-    pytest.importorskip("triton", reason="triton is not installed; scripts/test installs it from requirements/dev.txt")
+    pytest.importorskip(
+        "triton", reason="triton is not installed; scripts/test installs it from requirements/dev.no-deps.txt"
+    )
     if has_cuda_device():
         pytest.skip("with a GPU, the kernels of this process are compiled")
     return answers(weights, "triton-interpreter", False, speculation="off", prefix_caching=False)

@@ -22,7 +22,9 @@ def on_device():
 
 
 def make_kernels(half: bool):
-    pytest.importorskip("triton", reason="triton is not installed; scripts/test installs it from requirements/dev.txt")
+    pytest.importorskip(
+        "triton", reason="triton is not installed; scripts/test installs it from requirements/dev.no-deps.txt"
+    )
     from serving.kernels.triton.launching import INTERPRETED
     from serving.kernels.triton.triton_kernels import TritonKernels
 

@@ -22,7 +22,9 @@ LOOPS = ("w4a16, 16 rows", "w4a16, 64 rows", "dense", "attend_splits")
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """Name and target → what the compiler made of it."""
-    pytest.importorskip("triton", reason="triton is not installed; scripts/test installs it from requirements/dev.txt")
+    pytest.importorskip(
+        "triton", reason="triton is not installed; scripts/test installs it from requirements/dev.no-deps.txt"
+    )
     cache = str(tmp_path_factory.mktemp("triton"))
     done = subprocess.run(
         [sys.executable, "-m", "tests.serving.kernels.triton.compiled_kernels"],
