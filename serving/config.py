@@ -43,6 +43,11 @@ class Settings(BaseSettings):
         None, ge=1, description="tokens in a KV block; None is the engine's own, 16 for paged"
     )
     num_blocks: int | None = Field(None, ge=2, description="KV blocks; None sizes it for max_num_seqs")
+    device: Literal["auto", "cpu", "cuda", "triton-interpreter"] = Field(
+        "auto",
+        description="what computes the model; auto: the GPU if there is one, otherwise the CPU; "
+        "triton-interpreter runs the kernels for GPUs on the CPU, for tests",
+    )
     num_threads: int | None = Field(None, ge=1, description="CPU threads; None takes all cores")
     prefix_caching: bool = Field(True, description="reuse the KV of prompts seen before")
     tensor_parallel_size: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(

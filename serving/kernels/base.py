@@ -1,9 +1,9 @@
 """The interface between layers and kernels: the `Kernels` protocol and the types of its arguments.
 
-`reference.py` implements it in plain torch, `cpu.py` in C++. Outputs are arguments, so that the caller allocates them
-and a test can fill them with NaN first.
+`reference.py` implements it in plain torch, `cpu.py` in C++, `triton/` for GPUs. Outputs are arguments, so that the
+caller allocates them and a test can fill them with NaN first.
 
-    kernels = create_kernels("cpu")
+    kernels = create_kernels(Device.CPU)
     kernels.rms_norm(x, weight, 1e-5, out=normed)
 """
 

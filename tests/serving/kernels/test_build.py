@@ -9,7 +9,7 @@ import pytest
 from serving.kernels import build
 from serving.kernels.library import CpuLibrary
 from serving.kernels.reference import ReferenceKernels
-from serving.kernels.select import create_kernels
+from serving.kernels.select import Device, create_kernels
 from tests.serving.kernels.builds import MARKED, library_of
 
 SOURCE = 'extern "C" int answer() { return 42; }'
@@ -51,7 +51,7 @@ def test_no_compiler_means_one_warning_and_torch(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     with caplog.at_level(logging.WARNING):
-        assert isinstance(create_kernels("cpu"), ReferenceKernels)
+        assert isinstance(create_kernels(Device.CPU), ReferenceKernels)
     assert [record.getMessage() for record in caplog.records] == [
         "no C++ compiler (g++, c++, clang++): using the slower torch kernels"
     ]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from serving.kernels.reference import ReferenceKernels
-from serving.kernels.select import create_kernels
+from serving.kernels.select import Device, create_kernels
 from serving.models.loader import load_with_kernels
 from tests.serving.models import tiny_checkpoints
 from tests.serving.models.batches import run_whole
@@ -33,7 +33,7 @@ MODELS = {
     "qwen3-head-dim": lambda: tiny_checkpoints.tiny_qwen3(head_dim=16, num_key_value_heads=6),
     "mistral-no-window": lambda: tiny_checkpoints.tiny_mistral(sliding_window=None),
 }
-KERNELS = {"reference": ReferenceKernels, "cpu": lambda: create_kernels("cpu", 2)}
+KERNELS = {"reference": ReferenceKernels, "cpu": lambda: create_kernels(Device.CPU, 2)}
 
 
 @pytest.fixture(params=KERNELS)

@@ -74,6 +74,13 @@ def test_threads_are_refused_where_a_gpu_computes() -> None:
         check_device_settings(settings(num_threads=2), is_cpu=False)
 
 
+@pytest.mark.parametrize(("device", "is_cpu"), [("cuda", True), ("cpu", False)])
+def test_a_device_that_this_vllm_is_not_built_for_is_refused(device: str, is_cpu: bool) -> None:
+    check_device_settings(settings(device=device), is_cpu=not is_cpu)
+    with pytest.raises(SettingError, match=f"DEVICE={device}.*unset DEVICE.*ENGINE=paged"):
+        check_device_settings(settings(device=device), is_cpu=is_cpu)
+
+
 def test_auto_is_our_drafter_with_its_worker() -> None:
     for is_cpu in (True, False):
         config = speculation(settings(), VERSION, is_cpu=is_cpu)

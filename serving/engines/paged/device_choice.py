@@ -1,0 +1,49 @@
+"""Chooses the device that computes the paged engine's model."""
+
+from __future__ import annotations
+
+import sys
+
+from serving.config import Settings
+from serving.errors import SettingError, WeightsError
+from serving.kernels.select import Device
+from serving.kernels.triton.tiles import unsupported
+from serving.models.config import ModelConfig
+
+
+def choose_device(settings: Settings, config: ModelConfig, *, has_gpu: bool) -> Device:
+    """The device that DEVICE means on this machine. A GPU stays idle only if DEVICE says so.
+
+    Args:
+        settings: of the engine.
+        config: of the checkpoint.
+        has_gpu: whether there is a GPU.
+
+    Raises:
+        SettingError: the device is not there, or a setting would be ignored on it.
+        WeightsError: there are no CUDA kernels for the checkpoint.
+    """
+    if settings.device == "cpu" or (settings.device == "auto" and not has_gpu):
+        return Device.CPU
+    if settings.device == "cuda" and not has_gpu:
+        raise SettingError("DEVICE=cuda: this machine shows no GPU to this process; set DEVICE=cpu")
+    _check_settings(settings)
+    quantization = config.quantization
+    reason = unsupported(quantization.group_size if quantization else None, config.attention.head_dim)
+    if reason is not None:
+        raise WeightsError(f"DEVICE={settings.device}: {reason}; DEVICE=cpu computes it on the CPU")
+    if settings.device == "auto":
+        print("DEVICE=auto: cuda, because there is a GPU; DEVICE=cpu would leave it idle", file=sys.stderr)
+    return Device.TRITON_INTERPRETER if settings.device == "triton-interpreter" else Device.CUDA
+
+
+def _check_settings(settings: Settings) -> None:
+    """Refuse what the kernels for GPUs do not have."""
+    where = f"with DEVICE={settings.device}"
+    if settings.adapters is not None or settings.adapter_sources is not None:
+        raise SettingError(
+            f"ADAPTERS and ADAPTER_SOURCES: the paged engine has no adapters {where}; "
+            "unset them, set DEVICE=cpu, or ENGINE=vllm"
+        )
+    if settings.num_threads is not None:
+        raise SettingError(f"NUM_THREADS={settings.num_threads} would be ignored {where}; unset it, or set DEVICE=cpu")

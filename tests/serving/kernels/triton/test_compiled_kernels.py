@@ -1,0 +1,58 @@
+"""Compiled for GPUs, without one, the Triton kernels spill no registers and load weights 16 bytes at a time.
+
+With the types of DTYPE=auto, which are for speed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.paths import ROOT
+
+# Shared memory of a block in KiB, by CUDA's programming guide, table "Technical Specifications per Compute Capability"
+SHARED_KIB = {80: 163, 89: 99, 90: 227}
+LOOPS = ("w4a16, 16 rows", "w4a16, 64 rows", "dense", "attend_splits")
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """Name and target → what the compiler made of it."""
+    pytest.importorskip(
+        "triton", reason="triton is not installed; scripts/test installs it from requirements/dev.no-deps.txt"
+    )
+    cache = str(tmp_path_factory.mktemp("triton"))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.serving.kernels.triton.compiled_kernels"],
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": cache},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_no_kernel_spills_registers(compiled):
+    spilled = {name: found["spilled"] for name, found in compiled.items() if found["spilled"]}
+    assert set(spilled) == {"few registers"}, "this one must, or the check finds nothing"
+
+
+@pytest.mark.parametrize("capability", SHARED_KIB)
+def test_kernels_with_loops_fit_shared_memory_and_load_16_bytes_at_a_time(compiled, capability):
+    for name in LOOPS:
+        found = compiled[f"{name}, sm_{capability}"]
+        assert found["shared"] <= SHARED_KIB[capability] * 1024, name
+        assert found["wide_loads"] >= 10, name
+
+
+@pytest.mark.parametrize("name", ["w4a16, 16 rows", "w4a16, 64 rows", "dense"])
+@pytest.mark.parametrize("capability", SHARED_KIB)
+def test_weights_are_loaded_16_bytes_at_a_time(compiled, name, capability):
+    """Only zeros and scales, a few bytes a thread, are loaded otherwise."""
+    assert compiled[f"{name}, sm_{capability}"]["narrow_loads"] <= 2
+    assert compiled["unaligned weights"]["narrow_loads"] > 8, "or the check finds nothing"

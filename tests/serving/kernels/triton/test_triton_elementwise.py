@@ -1,0 +1,73 @@
+"""Triton's norms, activation and rotary embedding against their reference, and the same bits in any batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from serving.kernels.base import AttentionShape, QkvAdjustment
+from serving.kernels.reference import ReferenceKernels
+from tests.serving.kernels.kernel_inputs import poisoned, qkv_width
+from tests.serving.kernels.triton.placing import DEVICE
+
+REFERENCE = ReferenceKernels(DEVICE)
+CLOSE = {"rtol": 2e-6, "atol": 2e-6}
+
+
+@pytest.mark.parametrize("width", [576, 20, 1])
+def test_norms_equal_torch_and_do_not_depend_on_other_rows(float32, width):
+    x, residual, weight = torch.randn(9, width), torch.randn(9, width), torch.randn(width)
+    expected, summed = poisoned(9, width).double(), residual.double()
+    REFERENCE.add_rms_norm(x.double(), summed, weight.double(), 1e-5, expected)
+    out, changed = poisoned(9, width), residual.clone()
+    float32.add_rms_norm(x, changed, weight, 1e-5, out)
+    assert torch.equal(changed, residual + x)
+    torch.testing.assert_close(out.double(), expected, **CLOSE)
+    alone = poisoned(1, width)
+    float32.rms_norm(changed[-1:], weight, 1e-5, alone)
+    assert torch.equal(alone, out[-1:])
+
+
+@pytest.mark.parametrize("width", [1025, 20])
+def test_silu_and_mul_equals_torch_over_the_whole_range(float32, width):
+    gate_up = torch.randn(3, 2 * width) * torch.tensor([1.0, 30.0, 200.0])[:, None]
+    expected, out = poisoned(3, width).double(), poisoned(3, width)
+    REFERENCE.silu_and_mul(gate_up.double(), expected)
+    float32.silu_and_mul(gate_up, out)
+    torch.testing.assert_close(out.double(), expected, rtol=5e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("head_dim", [64, 24, 6])
+@pytest.mark.parametrize("block_size", [16, 5])
+def test_rotary_embedding_and_storing_equal_torch(kernels, half, head_dim, block_size):
+    shape = AttentionShape(num_heads=6, num_kv_heads=2, head_dim=head_dim, sliding_window=None)
+    rows, blocks = 7, 9
+    qkv, angles = torch.randn(rows, qkv_width(shape)), torch.randn(rows, head_dim // 2)
+    slots = torch.randperm(blocks * block_size)[:rows].int()
+    cache, mine = kernels.allocate_kv_cache(blocks, block_size, 2, head_dim).fill_(7.0), qkv.clone()
+    kernels.rotary_and_store_kv(mine, angles.cos(), angles.sin(), cache, slots, shape)
+    other, expected = REFERENCE.allocate_kv_cache(blocks, block_size, 2, head_dim).fill_(7.0), qkv.clone()
+    REFERENCE.rotary_and_store_kv(expected, angles.cos(), angles.sin(), other, slots, shape)
+    torch.testing.assert_close(mine[:, : 6 * head_dim], expected[:, : 6 * head_dim], **CLOSE)
+    found = cache.view(blocks, 2, 2, block_size, head_dim).float()
+    keys = other[:, 0].view(blocks, 2, head_dim, block_size).transpose(2, 3)
+    values = other[:, 1].view(blocks, 2, block_size, head_dim)
+    close = {"rtol": 1e-3, "atol": 1e-3} if half else CLOSE
+    torch.testing.assert_close(found, torch.stack([keys, values], dim=1), **close)
+
+
+@pytest.mark.parametrize("head_dim", [64, 6])
+@pytest.mark.parametrize("parts", ["bias", "norms", "both"])
+def test_biases_and_head_norms_equal_torch(float32, head_dim, parts):
+    shape = AttentionShape(num_heads=6, num_kv_heads=2, head_dim=head_dim, sliding_window=None)
+    qkv = torch.randn(5, qkv_width(shape))
+    adjustment = QkvAdjustment(
+        bias=None if parts == "norms" else torch.randn(qkv_width(shape)),
+        query_norm=None if parts == "bias" else torch.randn(head_dim),
+        key_norm=None if parts == "bias" else torch.randn(head_dim),
+    )
+    found, expected = qkv.clone(), qkv.clone()
+    float32.adjust_qkv(found, adjustment, shape)
+    REFERENCE.adjust_qkv(expected, adjustment, shape)
+    torch.testing.assert_close(found, expected, **CLOSE)
+    assert torch.equal(found[:, -2 * head_dim :], expected[:, -2 * head_dim :]), "values only get the bias"
