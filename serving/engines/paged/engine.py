@@ -6,8 +6,10 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+from serving.adapter_settings import known_adapters
 from serving.adapters.adapter_store import AdapterStore
 from serving.config import Settings
 from serving.constraints import Constraint
@@ -16,19 +18,20 @@ from serving.engines.paged import options
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.clock import StepClock
 from serving.engines.paged.core import EngineCore
+from serving.engines.paged.golden_check import GoldenCheck
 from serving.engines.paged.grammar_matcher import GrammarCompiler
 from serving.engines.paged.logits_processor import make_processor
 from serving.engines.paged.model_runner import ModelRunner
 from serving.engines.paged.request import Request
+from serving.engines.paged.request_fit import check_fit
 from serving.engines.paged.scheduler import Scheduler
 from serving.engines.paged.stream import DeltaBuilder
 from serving.engines.paged.watch import StepWatch
-from serving.errors import ContextLengthError, EngineDeadError
+from serving.errors import EngineDeadError
 from serving.grammar.grammar_state import GrammarState
 from serving.kernels.lora import LoraAdapter
 from serving.models.config import read_config
 from serving.models.loader import load_model
-from serving.request_checks import check_request
 from serving.text import Tokenizer
 from serving.types import EngineStats, GenerationOutput, GenerationRequest, SamplingParams
 
@@ -122,16 +125,13 @@ class PagedEngine:
         self._adapters.close()
 
     def _check(self, request: GenerationRequest) -> None:
-        names = self._adapters.names
-        check_request(request, max_model_len=self.max_model_len, vocab_size=self._vocab_size, adapters=names)
-        longest = min(len(request.prompt_token_ids) + request.sampling.max_tokens, self.max_model_len)
-        needed = self._blocks.num_blocks_for(longest - 1)  # the last token is never fed to the model
-        if needed > self._blocks.num_blocks:
-            raise ContextLengthError(
-                f"the prompt's {len(request.prompt_token_ids)} tokens and max_tokens "
-                f"{request.sampling.max_tokens} need {needed} KV blocks of {self._blocks.block_size} tokens, "
-                f"and there are {self._blocks.num_blocks}; ask for fewer tokens, or set NUM_BLOCKS higher"
-            )
+        check_fit(
+            request,
+            self._blocks,
+            max_model_len=self.max_model_len,
+            vocab_size=self._vocab_size,
+            adapters=self._adapters.names,
+        )
 
     async def _make_request(self, request: GenerationRequest, lora: LoraAdapter | None) -> Request:
         grammar = await self._compile(request.constraint)
@@ -173,6 +173,7 @@ def create(settings: Settings) -> Engine:
     """
     max_draft_tokens = options.max_draft_tokens(settings)
     config = read_config(settings.weights_dir)
+    known = known_adapters(settings)
     max_model_len = options.max_model_len(settings, config)
     tokenizer = Tokenizer.from_dir(settings.weights_dir)
     block_size = settings.block_size or options.DEFAULT_BLOCK_SIZE
@@ -184,10 +185,9 @@ def create(settings: Settings) -> Engine:
     model = load_model(
         settings.weights_dir, num_threads=settings.num_threads, activations=options.activations(settings)
     )
-    adapters = options.open_adapters(settings, model.weights.decoder)
     scheduler = Scheduler(
         block_manager=blocks,
-        drafter=options.make_drafter(settings, tokenizer, model.weights.embedding, model.row_cost, adapters.names),
+        drafter=options.make_drafter(settings, tokenizer, model.weights.embedding, model.row_cost, known),
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=max_model_len,
@@ -202,6 +202,12 @@ def create(settings: Settings) -> Engine:
         max_in_flight=settings.max_num_seqs + settings.max_queue,
         clock=clock,
     )
+    fits = partial(check_fit, blocks=blocks, max_model_len=max_model_len, vocab_size=config.vocab_size, adapters=())
+    try:
+        adapters = options.open_adapters(settings, known, model.weights.decoder, GoldenCheck(core, fits))
+    except BaseException:
+        core.close()
+        raise
     return PagedEngine(
         core=core,
         block_manager=blocks,
