@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from serving.adapter_settings import known_adapters
 from serving.adapters.adapter_store import AdapterStore
+from serving.adapters.adapter_tokenizers import adapter_tokenizers
 from serving.config import Settings
 from serving.constraints import Constraint
 from serving.engine import Engine
@@ -50,6 +52,7 @@ class PagedEngine:
         max_model_len: limit of prompt and output tokens of a request.
         vocab_size: token ids of prompts must be below it.
         adapters: those that requests may name.
+        adapter_tokenizers: of those adapters that add tokens to the model's.
     """
 
     name = "paged"
@@ -64,6 +67,7 @@ class PagedEngine:
         max_model_len: int,
         vocab_size: int,
         adapters: AdapterStore[LoraAdapter],
+        adapter_tokenizers: Mapping[str, Tokenizer] = MappingProxyType({}),
     ) -> None:
         self.max_model_len = max_model_len
         self._core = core
@@ -72,6 +76,7 @@ class PagedEngine:
         self._grammars = grammars
         self._vocab_size = vocab_size
         self._adapters = adapters
+        self._adapter_tokenizers = adapter_tokenizers
         # Several, so that a grammar that is refused late holds up no other.
         self._grammar_threads = ThreadPoolExecutor(4, thread_name_prefix="paged-grammar")
         self._grammar_threads.submit(grammars.warm_up)
@@ -81,10 +86,11 @@ class PagedEngine:
         self._core.raise_if_dead()
         self._check(request)
         stream = self._core.open(request.request_id)
+        tokenizer = self._adapter_tokenizers.get(request.adapter or "", self._tokenizer)
         try:
             async with self._adapters.lease(request.adapter, self._core.raise_if_dead) as lora:
                 self._core.submit(stream, await self._make_request(request, lora))
-                deltas = DeltaBuilder(self._tokenizer, request.sampling.stop)
+                deltas = DeltaBuilder(tokenizer, request.sampling.stop)
                 while True:
                     output = deltas.push(await self._core.receive(stream))
                     yield output
@@ -176,6 +182,7 @@ def create(settings: Settings) -> Engine:
     known = known_adapters(settings)
     max_model_len = options.max_model_len(settings, config)
     tokenizer = Tokenizer.from_dir(settings.weights_dir)
+    more_tokens = adapter_tokenizers(known, settings.weights_dir, tokenizer)
     block_size = settings.block_size or options.DEFAULT_BLOCK_SIZE
     max_num_batched_tokens = settings.max_num_batched_tokens or options.DEFAULT_MAX_NUM_BATCHED_TOKENS
     num_blocks = settings.num_blocks or options.default_num_blocks(
@@ -216,4 +223,5 @@ def create(settings: Settings) -> Engine:
         max_model_len=max_model_len,
         vocab_size=config.vocab_size,
         adapters=adapters,
+        adapter_tokenizers=more_tokens,
     )
