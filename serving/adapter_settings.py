@@ -15,7 +15,7 @@ from serving.errors import SettingError
 DEFAULT_MEMORY_MB: Final = 1024
 DEFAULT_CACHE_MB: Final = 10_240
 DEFAULT_CACHE_DIR: Final = Path("~/.cache/adapters")
-_OF_ADAPTERS: Final = ("adapter_memory_mb", "adapter_cache_dir", "adapter_cache_mb", "max_loras")
+_OF_ADAPTERS: Final = ("adapter_memory_mb", "adapter_cache_dir", "adapter_cache_mb", "adapter_golden", "max_loras")
 
 
 def known_adapters(settings: Settings) -> KnownAdapters:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from serving.adapters.registry import AdapterEntry
 from serving.errors import AdapterError, WeightsError
@@ -17,18 +18,28 @@ from tasks.task import Task, create_task, task_name
 _TEMPLATES = ("chat_template.jinja", "additional_chat_templates")
 
 
-def adapter_tasks(entries: Mapping[str, AdapterEntry], base: Path, tokenizer: Tokenizer) -> dict[str, Task]:
+def adapter_tasks(
+    entries: Mapping[str, AdapterEntry],
+    base: Path,
+    tokenizer: Tokenizer,
+    own_tokenizers: Mapping[str, Tokenizer] = MappingProxyType({}),
+) -> dict[str, Task]:
     """The tasks of those entries that name one, by adapter.
 
     Args:
         entries: the list of adapters.
         base: folder of the base. What a task's folder lacks (options, template, special tokens) is taken from there.
         tokenizer: of the base.
+        own_tokenizers: of those adapters that have one, see `adapter_tokenizers`.
 
     Raises:
         AdapterError: a task cannot be used, or has other inputs than the base's.
     """
-    return {name: _task(entry, entry.task, base, tokenizer) for name, entry in entries.items() if entry.task}
+    return {
+        name: _task(entry, entry.task, base, own_tokenizers.get(name, tokenizer))
+        for name, entry in entries.items()
+        if entry.task
+    }
 
 
 def _task(entry: AdapterEntry, own: Path, base: Path, tokenizer: Tokenizer) -> Task:

@@ -86,6 +86,9 @@ class Settings(BaseSettings):
     )
     adapter_cache_dir: Path | None = Field(None, description="folder of fetched adapters; None is ~/.cache/adapters")
     adapter_cache_mb: int | None = Field(None, ge=1, description="disk for fetched adapters, in MB; None is 10240")
+    adapter_golden: bool = Field(
+        True, description="ask an adapter the golden prompts of its folder, and refuse it if an answer is wrong"
+    )
     max_loras: int | None = Field(
         None, ge=1, le=128, description="adapters in one step of vLLM, which reserves memory for each; None is 8"
     )

@@ -77,7 +77,9 @@ _OF_A_MODEL = frozenset(
     | {"device", "dtype", "speculation", "max_draft_tokens"}
 )
 # What an engine that loads adapters honours.
-_OF_ADAPTERS = frozenset({"adapters", "adapter_sources", "adapter_memory_mb", "adapter_cache_dir", "adapter_cache_mb"})
+_OF_ADAPTERS = frozenset(
+    {"adapters", "adapter_sources", "adapter_memory_mb", "adapter_cache_dir", "adapter_cache_mb", "adapter_golden"}
+)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 from cog import BasePredictor, current_scope
 
 from serving.adapter_tasks import adapter_tasks
+from serving.adapters.adapter_tokenizers import adapter_tokenizers
 from serving.adapters.registry import read_registry
 from serving.cog_streaming import stream
 from serving.config import Settings
@@ -40,6 +41,7 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
 
     traces_tokens = False
     adapter_tasks: Mapping[str, Task] = MappingProxyType({})
+    adapter_tokenizers: Mapping[str, Tokenizer] = MappingProxyType({})
     begin_trace: BeginTrace = staticmethod(begin_nothing)
 
     def setup(self) -> None:
@@ -49,7 +51,8 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
         self.tokenizer = Tokenizer.from_dir(settings.weights_dir)
         self.task = create_task(settings.weights_dir, self.tokenizer)
         listed = {} if settings.adapters is None else read_registry(settings.adapters)
-        self.adapter_tasks = adapter_tasks(listed, settings.weights_dir, self.tokenizer)
+        self.adapter_tokenizers = adapter_tokenizers(listed, settings.weights_dir, self.tokenizer)
+        self.adapter_tasks = adapter_tasks(listed, settings.weights_dir, self.tokenizer, self.adapter_tokenizers)
         self.engine = create_engine(settings)
         self.traces_tokens = settings.token_trace
         self.begin_trace = open_tracing()
@@ -108,7 +111,7 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
         Raises:
             ServingError, TaskError: there is no answer; the message says why.
         """
-        task = self._task_of(adapter)
+        task, tokenizer = self._task_of(adapter), self.adapter_tokenizers.get(adapter or "", self.tokenizer)
         output = GenerationOutput("", ())
         token_ids: list[int] = []
         logprobs: list[TokenLogprob] = []
@@ -128,9 +131,9 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
         self._record(output.metrics)
         self.record_metric("finish_reason", output.finish_reason.value)
         if logprobs:
-            self.record_metric("logprobs", logprob_metric(logprobs, self.tokenizer))
+            self.record_metric("logprobs", logprob_metric(logprobs, tokenizer))
         if self.traces_tokens and output.metrics.passes:
-            self.record_metric("token_trace", token_trace(output.metrics.passes, token_ids, self.tokenizer))
+            self.record_metric("token_trace", token_trace(output.metrics.passes, token_ids, tokenizer))
         try:
             rest = prompt.reader.finish(output.finish_reason)
         except OutputError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from pipeline.benchmark.adapter_command import adapter_table, bench_adapters
+from pipeline.benchmark.adapter_plan import AdapterPlan
 from pipeline.benchmark.asker import Asker
 from pipeline.benchmark.compare import changes
 from pipeline.benchmark.measure import Stage
@@ -23,6 +26,7 @@ from pipeline.benchmark.session import Session
 from pipeline.benchmark.tables import answer_table, change_table, engine_table, ratio_table
 from pipeline.benchmark.workloads import STANDARD, Plan, Workload
 from pipeline.paths import ROOT
+from pipeline.weights.atomic import write_json
 from pipeline.weights.default_weights import weights_or_default
 from serving.errors import ServingError
 from tasks.errors import TaskError
@@ -30,6 +34,8 @@ from tasks.errors import TaskError
 app = typer.Typer(add_completion=False)
 console = Console(stderr=True)  # progress and warnings
 WORKLOADS = ",".join(STANDARD)
+ADAPTERS = "adapters"  # many adapters on one base: other weights than the other workloads
+WITH_ADAPTERS = "paged,paged-plain,vllm"
 FOLDER = {"file_okay": False}
 
 
@@ -37,7 +43,7 @@ FOLDER = {"file_okay": False}
 def bench(
     engines: Annotated[str, typer.Option(help=f"comma-separated, from {', '.join(PEERS)}")] = ",".join(DEFAULT),
     workloads: Annotated[
-        str, typer.Option(help=f"comma-separated, from {', '.join(Workload)}, passes")
+        str, typer.Option(help=f"comma-separated, from {', '.join(Workload)}, passes; or {ADAPTERS} alone")
     ] = f"{WORKLOADS},passes",
     rounds: Annotated[int | None, typer.Option(min=1, help="repetitions of all workloads")] = None,
     starts: Annotated[int, typer.Option(min=1, help="how often each engine is started")] = 1,
@@ -54,8 +60,14 @@ def bench(
         Path | None, typer.Option(help='JSONL of {"input": …}, for Honeycomb {nlq, cols}, for counting passes')
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="number of requests from --evaluation")] = 500,
+    adapters: Annotated[
+        Path | None, typer.Option(help=f"adapters.yaml for {ADAPTERS}; by default that of examples/adapters")
+    ] = None,
     weights: Annotated[
-        Path | None, typer.Option(help="folder of the checkpoint; by default that of weights.lock", **FOLDER)
+        Path | None,
+        typer.Option(
+            help="folder of the checkpoint, or of the adapters' base; by default that of weights.lock", **FOLDER
+        ),
     ] = None,
     unquantized: Annotated[
         Path | None, typer.Option(help="folder of the same checkpoint before quantization; made if not given", **FOLDER)
@@ -69,6 +81,9 @@ def bench(
 ) -> None:
     """Measure and compare engines: latency, throughput, passes, memory, time to ready."""
     try:
+        if workloads == ADAPTERS:
+            _bench_adapters(engines, weights, adapters, quick, rounds, json_file)
+            return
         if result_file is not None:
             result = read_result(result_file)
         else:
@@ -93,6 +108,21 @@ def bench(
     except (QuestionError, ResultError, ServingError, TaskError, OSError) as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from error
+
+
+def _bench_adapters(
+    engines: str, base: Path | None, adapters: Path | None, quick: bool, rounds: int | None, json_file: Path | None
+) -> None:
+    peers = _peers(WITH_ADAPTERS if engines == ",".join(DEFAULT) else engines)
+    if other := [peer.name for peer in peers if peer.settings.get("engine") not in ("paged", "vllm")]:
+        raise typer.BadParameter(f"{other[0]} has no adapters here; give --engines {WITH_ADAPTERS}")
+    plan = AdapterPlan.quick() if quick else AdapterPlan()
+    plan = replace(plan, rounds=rounds or plan.rounds)
+    result = bench_adapters(peers, base, adapters, plan, _warn)
+    Console(width=None if sys.stdout.isatty() else 150).print(adapter_table(result))
+    if json_file is not None:
+        write_json(json_file, result)
+    print(json.dumps(result["engines"], ensure_ascii=False))
 
 
 def _plan(quick: bool, rounds: int | None, users: str | None, per_user: int | None, max_tokens: int | None) -> Plan:

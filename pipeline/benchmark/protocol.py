@@ -38,6 +38,7 @@ class Ask:
         max_tokens: limit of the answer's tokens.
         constraint: from `constraint_json`, in the engine's dialect; None for free text.
         at: arrival time in seconds after the start of the batch; None: as soon as a user is free.
+        adapter: name of the engine's adapter; None for the plain model.
     """
 
     key: str
@@ -45,6 +46,7 @@ class Ask:
     max_tokens: int
     constraint: Mapping[str, Any] | None = None
     at: float | None = None
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

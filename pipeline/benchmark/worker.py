@@ -92,6 +92,7 @@ async def _ask(engine: Engine, ask: Ask, begun: float) -> Reply:
         ask.prompt,
         SamplingParams(max_tokens=ask.max_tokens),
         None if ask.constraint is None else from_json(ask.constraint),
+        ask.adapter,
     )
     first, texts, output = None, [], GenerationOutput("", ())
     try:

@@ -18,7 +18,7 @@ from pipeline.evaluation.cases import CaseFileError
 from pipeline.training.allocator import keep_freed_memory
 from pipeline.training.errors import AdapterError
 from pipeline.training.examples import tokenize_cases
-from pipeline.training.lora_model import LoraModel
+from pipeline.training.lora_model import TARGETS, LoraModel
 from pipeline.training.packing import Packs
 from pipeline.training.record import RunRecord, describe_data
 from pipeline.training.trainer import Trainer, TrainSettings
@@ -51,7 +51,9 @@ def train(
     rate: Annotated[float, typer.Option(help="peak learning rate")] = 1e-3,
     rank: Annotated[int, typer.Option(min=1, help="rank of the adapter; 24 takes less than 16 MB in fp16")] = 24,
     alpha: Annotated[int, typer.Option(help="scaling is alpha / rank")] = 48,
-    packs: Annotated[int, typer.Option(min=1, help="packs in a step, each with up to 8 examples that begin alike")] = 6,
+    targets: Annotated[str, typer.Option(help="linear layers to change, with commas")] = ",".join(TARGETS),
+    packs: Annotated[int, typer.Option(min=1, help="packs in a step, each with examples that begin alike")] = 6,
+    branches: Annotated[int, typer.Option(min=1, help="limit of examples in a pack")] = 8,
     max_tokens: Annotated[int, typer.Option(help="longer examples are left out")] = 1400,
     validation: Annotated[int, typer.Option(help="number of validation examples")] = 128,
     limit: Annotated[int | None, typer.Option(help="number of examples to use, from the first")] = None,
@@ -68,7 +70,7 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="continue from the checkpoint in --output")] = False,
 ) -> None:
-    """Train a LoRA adapter of all linear layers, with the loss on answers only."""
+    """Train a LoRA adapter of linear layers, with the loss on answers only."""
     keep_freed_memory()
     base = base_or_default(base)
     settings = TrainSettings(
@@ -82,17 +84,20 @@ def train(
     )
     try:
         torch.manual_seed(seed)
-        model = LoraModel.load(base, rank, alpha, torch.device(device), _dtype(dtype, device))
+        layers = _layers(targets)
+        model = LoraModel.load(base, rank, alpha, torch.device(device), _dtype(dtype, device), layers)
         if init is not None:
             model.load_adapter(init)
         if search is not None:
             model.round_weights(load_search_result(search))
-        train_packs, description = _read(data / "train.jsonl", base, task, limit, max_tokens)
-        held_out, _ = _read(data / "validation.jsonl", base, task, validation, max_tokens)
+        train_packs, description = _read(data / "train.jsonl", base, task, limit, branches, max_tokens)
+        held_out, _ = _read(data / "validation.jsonl", base, task, validation, branches, max_tokens)
         output.mkdir(parents=True, exist_ok=True)
         choices = asdict(settings) | {
             "rank": rank,
             "alpha": alpha,
+            "targets": list(layers),
+            "branches": branches,
             "device": device,
             "dtype": dtype,
             "init": init and init.name,
@@ -105,6 +110,13 @@ def train(
         raise typer.Exit(1) from error
 
 
+def _layers(names: str) -> list[str]:
+    layers = list(dict.fromkeys(names.split(",")))
+    if unknown := [name for name in layers if name not in TARGETS]:
+        raise typer.BadParameter(f"--targets: {unknown[0]!r} is no linear layer; there are {', '.join(TARGETS)}")
+    return layers
+
+
 def _dtype(name: str, device: str) -> torch.dtype:
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "bf16": torch.bfloat16}
     if name not in dtypes:
@@ -115,9 +127,9 @@ def _dtype(name: str, device: str) -> torch.dtype:
 
 
 def _read(
-    path: Path, base: Path, task: Path | None, limit: int | None, max_tokens: int
+    path: Path, base: Path, task: Path | None, limit: int | None, branches: int, max_tokens: int
 ) -> tuple[Packs, dict[str, object]]:
-    packs = Packs(tokenize_cases(path, base, task, limit), max_branches=8, max_tokens=max_tokens)
+    packs = Packs(tokenize_cases(path, base, task, limit), max_branches=branches, max_tokens=max_tokens)
     left_out = f", {packs.left_out} with over {max_tokens} tokens left out" if packs.left_out else ""
     console.print(f"{path}: {packs.num_examples} examples, {len(packs)} packs{left_out}", soft_wrap=True)
     if not packs.num_examples:

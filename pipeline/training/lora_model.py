@@ -7,7 +7,7 @@ model.loss(pack).backward()
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,15 @@ class LoraModel:
 
     @classmethod
     def load(
-        cls, base: Path, rank: int, alpha: int, device: torch.device | None = None, dtype: torch.dtype = torch.float32
+        cls,
+        base: Path,
+        rank: int,
+        alpha: int,
+        device: torch.device | None = None,
+        dtype: torch.dtype = torch.float32,
+        targets: Sequence[str] = TARGETS,
     ) -> LoraModel:
-        """Load a checkpoint, and add a new adapter that changes nothing yet. A and B are float32.
+        """Load a checkpoint, and add a new adapter of some layers that changes nothing yet. A and B are float32.
 
         Raises:
             AdapterError: transformers cannot load the folder, or the checkpoint is quantized.
@@ -56,7 +62,7 @@ class LoraModel:
         except (OSError, ValueError) as error:
             raise AdapterError(f"{base}: transformers cannot load it: {error}") from error
         config = LoraConfig(
-            r=rank, lora_alpha=alpha, target_modules=list(TARGETS), lora_dropout=0.0, task_type="CAUSAL_LM"
+            r=rank, lora_alpha=alpha, target_modules=list(targets), lora_dropout=0.0, task_type="CAUSAL_LM"
         )
         config._register_custom_module({torch.nn.Linear: MergedLora})
         with warnings.catch_warnings():

@@ -12,7 +12,8 @@ from typing import overload
 import torch
 from torch import Tensor
 
-_SHARED = 0.5  # of a prompt: examples that share less are not worth packing
+_SHARED = 0.5  # of a prompt: longer examples that share less are not worth packing
+_SHORT = 64  # tokens: matmuls of shorter prompts are too small to be fast one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,8 @@ def group_by_prefix(examples: Sequence[TokenizedExample], max_branches: int) -> 
 
 
 def _share_enough(first: TokenizedExample, second: TokenizedExample) -> bool:
-    shared = common_prefix_length([first.prompt, second.prompt])
-    return shared >= _SHARED * max(len(first.prompt), len(second.prompt))
+    shared, longest = common_prefix_length([first.prompt, second.prompt]), max(len(first.prompt), len(second.prompt))
+    return shared >= _SHARED * longest or (shared > 0 and longest <= _SHORT)
 
 
 class Packs(Sequence[Pack]):

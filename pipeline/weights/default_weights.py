@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipeline.paths import ROOT, WEIGHTS_LOCK
 from pipeline.weights.errors import CheckpointError
-from pipeline.weights.recipes import find_recipe
+from pipeline.weights.recipes import Recipe, find_recipe
 from serving.errors import WeightsError
 from serving.weights.lock import WeightsLock, default_weights_dir
 
@@ -52,11 +52,7 @@ def base_or_default(folder: Path | None) -> Path:
         recipe = find_recipe(ROOT)
     except (CheckpointError, WeightsError) as error:
         sys.exit(f"{error}; or give a base")
-    base = ROOT / "weights" / recipe.base.name
-    if not (base / _WRITTEN_LAST).exists():
-        sys.stderr.write(f"Writing the base model {recipe.base.name} (once, about a minute after its download)\n")
-        _run("--adapter", "none", "--unquantized", str(base))
-    return base
+    return _ensure_base(recipe)
 
 
 def ensure_weights() -> None:
@@ -68,8 +64,12 @@ def ensure_weights() -> None:
         _build_if_missing()
 
 
-def ensure_recipe(name: str) -> None:
+def ensure_recipe(name: str, *, with_base: bool = False) -> None:
     """Build the weights that a recipe makes if a file of their lock is missing; progress on stderr.
+
+    Args:
+        name: of the weights.
+        with_base: whether the unquantized base is written too.
 
     Exits where they cannot be built.
 
@@ -78,6 +78,16 @@ def ensure_recipe(name: str) -> None:
     """
     if _missing_files(find_recipe(ROOT, name).lock(ROOT)):
         _build(name)
+    if with_base:
+        _ensure_base(find_recipe(ROOT, name))
+
+
+def _ensure_base(recipe: Recipe) -> Path:
+    base = ROOT / "weights" / recipe.base.name
+    if not (base / _WRITTEN_LAST).exists():
+        sys.stderr.write(f"Writing the base model {recipe.base.name} (once, about a minute after its download)\n")
+        _run(recipe.name, "--adapter", "none", "--unquantized", str(base))
+    return base
 
 
 def _build_if_missing() -> None:

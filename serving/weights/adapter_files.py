@@ -12,13 +12,15 @@ from serving.weights.lock import locked_file, set_digest
 
 CONFIG: Final = "adapter_config.json"
 TENSORS: Final = "adapter_model.safetensors"
-# What an adapter may have beside its weights that changes prompts or answers.
+GOLDEN: Final = "golden.jsonl"  # what it must answer, see `serving.adapters.golden`
+# What an adapter may have beside its weights that changes prompts or answers, or says what is right.
 COMPANIONS: Final = (
     "chat_template.jinja",
     "task.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    GOLDEN,
 )
 _MORE: Final = "additional_chat_templates"
 _MORE_TEMPLATES: Final = re.compile(_MORE + r"/[\w.-]+\.jinja")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
+from serving.adapter_settings import known_adapters
 from serving.adapters.adapter_store import AdapterStore
+from serving.adapters.adapter_tokenizers import adapter_tokenizers
 from serving.config import Settings
 from serving.constraints import Constraint
 from serving.devices import has_cuda_device
@@ -18,19 +22,20 @@ from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.clock import StepClock
 from serving.engines.paged.core import EngineCore
 from serving.engines.paged.device_choice import choose_device
+from serving.engines.paged.golden_check import GoldenCheck
 from serving.engines.paged.logits_processor import make_processor
 from serving.engines.paged.model_runner import ModelRunner
 from serving.engines.paged.request import Request
+from serving.engines.paged.request_fit import check_fit
 from serving.engines.paged.scheduler import Scheduler
 from serving.engines.paged.stream import DeltaBuilder
 from serving.engines.paged.watch import StepWatch
-from serving.errors import ContextLengthError, EngineDeadError
+from serving.errors import EngineDeadError
 from serving.grammar.compiler import GrammarCompiler
 from serving.grammar.grammar_state import GrammarState
 from serving.kernels.lora import LoraAdapter
 from serving.models.config import read_config
 from serving.models.loader import load_model
-from serving.request_checks import check_request
 from serving.text import Tokenizer
 from serving.types import EngineStats, GenerationOutput, GenerationRequest, SamplingParams
 
@@ -49,6 +54,7 @@ class PagedEngine:
         max_model_len: limit of prompt and output tokens of a request.
         vocab_size: token ids of prompts must be below it.
         adapters: those that requests may name.
+        adapter_tokenizers: of those adapters that add tokens to the model's.
     """
 
     name = "paged"
@@ -63,6 +69,7 @@ class PagedEngine:
         max_model_len: int,
         vocab_size: int,
         adapters: AdapterStore[LoraAdapter],
+        adapter_tokenizers: Mapping[str, Tokenizer] = MappingProxyType({}),
     ) -> None:
         self.max_model_len = max_model_len
         self._core = core
@@ -71,6 +78,7 @@ class PagedEngine:
         self._grammars = grammars
         self._vocab_size = vocab_size
         self._adapters = adapters
+        self._adapter_tokenizers = adapter_tokenizers
         # Several, so that a grammar that is refused late holds up no other.
         self._grammar_threads = ThreadPoolExecutor(4, thread_name_prefix="paged-grammar")
         self._grammar_threads.submit(grammars.warm_up)
@@ -80,10 +88,11 @@ class PagedEngine:
         self._core.raise_if_dead()
         self._check(request)
         stream = self._core.open(request.request_id)
+        tokenizer = self._adapter_tokenizers.get(request.adapter or "", self._tokenizer)
         try:
             async with self._adapters.lease(request.adapter, self._core.raise_if_dead) as lora:
                 self._core.submit(stream, await self._make_request(request, lora))
-                deltas = DeltaBuilder(self._tokenizer, request.sampling.stop)
+                deltas = DeltaBuilder(tokenizer, request.sampling.stop)
                 while True:
                     output = deltas.push(await self._core.receive(stream))
                     yield output
@@ -124,16 +133,13 @@ class PagedEngine:
         self._adapters.close()
 
     def _check(self, request: GenerationRequest) -> None:
-        names = self._adapters.names
-        check_request(request, max_model_len=self.max_model_len, vocab_size=self._vocab_size, adapters=names)
-        longest = min(len(request.prompt_token_ids) + request.sampling.max_tokens, self.max_model_len)
-        needed = self._blocks.num_blocks_for(longest - 1)  # the last token is never fed to the model
-        if needed > self._blocks.num_blocks:
-            raise ContextLengthError(
-                f"the prompt's {len(request.prompt_token_ids)} tokens and max_tokens "
-                f"{request.sampling.max_tokens} need {needed} KV blocks of {self._blocks.block_size} tokens, "
-                f"and there are {self._blocks.num_blocks}; ask for fewer tokens, or set NUM_BLOCKS higher"
-            )
+        check_fit(
+            request,
+            self._blocks,
+            max_model_len=self.max_model_len,
+            vocab_size=self._vocab_size,
+            adapters=self._adapters.names,
+        )
 
     async def _make_request(self, request: GenerationRequest, lora: LoraAdapter | None) -> Request:
         grammar = await self._compile(request.constraint)
@@ -177,8 +183,10 @@ def create(settings: Settings) -> Engine:
     max_draft_tokens = options.max_draft_tokens(settings)
     config = read_config(settings.weights_dir)
     device = choose_device(settings, config, has_gpu=has_cuda_device())
+    known = known_adapters(settings)
     max_model_len = options.max_model_len(settings, config)
     tokenizer = Tokenizer.from_dir(settings.weights_dir)
+    more_tokens = adapter_tokenizers(known, settings.weights_dir, tokenizer)
     block_size = settings.block_size or options.DEFAULT_BLOCK_SIZE
     max_num_batched_tokens = settings.max_num_batched_tokens or options.DEFAULT_MAX_NUM_BATCHED_TOKENS
     num_blocks = settings.num_blocks or options.default_num_blocks(
@@ -191,10 +199,9 @@ def create(settings: Settings) -> Engine:
         num_threads=settings.num_threads,
         activations=options.activations(settings),
     )
-    adapters = options.open_adapters(settings, model.weights.decoder)
     scheduler = Scheduler(
         block_manager=blocks,
-        drafter=options.make_drafter(settings, tokenizer, model.weights.embedding, model.row_cost, adapters.names),
+        drafter=options.make_drafter(settings, tokenizer, model.weights.embedding, model.row_cost, known),
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=max_model_len,
@@ -209,6 +216,12 @@ def create(settings: Settings) -> Engine:
         max_in_flight=settings.max_num_seqs + settings.max_queue,
         clock=clock,
     )
+    fits = partial(check_fit, blocks=blocks, max_model_len=max_model_len, vocab_size=config.vocab_size, adapters=())
+    try:
+        adapters = options.open_adapters(settings, known, model.weights.decoder, GoldenCheck(core, fits))
+    except BaseException:
+        core.close()
+        raise
     return PagedEngine(
         core=core,
         block_manager=blocks,
@@ -217,4 +230,5 @@ def create(settings: Settings) -> Engine:
         max_model_len=max_model_len,
         vocab_size=config.vocab_size,
         adapters=adapters,
+        adapter_tokenizers=more_tokens,
     )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from torch import Tensor
 
-from serving.adapter_settings import adapter_folders, known_adapters, memory_bytes
+from serving.adapter_settings import adapter_folders, memory_bytes
 from serving.adapters.adapter_companions import check_companions
 from serving.adapters.adapter_store import AdapterStore
+from serving.adapters.golden import GoldenPrompt, read_golden
 from serving.adapters.registry import AdapterEntry
 from serving.config import Settings
 from serving.drafting.drafter import Drafter, NoDrafter
@@ -86,24 +87,35 @@ def make_drafter(
     return load_drafter(settings.weights_dir, tokenizer, lambda: embedding, LinearCost(row_cost), adapter_models=models)
 
 
-def open_adapters(settings: Settings, weights: DecoderWeights) -> AdapterStore[LoraAdapter]:
-    """The adapters of the operator's list, of which the pinned ones are loaded.
+def open_adapters(
+    settings: Settings,
+    known: Mapping[str, AdapterEntry],
+    weights: DecoderWeights,
+    check_golden: Callable[[str, LoraAdapter, Sequence[GoldenPrompt]], None],
+) -> AdapterStore[LoraAdapter]:
+    """The adapters that requests may name, of which the pinned ones are loaded.
 
     Args:
         settings: of the engine.
+        known: see `known_adapters`.
         weights: of the base.
+        check_golden: asks an adapter its golden prompts; raises if an answer is wrong.
 
     Raises:
-        AdapterError: the list is wrong, or a pinned adapter cannot be loaded.
-        SettingError: a setting of adapters would be ignored.
+        AdapterError: a pinned adapter cannot be loaded.
     """
-    known, folders, max_bytes = known_adapters(settings), adapter_folders(settings), memory_bytes(settings)
+    folders, max_bytes = adapter_folders(settings), memory_bytes(settings)
     reading = threading.BoundedSemaphore(2)  # whole files are in memory meanwhile
 
     def load(entry: AdapterEntry) -> LoadedAdapter:
-        with folders.open(entry) as folder, reading:
-            check_companions(folder, entry.task or settings.weights_dir, base=settings.weights_dir)
-            return load_lora(folder, weights, max_rank=entry.max_rank, max_bytes=max_bytes)
+        with folders.open(entry) as folder:
+            with reading:
+                check_companions(folder, entry.task or settings.weights_dir, base=settings.weights_dir)
+                loaded = load_lora(folder, weights, max_rank=entry.max_rank, max_bytes=max_bytes)
+                golden = read_golden(folder) if settings.adapter_golden else ()
+            if entry.digest in (None, loaded.digest):  # with another one the store refuses it
+                check_golden(entry.name, loaded.lora, golden)
+            return loaded
 
     store = AdapterStore(known, load, combine=combine_adapters, max_bytes=max_bytes, on_close=folders.close)
     store.load_pinned()

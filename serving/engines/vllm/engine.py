@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from serving.adapter_settings import known_adapters
 from serving.adapters.adapter_store import AdapterStore
+from serving.adapters.adapter_tokenizers import adapter_tokenizers
 from serving.adapters.registry import AdapterEntry
 from serving.clients.answer import Answer
 from serving.clients.loop_thread import LoopThread
@@ -45,6 +48,7 @@ class VllmEngine:
         max_queue: limit of waiting requests.
         open_adapters: makes the store of adapters of a client, from functions that run coroutines on its loop; None
             without adapters.
+        adapter_tokenizers: of those adapters that add tokens to the checkpoint's.
     """
 
     name = "vllm"
@@ -57,8 +61,10 @@ class VllmEngine:
         max_num_seqs: int,
         max_queue: int,
         open_adapters: OpenAdapters | None = None,
+        adapter_tokenizers: Mapping[str, Tokenizer] = MappingProxyType({}),
     ) -> None:
         self._tokenizer = tokenizer
+        self._adapter_tokenizers = adapter_tokenizers
         self._open = OpenRequests(max_num_seqs=max_num_seqs, max_queue=max_queue)
         self._loop = LoopThread("vllm-client")
         try:
@@ -81,15 +87,16 @@ class VllmEngine:
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationOutput]:
         """See `serving.engine.Engine`."""
+        tokenizer = self._adapter_tokenizers.get(request.adapter or "", self._tokenizer)
         check_request(
             request,
             max_model_len=self.max_model_len,
-            vocab_size=self._tokenizer.vocab_size,
+            vocab_size=tokenizer.vocab_size,
             adapters=self._adapters.names,
         )
         params = await asyncio.to_thread(self._params, request)  # compiles the grammar
         relay = self._open.admit(request.request_id, self._check_alive)
-        answer = Answer(request, self._tokenizer, started=relay.started, speculates=self._speculates)
+        answer = Answer(request, tokenizer, started=relay.started, speculates=self._speculates)
         try:
             async with self._adapters.lease(request.adapter, self._check_alive) as adapter:
                 self._loop.submit(relay.run(outputs(self._llm, request, params, adapter and adapter.request)))
@@ -172,6 +179,7 @@ def create(settings: Settings) -> VllmEngine:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     args = engine_args(settings)
+    more_tokens = adapter_tokenizers(known_adapters(settings), settings.weights_dir, tokenizer)
 
     def start() -> AsyncLLM:
         return AsyncLLM.from_engine_args(args)
@@ -183,6 +191,7 @@ def create(settings: Settings) -> VllmEngine:
             max_num_seqs=settings.max_num_seqs,
             max_queue=settings.max_queue,
             open_adapters=partial(open_store, settings) if args.enable_lora else None,
+            adapter_tokenizers=more_tokens,
         )
     except Exception as error:
         raise EngineDeadError(f"vLLM did not start: {error}") from error

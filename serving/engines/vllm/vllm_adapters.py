@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 from serving.adapter_settings import adapter_folders, known_adapters, memory_bytes
 from serving.adapters.adapter_companions import check_companions
 from serving.adapters.adapter_store import AdapterStore
+from serving.adapters.golden import read_golden
 from serving.adapters.registry import DEFAULT_MAX_RANK, MAX_ADAPTERS, AdapterEntry
 from serving.config import Settings
+from serving.engines.vllm.golden_answers import check_golden
 from serving.engines.vllm.lora_check import base_shapes, check_lora
 from serving.errors import AdapterError
+from serving.text import Tokenizer
 from serving.weights.adapter_files import adapter_digest
 
 if TYPE_CHECKING:
@@ -97,6 +100,7 @@ def open_store(settings: Settings, llm: AsyncLLM, call: Call, send: Call) -> Ada
     folders, max_bytes, reading = adapter_folders(settings), memory_bytes(settings), threading.Lock()
     numbers = itertools.count(1)
     shapes = base_shapes(settings.weights_dir)
+    end_tokens = Tokenizer.from_dir(settings.weights_dir).eos_token_ids
 
     def load(entry: AdapterEntry) -> VllmLoaded:
         from vllm.lora.request import LoRARequest
@@ -107,8 +111,17 @@ def open_store(settings: Settings, llm: AsyncLLM, call: Call, send: Call) -> Ada
             digest = adapter_digest(folder)
             if entry.digest not in (None, digest):
                 raise AdapterError(f"it has the digest {digest}, not {entry.digest}")
-            request = LoRARequest(entry.name, next(numbers), str(folder.resolve()))
+            number, place = next(numbers), str(folder.resolve())
+            request = LoRARequest(entry.name, number, place)
+            # Under another name, by which vLLM's prefix cache tells adapters apart: one that is refused leaves nothing.
+            asked = LoRARequest(f"golden prompts of {entry.name}", number, place)
+            golden = read_golden(folder) if settings.adapter_golden else ()
             call(lambda: llm.add_lora(request))
+            try:
+                call(lambda: check_golden(llm, asked, golden, end_tokens))
+            except BaseException:
+                send(lambda: llm.remove_lora(number))
+                raise
             return VllmLoaded(VllmAdapter(request, nbytes), digest)
 
     def drop(adapter: VllmAdapter) -> None:

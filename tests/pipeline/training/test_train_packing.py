@@ -101,9 +101,10 @@ def test_groups_share_a_prefix_and_have_a_limited_size() -> None:
     assert all(len({examples[i].prompt[:20] for i in g}) == 1 for g in groups)
 
 
-def test_examples_that_share_only_a_few_words_are_not_packed() -> None:
-    examples = [TokenizedExample((1, 2, 3, *range(n, n + 20)), (1,)) for n in (10, 50)]
-    assert len(group_by_prefix(examples, max_branches=8)) == 2
+@pytest.mark.parametrize(("length", "num_groups"), [(20, 1), (70, 2)])
+def test_long_examples_that_share_only_a_few_words_are_not_packed(length: int, num_groups: int) -> None:
+    examples = [TokenizedExample((1, 2, 3, *range(n, n + length)), (1,)) for n in (10, 500)]
+    assert len(group_by_prefix(examples, max_branches=8)) == num_groups
 
 
 def test_overlong_examples_are_left_out_and_counted() -> None:

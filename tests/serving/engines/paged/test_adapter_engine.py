@@ -6,6 +6,7 @@ import asyncio
 import shutil
 
 import pytest
+import tokenizers
 import torch
 from peft import PeftModel
 
@@ -209,3 +210,23 @@ async def test_sources_in_requests_are_refused_unless_they_are_allowed(start, fo
     for engine in (start(("all",)), start(adapters=None, adapter_sources="hf://org/")):
         with pytest.raises(UnknownAdapterError, match=r"must begin with what the operator allows \(ADAPTER_SOURCES\)"):
             await collect(engine, ask(PROMPTS[0], "hf://other/name@main#" + adapter_digest(folders["all"])))
+
+
+async def test_tokens_that_an_adapter_adds_are_read_and_written(tmp_path):
+    """The base's embedding has a row for `<call>`, which only the adapter's tokenizer knows."""
+    base, own, extra = tmp_path / "base", tmp_path / "own", TOKENIZER.vocab_size
+    base.mkdir()
+    tiny_checkpoints.save(tiny_checkpoints.tiny_llama(vocab_size=extra + 1), base)
+    tiny_tokenizers.save(TOKENIZER, base)
+    write_adapter(own, load_with_kernels(base, ReferenceKernels()).weights.decoder)
+    backend = tokenizers.Tokenizer.from_str(TOKENIZER.to_json())
+    backend.add_tokens(["<call>"])
+    backend.save(str(own / "tokenizer.json"))
+    registry = write_registry(tmp_path / "list.yaml", {"own": own}, task=str(own))
+    settings = {"engine": "paged", "weights_dir": base, "num_threads": 1, "max_model_len": 128, "adapters": registry}
+    engine = create_engine(Settings(**settings))
+    request = GenerationRequest("call", (extra,), SamplingParams(max_tokens=40, repetition_penalty=0.01), adapter="own")
+    answer = await collect(engine, request)
+    engine.close()
+    assert set(answer.token_ids) == {extra}  # the penalty makes it repeat the prompt's only token
+    assert answer.text == "<call>" * len(answer.token_ids)

@@ -1,0 +1,1 @@
+"""Makes the training data of the example adapters: one module for each task, and the list of all."""

@@ -1,0 +1,80 @@
+"""The example adapters, and their training data as files."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from examples.adapters.datagen import (
+    article_titles,
+    contact_messages,
+    date_phrases,
+    home_commands,
+    log_lines,
+    measure_phrases,
+    review_sentences,
+    support_requests,
+)
+
+FOLDER: Final = Path(__file__).parent.parent  # with a folder for each adapter
+_ATTENTION: Final = ("q_proj", "k_proj", "v_proj", "o_proj")
+_ALL: Final = (*_ATTENTION, "gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleAdapter:
+    """How one of the adapters is trained.
+
+    Args:
+        example: makes an input and its answer.
+        rank: of the adapter; with `targets` it takes less than 2 MB.
+        targets: the linear layers that it changes.
+    """
+
+    example: Callable[[random.Random], tuple[str, dict[str, Any]]]
+    rank: int
+    targets: tuple[str, ...]
+
+
+# Ranks and layers differ, as those of a real team would.
+EXAMPLE_ADAPTERS: Final[Mapping[str, ExampleAdapter]] = MappingProxyType(
+    {
+        "contacts": ExampleAdapter(contact_messages.example, 8, _ATTENTION),
+        "dates": ExampleAdapter(date_phrases.example, 3, _ALL),
+        "home": ExampleAdapter(home_commands.example, 6, _ATTENTION),
+        "intents": ExampleAdapter(support_requests.example, 4, _ATTENTION),
+        "logs": ExampleAdapter(log_lines.example, 8, _ATTENTION),
+        "sentiment": ExampleAdapter(review_sentences.example, 4, _ATTENTION),
+        "slugs": ExampleAdapter(article_titles.example, 8, _ATTENTION),
+        "units": ExampleAdapter(measure_phrases.example, 3, _ALL),
+    }
+)
+
+
+QUESTIONS: Final = 64  # for benchmarks
+
+
+def write_examples(name: str, folder: Path, *, train: int, validation: int) -> None:
+    """Write train.jsonl, validation.jsonl and questions.jsonl of different examples; the same bytes each time.
+
+    Args:
+        name: of the adapter.
+        folder: for the files.
+        train: number of examples for training.
+        validation: number of examples to measure the loss.
+    """
+    rng, seen = random.Random(name), dict[str, dict[str, Any]]()
+    while len(seen) < train + validation + QUESTIONS:
+        text, answer = EXAMPLE_ADAPTERS[name].example(rng)
+        seen.setdefault(text, answer)
+    lines = [json.dumps({"input": text, "output": answer}, ensure_ascii=False) for text, answer in seen.items()]
+    folder.mkdir(parents=True, exist_ok=True)
+    start = validation + train
+    files = {"validation": lines[:validation], "train": lines[validation:start], "questions": lines[start:]}
+    for file, chosen in files.items():
+        (folder / f"{file}.jsonl").write_text("".join(f"{line}\n" for line in chosen), encoding="utf-8")
