@@ -49,16 +49,17 @@ def engine_death(stage: Stage, amounts: Amounts) -> Result:
     """The worker is killed behind Cog's server, and stopped behind the door: Cog has no error for waiters then."""
     with stage.own_server() as server:
         killed = asyncio.run(_killed(stage, server, amounts.waiters))
+    checks = _checks("killed", killed)
+    about: dict[str, float | str] = {"waiters": amounts.waiters}
+    if amounts.is_quick:
+        return Result(checks=tuple(checks), about=about)
     stage.progress(0.3)
     with stage.own_server() as server, door_server(stage.subfolder("door"), server.url, max_active=1000) as door:
         stopped = asyncio.run(_stopped(stage, server, door, amounts.waiters))
+    checks += _checks("stopped", stopped)
+    about["stopped: wait for a server"] = stopped.queued
     stage.progress(0.6)
-    checks = [*_checks("killed", killed), *_checks("stopped", stopped)]
-    about: dict[str, float | str] = {
-        "waiters": amounts.waiters,
-        "stopped: wait for a server": stopped.queued,
-    }
-    vllm = "left out of a quick run" if amounts.is_quick else vllm_checks(stage, amounts.waiters)
+    vllm = vllm_checks(stage, amounts.waiters)
     if isinstance(vllm, str):
         about["vLLM"] = vllm
     else:

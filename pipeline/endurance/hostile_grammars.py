@@ -35,7 +35,7 @@ async def _run(stage: Stage, server: CogServer, amounts: Amounts) -> Result:
     before = await closed_loop(server.url, questions, clients=_CLIENTS, seconds=seconds if not amounts.is_quick else 1)
     stage.progress(0.5)
     resident = resident_bytes(server.process.pid)
-    hostile = asyncio.create_task(_hostile(server, schemas))
+    hostile = asyncio.create_task(_hostile(server, schemas, 0.1 if amounts.is_quick else _PAUSE))
     others: list[Answer] = []
     while not hostile.done():
         others += await closed_loop(server.url, questions, clients=_CLIENTS, seconds=1)
@@ -61,14 +61,14 @@ async def _run(stage: Stage, server: CogServer, amounts: Amounts) -> Result:
     )
 
 
-async def _hostile(server: CogServer, schemas: list[tuple[str, Any]]) -> tuple[list[Answer], int]:
+async def _hostile(server: CogServer, schemas: list[tuple[str, Any]], pause: float) -> tuple[list[Answer], int]:
     """The answers, and the most memory that was seen."""
     answers, most = [], 0
     async with opened(server.url) as client:
         for _, schema in schemas:
             answers.append(await client.ask({"prompt": "Answer.", "json_schema": schema, "max_tokens": 24}))
             most = max(most, resident_bytes(server.process.pid))
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(pause)
     return answers, most
 
 

@@ -64,11 +64,12 @@ class Amounts:
         overload_seconds: of ten times the load.
         same_id: requests with one id at once.
         rude_seconds: of rude clients, and of none before.
+        wide: columns of their widest questions.
         fuzz: cases of each kind.
         long_texts: of 64 KiB of each kind.
         texts: Unicode texts.
         hostile_rounds: how often each hostile schema is sent.
-        is_quick: leaves out vLLM; limits on time are shown only.
+        is_quick: leaves out what takes longest; limits on time are shown only.
     """
 
     minutes: float = 20.0
@@ -80,6 +81,7 @@ class Amounts:
     overload_seconds: float = 60.0
     same_id: int = 100
     rude_seconds: float = 30.0
+    wide: int = 1000
     fuzz: int = 10_000
     long_texts: int = 100
     texts: int = 10_000
@@ -89,14 +91,15 @@ class Amounts:
 
 QUICK: Final = Amounts(
     minutes=1.0,
-    cancels=24,
-    soak=24,
+    cancels=16,
+    soak=18,
     distinct=6,
     cache=8,
     waiters=8,
     overload_seconds=1.0,
     same_id=20,
     rude_seconds=1.0,
+    wide=100,
     fuzz=100,
     long_texts=2,
     texts=100,

@@ -21,16 +21,16 @@ _HALF_OPEN: Final = 50  # connections at once
 _SLOW_READERS: Final = 8
 _PAUSE: Final = 1.0  # seconds between two large requests of one kind
 _SIZE: Final = 64 * 1024
-_WIDE: Final = json.dumps([f"c{number}" for number in range(1000)])  # one team's columns, so always the same
 
 
 def rude_clients(stage: Stage, amounts: Amounts) -> Result:
     """Others ask for the same time without and with the rude clients."""
-    url, questions = stage.server.url, [{**one, "max_tokens": 64} for one in mixed(40, seed=5)]
+    url = stage.server.url
+    questions = [{**one, "max_tokens": 64} for one in mixed(8 if amounts.is_quick else 40, seed=5)]
     asyncio.run(closed_loop(url, questions, clients=_CLIENTS, seconds=0, at_least=len(questions)))  # warm up
     before = asyncio.run(closed_loop(url, questions, clients=_CLIENTS, seconds=amounts.rude_seconds))
     stage.progress(0.5)
-    others, rude = asyncio.run(_with_rude(url, questions, amounts.rude_seconds))
+    others, rude = asyncio.run(_with_rude(url, questions, amounts))
     usual, loaded = (quantile([one.seconds for one in some], 0.95) for some in (before, others))
     lost = [one for one in others if one.status not in ("succeeded", "failed")]
     uncaught = [one for one in rude if one.status == "broken" and not one.error.startswith(("400", "413", "422"))]
@@ -51,9 +51,10 @@ def rude_clients(stage: Stage, amounts: Amounts) -> Result:
     )
 
 
-async def _with_rude(url: str, questions: list[dict[str, Any]], seconds: float) -> tuple[list[Answer], list[Answer]]:
+async def _with_rude(url: str, questions: list[dict[str, Any]], amounts: Amounts) -> tuple[list[Answer], list[Answer]]:
     """The answers to others, and to large requests."""
     rude: list[Answer] = []
+    wide = json.dumps([f"c{number}" for number in range(amounts.wide)])  # one team's columns, so always the same
     silent = [asyncio.create_task(_half_open(url, number)) for number in range(_HALF_OPEN)]
     silent += [asyncio.create_task(_slow_reader(url, number)) for number in range(_SLOW_READERS)]
     async with opened(url) as client:
@@ -70,9 +71,10 @@ async def _with_rude(url: str, questions: list[dict[str, Any]], seconds: float) 
             lambda: client.ask({"nlq": "a" * _SIZE, "cols": "a"}),
             lambda: client.ask({"nlq": "a", "cols": "b" * (_SIZE - 1)}),
             lambda: client.ask({"nlq": "a", "cols": ",".join(f"{number:063d}" for number in range(1000))}),
-            lambda: client.ask({"nlq": f"count where c{len(rude)} exists", "cols": _WIDE, "max_tokens": 64}),
+            lambda: client.ask({"nlq": f"count where c{len(rude)} exists", "cols": wide, "max_tokens": 64}),
         ]
         large = [asyncio.create_task(_again_and_again(send, rude)) for send in sends]
+        seconds = amounts.rude_seconds
         others = await closed_loop(url, questions, clients=_CLIENTS, seconds=seconds, at_least=len(questions))
         for task in (*silent, *large):
             task.cancel()

@@ -49,34 +49,38 @@ class Run:
 
 def soak(stage: Stage, amounts: Amounts) -> Result:
     """Queries, and then chats with seeds and schemas, at once; memory is read between batches."""
-    seconds, num_chats = amounts.minutes * 30, int(_CHATS * amounts.soak)
+    seconds = amounts.minutes * 30
+    num_chats = 0 if amounts.is_quick else int(_CHATS * amounts.soak)
     questions, num_queries = mixed(amounts.distinct, seed=1), amounts.soak - num_chats
     queries = _soak(
         stage.server, questions, num_queries, (1 - _CHATS) * seconds, lambda done: stage.progress(done / amounts.soak)
     )
-    with stage.chat_server() as server:
-        talks = _soak(
-            server,
-            chats(max(4, amounts.distinct // 4)),
-            num_chats,
-            _CHATS * seconds,
-            lambda done: stage.progress((num_queries + done) / amounts.soak),
-        )
-    wrong = [*queries.wrong, *talks.wrong]
-    missing = amounts.soak - queries.asked - talks.asked
+    runs = {"queries": queries}
+    if num_chats:
+        with stage.chat_server() as server:
+            runs["chats"] = _soak(
+                server,
+                chats(max(4, amounts.distinct // 4)),
+                num_chats,
+                _CHATS * seconds,
+                lambda done: stage.progress((num_queries + done) / amounts.soak),
+            )
+    wrong = [loss for run in runs.values() for loss in run.wrong]
+    missing = amounts.soak - sum(run.asked for run in runs.values())
     return Result(
         checks=(
             Check("predictions that were not asked for want of time", missing, 0, is_time=True),
             Check("answers that differ from those given alone", len(wrong), 0),
-            Check("queries: growth of resident memory after warm-up", 100 * queries.growth, 2, "%", is_time=True),
-            Check("chats: growth of resident memory after warm-up", 100 * talks.growth, 2, "%", is_time=True),
+            *(
+                Check(f"{name}: growth of resident memory after warm-up", 100 * run.growth, 2, "%", is_time=True)
+                for name, run in runs.items()
+            ),
         ),
         about={
-            "queries": queries.asked,
-            "chats": talks.asked,
+            **{name: run.asked for name, run in runs.items()},
             "different questions": len(questions),
             "resident MB at the end": round(queries.memory[-1] / 1e6),
-            "answers that are errors, alone as well": queries.failed_alone + talks.failed_alone,
+            "answers that are errors, alone as well": sum(run.failed_alone for run in runs.values()),
         },
         losses=tuple(wrong[:5]),
     )

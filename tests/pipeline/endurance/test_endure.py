@@ -23,6 +23,7 @@ from tests.small_model import NEEDS_WEIGHTS
 
 @pytest.mark.server
 @pytest.mark.weights
+@pytest.mark.timeout(900)  # under a minute on an idle machine
 def test_every_row_passes_with_tiny_amounts(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / "endure", "--quick", "--json", tmp_path / "result.json"],
