@@ -32,7 +32,8 @@ def test_this_is_the_version_of_vllm_that_the_plug_in_was_written_for() -> None:
     assert version_fault(vllm.__version__) is None, (
         f"draft_worker.py uses the inner parts of vLLM {WRITTEN_FOR}, and this is {vllm.__version__}. Read its "
         "gpu_model_runner (propose_draft_token_ids, requests, input_batch), cpu_worker, backend_guidance and "
-        "rejection_sampler (apply_sampling_constraints, expand_batch_to_tokens) again, run tests/serving/engines/vllm, then change WRITTEN_FOR"
+        "rejection_sampler (apply_sampling_constraints, expand_batch_to_tokens) again, run "
+        "tests/serving/engines/vllm, then change WRITTEN_FOR"
     )
 
 
