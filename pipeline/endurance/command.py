@@ -134,5 +134,5 @@ def _record(
 
 
 def _check_record(check: Check) -> dict[str, Any]:
-    figure = None if math.isnan(check.figure) else round(check.figure, 4)
+    figure = round(check.figure, 4) if math.isfinite(check.figure) else None
     return {"what": check.what, "figure": figure, "limit": check.limit, "unit": check.unit, "passed": check.passed}
