@@ -14,7 +14,7 @@ from gateway.upstream import Upstream, UpstreamError
 _log = logging.getLogger(__name__)
 HEALTH_SECONDS = 1.0  # between two health checks of one server
 RETURN_SECONDS = 0.2  # the same for one that was not healthy
-MAX_SILENT = 3  # health checks without an answer, of 10 seconds each, until a server's predictions are given up
+MAX_SILENT = 2  # health checks without an answer, of 3.8 seconds each, until a server's predictions are given up
 MAX_IMBALANCE = 4  # more outstanding predictions than on another server that a cached prefix is worth
 FULL_SECONDS = 0.5  # how long a server that was full is left alone, unless one of its predictions ends before
 

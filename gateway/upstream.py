@@ -25,6 +25,8 @@ _CALLERS_FAULT = (400, 413, 415, 422)
 _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10)  # an answer may take any time
 _DUMPS = partial(json.dumps, ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # a body has limits
 _TIMEOUT_OF_SMALL = aiohttp.ClientTimeout(total=10)
+# A package's own health check takes at most 3 seconds. Cog answers after 10 where its worker is stopped.
+_TIMEOUT_OF_HEALTH = aiohttp.ClientTimeout(total=3.8)
 
 
 class UpstreamBusyError(Exception):
@@ -118,7 +120,7 @@ class Upstream:
         Raises:
             UpstreamError: it cannot be reached.
         """
-        return str((await self._ask_json("health-check")).get("status"))
+        return str((await self._ask_json("health-check", _TIMEOUT_OF_HEALTH)).get("status"))
 
     async def openapi(self) -> dict[str, Any]:
         """The model's OpenAPI schema.
@@ -132,17 +134,17 @@ class Upstream:
         """Close its connections."""
         await self._session.close()
 
-    async def _ask(self, method: str, path: str) -> tuple[int, bytes]:
+    async def _ask(
+        self, method: str, path: str, timeout: aiohttp.ClientTimeout = _TIMEOUT_OF_SMALL
+    ) -> tuple[int, bytes]:
         try:
-            async with self._session.request(
-                method, path, timeout=_TIMEOUT_OF_SMALL, allow_redirects=False
-            ) as response:
+            async with self._session.request(method, path, timeout=timeout, allow_redirects=False) as response:
                 return response.status, await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise _broken(error) from error
 
-    async def _ask_json(self, path: str) -> dict[str, Any]:
-        _, body = await self._ask("GET", path)
+    async def _ask_json(self, path: str, timeout: aiohttp.ClientTimeout = _TIMEOUT_OF_SMALL) -> dict[str, Any]:
+        _, body = await self._ask("GET", path, timeout)
         try:
             content = json.loads(body)
         except ValueError as error:

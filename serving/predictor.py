@@ -30,7 +30,7 @@ from tasks.errors import OutputError, TaskError
 from tasks.task import Prompt, Task, create_task
 
 ADAPTER = "adapter"  # the input that names one; the engine's, not the task's
-HEALTH_SECONDS = 4.0  # Cog itself stops waiting after 5
+HEALTH_SECONDS = 3.0  # Cog itself stops waiting after 5, the door after 3.8
 
 
 class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type information

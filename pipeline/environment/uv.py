@@ -74,6 +74,22 @@ class Uv:
         text = self._run([*command, *map(str, files)], capture=True)
         return [line for line in text.splitlines() if "==" in line]
 
+    def hashes(self, file: Path, *, with_deps: bool) -> str:
+        """The file's pins with the hashes of all their files, for --require-hashes; downloads only metadata.
+
+        Only the default index is asked: pip's other sources may have builds of this machine without hashes. Exits if
+        that fails.
+
+        Args:
+            file: the requirement file.
+            with_deps: whether to add what the packages need in the image: on Linux, x86-64, Python 3.11.
+        """
+        command = ["pip", "compile", "--quiet", "--no-header", "--no-annotate", "--generate-hashes"]
+        place = self._index.index("--default-index") if "--default-index" in self._index else None
+        command += [] if place is None else self._index[place : place + 2]
+        platform = ["--python-version", "3.11", "--python-platform", "x86_64-unknown-linux-gnu"]
+        return self._run([*command, *platform, *([] if with_deps else ["--no-deps"]), str(file)], capture=True)
+
     def _run(self, arguments: list[str], capture: bool = False) -> str:
         command = [str(self.program), *arguments, "--no-config"]
         output = subprocess.PIPE if capture else 2  # 2: stderr; stdout is for the script's result

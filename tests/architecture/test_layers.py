@@ -64,6 +64,10 @@ MAY_IMPORT = {
     "pipeline.evaluation": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights"),
     "pipeline.gate": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.evaluation"),
     "pipeline.benchmark": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.evaluation"),
+    "pipeline.endurance": (
+        *(*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.evaluation"),
+        *("pipeline.benchmark", "pipeline.package", "pipeline.answer_format"),
+    ),
     "examples": ("tasks", *SERVING_FRONT),
     "gateway": (),  # it knows Cog's HTTP API, and no engine
     "predict": ("serving.predictor",),
@@ -73,6 +77,7 @@ MAY_IMPORT = {
 # Further imports of single modules, each with its reason.
 ALSO = {
     "pipeline.package.local_prediction -> predict": "it runs the package's Predictor without a server",
+    "pipeline.endurance.observed_predict -> predict": "Cog's server runs it in place of predict.py",
     "pipeline.benchmark.passes -> serving.kernels.base": "it times passes of the model without an engine",
     "pipeline.benchmark.passes -> serving.models.loader": "it times passes of the model without an engine",
 }

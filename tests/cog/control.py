@@ -9,7 +9,7 @@ import json
 import time
 from pathlib import Path
 
-from tests.cog.cog_server import CogServer
+from pipeline.endurance.cog_process import CogServer
 
 CONTROLLED = "tests/cog/controlled_predict.py:ControlledPredictor"
 

@@ -14,7 +14,7 @@ from predict import Predictor
 from serving.engines.fake.engine import FakeEngine
 from serving.errors import ContextLengthError, EngineDeadError, InvalidRequestError, WeightsError
 from tasks.errors import InputError
-from tests.cog.cog_server import make_tiny_weights
+from tests.cog.tiny_weights import make_tiny_weights
 
 COLUMNS = "['name', 'duration_ms']"
 CANONICAL = '{"breakdowns": ["name"], "calculations": [{"op": "P99", "column": "duration_ms"}], "limit": 5}'

@@ -19,7 +19,7 @@ from serving.errors import ContextLengthError, InvalidRequestError
 from serving.types import GenerationRequest
 from tasks.chat.inputs import ChatInputs
 from tasks.errors import InputError
-from tests.cog.cog_server import make_tiny_weights
+from tests.cog.tiny_weights import make_tiny_weights
 
 TEMPLATES = Path(__file__).parents[1] / "serving" / "text" / "templates"
 HI = {"role": "user", "content": "Hi <|im_end|>"}

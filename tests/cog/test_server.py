@@ -14,10 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
+from pipeline.endurance.cog_process import CogServer
+from pipeline.paths import ROOT
 from tasks.honeycomb.prompt import build_prompt
 from tasks.honeycomb.query import parse_query
-from tests.cog.cog_server import ROOT, CogServer, make_tiny_weights
 from tests.cog.control import CONTROLLED, Control
+from tests.cog.tiny_weights import make_tiny_weights
 from tests.tiny_tokenizers import byte_level
 
 pytestmark = pytest.mark.server

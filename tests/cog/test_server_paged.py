@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.endurance.cog_process import CogServer
 from tasks.honeycomb.query import parse_query
 from tests import small_model
-from tests.cog.cog_server import CogServer
 
 pytestmark = [pytest.mark.server, pytest.mark.weights]
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from pipeline.endurance.cog_process import CogServer
+from pipeline.endurance.own_weights import lock_text
 from tasks.honeycomb.query import parse_query
 from tests import small_model
-from tests.cog.cog_server import CogServer, lock_text
 from tests.cog.control import CONTROLLED, Control
 from tests.conformance.kinds import WEIGHTS, vllm_dtype
 from tests.serving.engines.vllm.vllm_processes import frozen, vllm_process, vllm_processes

@@ -10,7 +10,7 @@ import pytest
 
 from deploy.huggingface.handler import EndpointHandler, RefusedInputError
 from tasks.honeycomb.query import parse_query
-from tests.cog.cog_server import make_tiny_weights
+from tests.cog.tiny_weights import make_tiny_weights
 
 GOOD = {"nlq": "count by name", "cols": ["name", "error"]}
 

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from gateway.keys.key_file import KeyFile
-from tests.cog.cog_server import CogServer
+from pipeline.endurance.cog_process import CogServer
 from tests.gateway.door_server import DoorServer
 from tests.gateway.javascript_clients import JavascriptClients
 from tests.gateway.started_cog import start_cog

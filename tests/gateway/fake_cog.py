@@ -33,6 +33,7 @@ class FakeCog:
         self.schema = _schema(properties or {"text": {"type": "string"}})
         self.end = end or {}
         self.status = "READY"
+        self.is_silent = False  # its health checks are not answered
         self.gate = asyncio.Event()
         self.asked: list[str] = []  # ids of the predictions, in order of arrival
         self.requests: list[tuple[str, dict[str, Any]]] = []  # head and body of each prediction's request
@@ -82,6 +83,8 @@ class FakeCog:
             _respond(writer, 200, {})
         elif method == "PUT":
             await self._predict(name, writer)
+        elif name == "health-check" and self.is_silent:
+            await self.gate.wait()
         else:
             _respond(writer, 200, {"status": self.status} if name == "health-check" else self.schema)
         await writer.drain()

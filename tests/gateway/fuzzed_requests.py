@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from pipeline.endurance.random_inputs import value
 from tests.gateway.door_server import MODEL
 
 METHODS = ("GET", "POST", "POST", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "BREW")
@@ -46,38 +47,10 @@ HEADERS = {
     "Host": ("evil.example/x", "a:b:c", "[::", "x" * 300),
     "X-Forwarded-Host": ("evil.example",),
 }
-LEAVES = (
-    None,
-    True,
-    False,
-    0,
-    -1,
-    1e308,
-    10**400,
-    "",
-    "a",
-    "\0",
-    "é" * 300,
-    "🐝",
-    "\\ud800",
-    [],
-    {},
-    [[]],
-    "x" * 20_000,
-)
 NAMES = (
     *("input", "version", "webhook", "webhook_events_filter", "stream", "id", "nlq", "cols", "max_tokens", "", "\0"),
     *("model", "messages", "prompt"),
 )
-
-
-def value(rng: random.Random, depth: int = 0) -> Any:
-    match rng.randrange(4 if depth < 4 else 1):
-        case 1:
-            return [value(rng, depth + 1) for _ in range(rng.randrange(3))]
-        case 2 | 3:
-            return {rng.choice(NAMES): value(rng, depth + 1) for _ in range(rng.randrange(4))}
-    return rng.choice(LEAVES)
 
 
 def body(rng: random.Random, inputs: Mapping[str, Any]) -> bytes:
@@ -86,11 +59,11 @@ def body(rng: random.Random, inputs: Mapping[str, Any]) -> bytes:
         case 0:
             return rng.randbytes(rng.randrange(200))
         case 1:
-            content: Any = value(rng)
+            content: Any = value(rng, NAMES)
         case 2:
-            content = {**whole, rng.choice(NAMES): value(rng)}
+            content = {**whole, rng.choice(NAMES): value(rng, NAMES)}
         case _:
-            content = {**whole, "input": {**inputs, rng.choice(NAMES): value(rng)}}
+            content = {**whole, "input": {**inputs, rng.choice(NAMES): value(rng, NAMES)}}
     text = json.dumps(content, ensure_ascii=rng.random() < 0.5).encode(errors="surrogatepass")
     return text[: rng.randrange(len(text) + 1)] if rng.random() < 0.1 else text
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cog.cog_server import CogServer, make_tiny_weights
+from pipeline.endurance.cog_process import CogServer
 from tests.cog.control import CONTROLLED
+from tests.cog.tiny_weights import make_tiny_weights
 
 CONCURRENCY = 16
 SLOW = "why is a very long question slow"  # half a second of answer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cog.cog_server import CogServer
+from pipeline.endurance.cog_process import CogServer
 from tests.gateway.door_server import DoorServer
 from tests.gateway.started_cog import SLOW, SLOWER
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 
 from gateway.door import Door, open_door
 from gateway.errors import TooManyPredictionsError
-from gateway.pool import MAX_IMBALANCE
+from gateway.pool import HEALTH_SECONDS, MAX_IMBALANCE
 from gateway.predictions import Prediction, Status, new_id, now
 from gateway.runs import Finished, LogText, OutputPiece, Position, Run
 from gateway.settings import DoorSettings
@@ -59,6 +60,19 @@ async def test_a_server_that_breaks_after_a_piece_fails_the_prediction_and_keeps
         assert (final.status, final.output) == (Status.FAILED, ["a"])
         assert "the server ended while it answered" in final.error
         assert good.asked == []
+
+
+async def test_a_server_that_falls_silent_is_ejected_and_its_prediction_fails_within_ten_seconds():
+    async with FakeCog() as cog, door_to(cog) as door:
+        started = await door.runner.start(prediction())
+        await first_piece(started)
+        cog.is_silent, began = True, time.monotonic()
+        await until(lambda: door.pool.healthy() is None)
+        assert time.monotonic() - began < HEALTH_SECONDS + 5
+        final = await started.finished()
+        assert (final.status, final.output) == (Status.FAILED, ["a"])
+        assert "no answer to health checks" in final.error
+        assert time.monotonic() - began < HEALTH_SECONDS + 10
 
 
 async def test_a_full_server_is_asked_again_and_another_one_at_once():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tasks.honeycomb.query import parse_query
-from tests.cog.cog_server import make_tiny_weights
+from tests.cog.tiny_weights import make_tiny_weights
 
 ROOT = Path(__file__).resolve().parents[2]
 

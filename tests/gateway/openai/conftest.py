@@ -11,8 +11,10 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from pipeline.endurance.cog_process import CogServer
 from pipeline.package.signature import write_inputs
-from tests.cog.cog_server import ROOT, CogServer, make_tiny_weights
+from pipeline.paths import ROOT
+from tests.cog.tiny_weights import make_tiny_weights
 from tests.gateway.door_server import DoorServer
 
 TEMPLATES = ROOT / "pipeline" / "package" / "templates"

@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.batch.table import Table
 from tasks.honeycomb.query import parse_query
-from tests.cog.cog_server import make_tiny_weights
+from tests.cog.tiny_weights import make_tiny_weights
 from tests.small_model import NEEDS_WEIGHTS, SETTINGS
 
 ROOT = Path(__file__).resolve().parents[3]

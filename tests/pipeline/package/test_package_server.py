@@ -14,9 +14,9 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
+from pipeline.endurance.cog_process import CogServer
 from pipeline.package.new_package import new_package
 from pipeline.package.task_choice import TaskChoice
-from tests.cog.cog_server import CogServer
 from tests.gateway.door_server import DoorServer
 
 pytestmark = [pytest.mark.server, pytest.mark.weights]

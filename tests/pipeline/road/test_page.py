@@ -18,13 +18,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from pipeline.endurance.cog_process import CogServer
 from pipeline.environment.enter import prepare
 from pipeline.paths import ROOT
 from pipeline.road.road_record import read_record
 from pipeline.weights.atomic import write_json
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint, write_safetensors
 from serving.weights import verify
-from tests.cog.cog_server import CogServer
 from tests.pipeline.weights.checkpoint_fixtures import Arrays
 
 pytestmark = [pytest.mark.weights, pytest.mark.awq, pytest.mark.server, pytest.mark.timeout(1200)]

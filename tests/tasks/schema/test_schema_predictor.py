@@ -15,11 +15,11 @@ import pytest
 from cog import ConcatenateIterator, Input
 from safetensors.numpy import save_file
 
+from pipeline.endurance.own_weights import lock_text
 from serving.engines.fake.engine import FakeEngine
 from serving.errors import ContextLengthError, InvalidRequestError
 from serving.predictor import TaskPredictor
 from tasks.errors import TaskFileError
-from tests.cog.cog_server import lock_text
 from tests.tasks.schema.schemas import INVOICE
 from tests.tasks.schema.task_files import write_task
 

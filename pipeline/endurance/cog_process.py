@@ -1,6 +1,6 @@
-"""The real Cog server as a child process, and a folder of weights small enough to start it in a second.
+"""Runs Cog's HTTP server as a child process that can be asked, signalled and killed.
 
-with CogServer("predict.py:Predictor", env={"ENGINE": "fake"}) as server: server.predict(nlq=…, cols=…)
+with CogServer("predict.py:Predictor", env={"ENGINE": "fake"}, log=path) as server: server.post(nlq=…, cols=…)
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
-import numpy as np
-from safetensors.numpy import save_file
 
-from serving.weights import LockedSource, LockedWeights, WeightsLock, lock_files, set_digest
-from tests.tiny_tokenizers import byte_level, save
+from pipeline.endurance.errors import ServerFailedError
+from pipeline.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
+STOP_SECONDS = 30.0  # for predictions in flight, before the server is killed
 
 
 class CogServer:
@@ -37,41 +35,51 @@ class CogServer:
         log: file for its output.
         setup_seconds: time limit for becoming ready.
         package: the folder in which it runs.
+        python: whose packages it uses.
+        wrapper: command before the server's own, such as one that limits its memory.
     """
 
     def __init__(
         self,
         reference: str,
         *,
-        env: dict[str, str],
+        env: Mapping[str, str],
         log: Path,
         concurrency: int = 32,
         setup_seconds: float = 120,
         package: Path = ROOT,
+        python: Path | None = None,
+        wrapper: tuple[str, ...] = (),
     ) -> None:
         self.log = log
         self.package = package
         self._setup_seconds = setup_seconds
+        python = python or Path(sys.executable)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+            self.port = int(free.getsockname()[1])
+        self.url = f"http://127.0.0.1:{self.port}"
         self._env = {
             **os.environ,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
             "PORT": str(self.port),
             "COG_PREDICT_TYPE_STUB": reference,
             "COG_MAX_CONCURRENCY": str(concurrency),
             "PYTHONPATH": str(package),
             **env,
         }
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=300)
+        self._command = [*wrapper, str(python), "-m", "cog.server.http", "--host", "127.0.0.1"]
+        self.client = httpx.Client(base_url=self.url, timeout=300)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start it without waiting until it is ready."""
+        with self.log.open("w") as log:
+            return subprocess.Popen(
+                self._command, cwd=self.package, env=self._env, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "cog.server.http", "--host", "127.0.0.1"]
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                command, cwd=self.package, env=self._env, stdout=log, stderr=log, stdin=subprocess.DEVNULL
-            )
+        self.process = self.start()
         try:
             self.wait_for("READY", self._setup_seconds)
         except BaseException:
@@ -84,16 +92,21 @@ class CogServer:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(30)
+                self.process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
 
     def health(self) -> dict[str, Any]:
-        return self.client.get("/health-check").json()
+        """The server's health check."""
+        return dict(self.client.get("/health-check").json())
 
     def wait_for(self, status: str, seconds: float = 120) -> dict[str, Any]:
-        """Wait until the health check has this status, and return it."""
+        """Wait until the health check has this status, and return it.
+
+        Raises:
+            ServerFailedError: it had not in time; the message has the end of the log.
+        """
         deadline = time.monotonic() + seconds
         seen: dict[str, Any] = {}
         while time.monotonic() < deadline and self.process.poll() is None:
@@ -104,10 +117,13 @@ class CogServer:
             else:
                 if seen["status"] == status:
                     return seen
+                if seen["status"] == "SETUP_FAILED":
+                    break
             time.sleep(0.1)
-        raise AssertionError(f"the server is not {status} but {seen}:\n{self.log.read_text()[-4000:]}")
+        raise ServerFailedError(f"the server is not {status} but {seen}:\n{self.log.read_text()[-4000:]}")
 
     def post(self, **inputs: Any) -> httpx.Response:
+        """The answer to a prediction that is not streamed."""
         return self.client.post("/predictions", json={"input": inputs})
 
     @contextmanager
@@ -116,6 +132,9 @@ class CogServer:
 
         Retries when the server says that it is full: with 8 simultaneous requests on an overloaded machine, coglet
         0.23.1 has refused the last although 24 of its 32 slots were free (docs/log.md).
+
+        Raises:
+            ServerFailedError: the server refused it.
         """
         with ExitStack() as stack:
             for _ in range(5):
@@ -127,7 +146,8 @@ class CogServer:
                 if response.status_code != 409:
                     break
                 time.sleep(0.1)
-            assert response.status_code == 200, response.read()
+            if response.status_code != 200:
+                raise ServerFailedError(f"{prediction_id}: {response.status_code} {response.read()[:500]!r}")
             yield _events(response)
 
 
@@ -138,44 +158,3 @@ def _events(response: httpx.Response) -> Iterator[tuple[str, Any, float]]:
             name = line.removeprefix("event:").strip()
         elif line.startswith("data:"):
             yield name, json.loads(line.removeprefix("data:")), time.monotonic()
-
-
-def make_tiny_weights(
-    folder: Path,
-    *,
-    surface: str = "json",
-    task: Mapping[str, Any] | None = None,
-    files: Mapping[str, str] | None = None,
-) -> dict[str, str]:
-    """Write a tokenizer, a task file and their lock, enough for the fake engine; returns the settings for them.
-
-    Args:
-        folder: of the weights' folder and the lock.
-        surface: of the Honeycomb task.
-        task: another task's file.
-        files: texts of more files in the weights' folder.
-    """
-    weights = folder / "tiny"
-    weights.mkdir()
-    save(byte_level(), weights)
-    save_file({"unused": np.zeros(1, np.float32)}, weights / "model.safetensors")
-    honeycomb = {"task": "honeycomb", "name": "tiny", "prompt": "columns-first", "surface": surface}
-    for name, text in {"task.json": json.dumps(task or honeycomb), **(files or {})}.items():
-        (weights / name).write_text(text)
-    lock = folder / "weights.lock"
-    lock.write_text(lock_text(weights))
-    return {"WEIGHTS_DIR": str(weights), "WEIGHTS_LOCK": str(lock)}
-
-
-def lock_text(weights: Path) -> str:
-    files = lock_files(weights)
-    entry = LockedWeights(
-        name=weights.name,
-        target=f"/src/weights/{weights.name}",
-        sources=(LockedSource(uri=f"file://{weights}", fingerprint=set_digest(files)),),
-        imported_at="2026-01-01T00:00:00Z",
-        set_digest=set_digest(files),
-        size=sum(file.size for file in files),
-        files=files,
-    )
-    return WeightsLock(version=1, envelope_format="", weights=(entry,)).text()

@@ -1,0 +1,103 @@
+"""Cancels half of many predictions while they wait, while their prompt is computed and while they answer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Final
+
+from pipeline.endurance.client import Answer, Client, End, opened
+from pipeline.endurance.cog_process import CogServer
+from pipeline.endurance.row import Amounts, Check, Result
+from pipeline.endurance.stage import Stage
+from pipeline.endurance.workload import has_foreign_mark, marked
+
+_WAVE: Final = 32  # predictions at once
+_RUNNING: Final = 8  # of them in the engine's batch; the others wait in its queue
+_MANY_COLUMNS: Final = 80  # make a prompt of several steps
+_QUIET: Final = 0.3  # seconds without any request, in which blocks return
+_LOOKS: Final = 100  # at the counters, until blocks count as lost
+# How predictions are ended. With many columns, the prompt is still computed a moment after its start.
+_ENDS: Final = (
+    End("start", "cancel"),
+    End("start", "disconnect"),
+    End("start", "cancel", 0.03),
+    End("start", "disconnect", 0.03),
+    End("output", "cancel"),
+    End("output", "disconnect"),
+)
+
+
+def cancel_storm(stage: Stage, amounts: Amounts) -> Result:
+    """Waves of predictions of which half are ended early; after each wave every block must be free."""
+    answers: list[Answer] = []
+    foreign = lost_blocks = 0
+    with stage.own_server({"MAX_NUM_SEQS": str(_RUNNING)}, concurrency=2 * _WAVE) as server:
+        for start in range(0, amounts.cancels, _WAVE):
+            numbers = range(start, min(start + _WAVE, amounts.cancels))
+            wave = asyncio.run(_wave(server.url, numbers))
+            answers += wave
+            foreign += sum(has_foreign_mark(one.text, number) for number, one in zip(numbers, wave, strict=True))
+            lost_blocks += _num_missing(stage, server)
+            stage.progress(numbers.stop / amounts.cancels)
+        changed = asyncio.run(_changed(server.url, answers))
+        stats = stage.stats(server)
+    kept, ended = answers[::2], answers[1::2]
+    failed = [one for one in kept if one.status != "succeeded"]
+    # Cog has a race: it may call a prediction failed that it cancelled.
+    raced = [one for one in ended if one.status == "failed" and "CancelationException" in one.error]
+    wrong = [one for one in ended if one.status not in ("canceled", "left", "succeeded") and one not in raced]
+    return Result(
+        checks=(
+            Check("steps until every KV block is back", max(stats["steps_until_free"], default=float("nan")), 2),
+            Check("KV blocks lost", lost_blocks, 0),
+            Check("predictions with text of another", foreign, 0),
+            Check("kept predictions that did not succeed", len(failed), 0),
+            Check("kept answers that differ from those given alone", changed, 0),
+            Check("cancelled predictions that ended otherwise", len(wrong), 0),
+        ),
+        about={
+            "predictions": len(answers),
+            "aborted before their first token": stats["aborted"]["before a token"],
+            "aborted after it": stats["aborted"]["after a token"],
+            "returns of blocks whose steps were counted": len(stats["steps_until_free"]),
+            "cancelled, and called failed by Cog": len(raced),
+            "complete before their end": sum(one.status == "succeeded" for one in ended),
+        },
+        losses=tuple(f"{one.status}: {one.error}" for one in (*failed, *wrong)[:5]),
+    )
+
+
+async def _wave(url: str, numbers: range) -> list[Answer]:
+    rng = random.Random(numbers.start)
+
+    async def one(client: Client, number: int) -> Answer:
+        end = None if number % 2 == 0 else _ENDS[number // 2 % len(_ENDS)]
+        is_long = end is not None and end.delay > 0
+        await asyncio.sleep(rng.random() * 0.1)
+        return await client.stream(f"storm-{number}", marked(number, num_columns=_MANY_COLUMNS if is_long else 6), end)
+
+    async with opened(url) as client:
+        answers = list(await asyncio.gather(*(one(client, number) for number in numbers)))
+        # Alone, so that the steps until its blocks are back can be counted.
+        for end in (_ENDS[2], _ENDS[-1]):
+            await client.stream(f"storm-{numbers.start}-{end.after}", marked(0, num_columns=_MANY_COLUMNS), end)
+            await asyncio.sleep(_QUIET)
+        return answers
+
+
+def _num_missing(stage: Stage, server: CogServer) -> int:
+    """KV blocks that do not return."""
+    for _ in range(_LOOKS):
+        stats = stage.stats(server)
+        if stats["num_free_blocks"] == stats["num_blocks"] and not stats["num_running"] + stats["num_waiting"]:
+            return 0
+    return int(stats["num_blocks"] - stats["num_free_blocks"])
+
+
+async def _changed(url: str, answers: list[Answer]) -> int:
+    """How many of the kept answers differ when they are asked one after the other; some of them are asked."""
+    numbers = range(0, len(answers), max(2, len(answers) // 100 * 2))
+    async with opened(url) as client:
+        alone = [await client.ask(marked(number)) for number in numbers]
+    return sum(one.text != answers[number].text for number, one in zip(numbers, alone, strict=True))

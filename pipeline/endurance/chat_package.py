@@ -1,0 +1,34 @@
+"""A package of the small model as a chat, whose callers send schemas and messages."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Final
+
+from pipeline.package.write_schema import write_schema
+from pipeline.paths import ROOT
+
+_PREDICT: Final = ROOT / "pipeline" / "package" / "templates" / "predict_chat.py"
+_SCHEMA: Final = Path(".cog") / "openapi_schema.json"
+# ChatML, the form of the small model's base.
+_TEMPLATE: Final = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' "
+    "+ '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def chat_files() -> dict[str, str]:
+    """Texts of the files that make the small model's weights those of a chat."""
+    task = {"task": "chat", "name": "chat", "defaults": {"temperature": 0.0, "max_tokens": 64}}
+    return {"task.json": json.dumps(task), "chat_template.jinja": _TEMPLATE}
+
+
+def write_package(folder: Path) -> Path:
+    """A folder in which Cog finds a chat's predict.py and its schema; returns it."""
+    (folder / ".cog").mkdir(parents=True)
+    shutil.copy(_PREDICT, folder / "predict.py")
+    shutil.copy(ROOT / _SCHEMA, folder / _SCHEMA)
+    write_schema(folder)
+    return folder

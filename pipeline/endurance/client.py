@@ -1,0 +1,161 @@
+"""Asks a Cog server as its users do: whole answers, streams, and clients that cancel or disconnect."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import aiohttp
+
+Item = TypeVar("Item")
+Out = TypeVar("Out")
+_LONGEST_LINE = 4 << 20  # bytes of an event
+_TRIES = 20  # of a prediction that is refused although slots may be free; see CogServer.stream
+_RETRY_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How one prediction ended for its client.
+
+    Args:
+        status: succeeded, failed or canceled, as Cog says; refused (409), invalid (422), left (the client has
+            disconnected), or broken (no whole answer came).
+        text: the output that was received.
+        error: why there is no more.
+        seconds: from the request to its end.
+        metrics: as Cog says.
+    """
+
+    status: str
+    text: str = ""
+    error: str = ""
+    seconds: float = 0.0
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """When and how a client ends its prediction early.
+
+    Args:
+        after: the event after which it does.
+        by: asking the server to cancel, or disconnecting.
+        delay: seconds after that event.
+    """
+
+    after: Literal["start", "output"]
+    by: Literal["cancel", "disconnect"]
+    delay: float = 0.0
+
+
+class Client:
+    """Connections to one server, from `opened`."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self.session = session
+
+    async def ask(self, inputs: Mapping[str, Any]) -> Answer:
+        """One prediction, not streamed, sent once."""
+        began = time.perf_counter()
+        try:
+            async with self.session.post("/predictions", json={"input": inputs}) as response:
+                body = await response.json(content_type=None)
+                return _answer(response.status, body, time.perf_counter() - began)
+        except (aiohttp.ClientError, ValueError, OSError) as error:
+            return Answer("broken", error=repr(error), seconds=time.perf_counter() - began)
+
+    async def ask_patiently(self, inputs: Mapping[str, Any]) -> Answer:
+        """One prediction, sent again while the server is full."""
+        for _ in range(_TRIES):
+            answer = await self.ask(inputs)
+            if answer.status != "refused":
+                return answer
+            await asyncio.sleep(_RETRY_SECONDS)
+        return answer
+
+    async def stream(self, prediction_id: str, inputs: Mapping[str, Any], end: End | None = None) -> Answer:
+        """One prediction, streamed, which the client may end early."""
+        for _ in range(_TRIES):
+            answer = await self._stream(prediction_id, inputs, end)
+            if answer.status != "refused":
+                return answer
+            await asyncio.sleep(_RETRY_SECONDS)
+        return answer
+
+    async def _stream(self, prediction_id: str, inputs: Mapping[str, Any], end: End | None) -> Answer:
+        began, text = time.perf_counter(), ""
+        body, headers = {"id": prediction_id, "input": inputs}, {"Accept": "text/event-stream"}
+        try:
+            async with self.session.put(f"/predictions/{prediction_id}", json=body, headers=headers) as response:
+                if response.status != 200:
+                    return _answer(response.status, await response.json(content_type=None), 0.0)
+                async for name, data in _events(response):
+                    text += data["chunk"] if name == "output" else ""
+                    if name == "completed":
+                        seconds = time.perf_counter() - began
+                        return Answer(data["status"], text, data.get("error") or "", seconds, data.get("metrics") or {})
+                    if end is not None and name == end.after:
+                        await asyncio.sleep(end.delay)
+                        if end.by == "disconnect":
+                            response.close()
+                            return Answer("left", text)
+                        await self.cancel(prediction_id)
+                        end = None
+        except (aiohttp.ClientError, ValueError, OSError) as error:
+            return Answer("broken", text, repr(error), time.perf_counter() - began)
+        return Answer("broken", text, "the stream ended before the prediction", time.perf_counter() - began)
+
+    async def cancel(self, prediction_id: str) -> None:
+        """Ask the server to cancel a prediction, which may have ended."""
+        async with self.session.post(f"/predictions/{prediction_id}/cancel") as response:
+            await response.read()
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Client]:
+    """A client with as many connections as it needs."""
+    async with aiohttp.ClientSession(
+        url,
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=300),
+        read_bufsize=_LONGEST_LINE,
+        trust_env=False,
+    ) as session:
+        yield Client(session)
+
+
+async def at_most(count: int, items: Sequence[Item], ask: Callable[[Item], Awaitable[Out]]) -> list[Out]:
+    """Call `ask` with each item, with so many calls at a time; the results in the order of the items."""
+    slots = asyncio.Semaphore(count)
+
+    async def one(item: Item) -> Out:
+        async with slots:
+            return await ask(item)
+
+    return list(await asyncio.gather(*(one(item) for item in items)))
+
+
+def _answer(status: int, body: Any, seconds: float) -> Answer:
+    if status == 409:
+        return Answer("refused", error="409", seconds=seconds)
+    if status == 422:
+        return Answer("invalid", error=json.dumps(body), seconds=seconds)
+    if status != 200 or not isinstance(body, dict):
+        return Answer("broken", error=f"{status} {str(body)[:300]}", seconds=seconds)
+    text = "".join(body.get("output") or [])
+    return Answer(body["status"], text, body.get("error") or "", seconds, body.get("metrics") or {})
+
+
+async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    name = ""
+    async for line in response.content:
+        if line.startswith(b"event:"):
+            name = line.removeprefix(b"event:").strip().decode()
+        elif line.startswith(b"data:"):
+            yield name, json.loads(line.removeprefix(b"data:"))

@@ -1,0 +1,58 @@
+"""The processes of a server: its worker, their memory, and whether any is left."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A process and all that it has started, directly or not; without those that have ended."""
+    with suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(pid)
+        return [parent, *parent.children(recursive=True)]
+    return []
+
+
+def worker(pid: int) -> psutil.Process:
+    """The process of a Cog server that has the model: the largest that it has started."""
+    return max(family(pid)[1:], key=_resident)
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process and all that it has started; pages that several share count in each."""
+    return sum(map(_resident, family(pid)))
+
+
+def running(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those of the processes that have not ended."""
+    return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+def left_after(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that have not ended after so long."""
+    deadline = time.monotonic() + seconds
+    while (left := running(processes)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+@contextmanager
+def stopped(process: psutil.Process) -> Iterator[None]:
+    """Stop a process inside the `with` block without ending it."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGCONT)
+
+
+def _resident(process: psutil.Process) -> int:
+    with suppress(psutil.NoSuchProcess):
+        return int(process.memory_info().rss)
+    return 0

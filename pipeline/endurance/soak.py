@@ -1,0 +1,132 @@
+"""Asks thousands of mixed questions, and compares each answer with the one that was given alone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+from pipeline.endurance.client import Answer, Client, at_most, opened
+from pipeline.endurance.cog_process import CogServer
+from pipeline.endurance.processes import resident_bytes
+from pipeline.endurance.row import Amounts, Check, Result
+from pipeline.endurance.stage import Stage
+from pipeline.endurance.workload import chats, mixed
+
+_CLIENTS: Final = 16
+_BATCH: Final = 200  # predictions between two looks at the memory
+_WARM_UP: Final = 0.3  # share of the looks; caches fill for a while
+_CHATS: Final = 0.2  # share of the predictions, and of the time
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What was seen of one server.
+
+    Args:
+        asked: number of predictions, besides those alone.
+        memory: resident bytes, before each batch and at the end.
+        wrong: answers that differ from those alone, in words.
+        failed_alone: answers that are errors, alone as well.
+    """
+
+    asked: int
+    memory: Sequence[int]
+    wrong: Sequence[str]
+    failed_alone: int
+
+    @property
+    def growth(self) -> float:
+        """Of the resident memory after the warm-up, as a share."""
+        warm = self.memory[int(len(self.memory) * _WARM_UP) :]
+        size = max(1, len(warm) // 5)  # of the first and the last part that are compared
+        return median(warm[-size:]) / median(warm[:size]) - 1
+
+
+def soak(stage: Stage, amounts: Amounts) -> Result:
+    """Queries, and then chats with seeds and schemas, at once; memory is read between batches."""
+    seconds = amounts.minutes * 30
+    num_chats = 0 if amounts.is_quick else int(_CHATS * amounts.soak)
+    questions, num_queries = mixed(amounts.distinct, seed=1), amounts.soak - num_chats
+    queries = _soak(
+        stage.server, questions, num_queries, (1 - _CHATS) * seconds, lambda done: stage.progress(done / amounts.soak)
+    )
+    runs = {"queries": queries}
+    if num_chats:
+        with stage.chat_server() as server:
+            runs["chats"] = _soak(
+                server,
+                chats(max(4, amounts.distinct // 4)),
+                num_chats,
+                _CHATS * seconds,
+                lambda done: stage.progress((num_queries + done) / amounts.soak),
+            )
+    wrong = [loss for run in runs.values() for loss in run.wrong]
+    missing = amounts.soak - sum(run.asked for run in runs.values())
+    return Result(
+        checks=(
+            Check("predictions that were not asked for want of time", missing, 0, is_time=True),
+            Check("answers that differ from those given alone", len(wrong), 0),
+            *(
+                Check(f"{name}: growth of resident memory after warm-up", 100 * run.growth, 2, "%", is_time=True)
+                for name, run in runs.items()
+            ),
+        ),
+        about={
+            **{name: run.asked for name, run in runs.items()},
+            "different questions": len(questions),
+            "resident MB at the end": round(queries.memory[-1] / 1e6),
+            "answers that are errors, alone as well": sum(run.failed_alone for run in runs.values()),
+        },
+        losses=tuple(wrong[:5]),
+    )
+
+
+def _soak(
+    server: CogServer, questions: list[dict[str, Any]], count: int, seconds: float, progress: Callable[[int], None]
+) -> Run:
+    alone = asyncio.run(_alone(server.url, questions))
+    rng, memory, wrong, asked = random.Random(2), [resident_bytes(server.process.pid)], list[str](), 0
+    end = time.monotonic() + seconds
+    while asked < count and time.monotonic() < end:
+        numbers = [rng.randrange(len(questions)) for _ in range(min(_BATCH, count - asked))]
+        wrong += asyncio.run(_batch(server.url, questions, alone, numbers, asked))
+        memory.append(resident_bytes(server.process.pid))
+        asked += len(numbers)
+        progress(asked)
+    return Run(asked, memory, wrong, sum(one.status != "succeeded" for one in alone))
+
+
+async def _alone(url: str, questions: list[dict[str, Any]]) -> list[Answer]:
+    async with opened(url) as client:
+        return [await client.ask(question) for question in questions]
+
+
+async def _batch(
+    url: str, questions: list[dict[str, Any]], alone: list[Answer], numbers: list[int], first: int
+) -> list[str]:
+    """What is wrong with each answer of a batch that is."""
+
+    async def one(place: int) -> str | None:
+        number = numbers[place]
+        ask = _streamed if place % 3 == 0 else _whole
+        answer = await ask(client, f"soak-{first + place}", questions[number])
+        expected = alone[number]
+        # What is streamed before an error is not part of an answer that is not streamed.
+        same = answer.status == expected.status and (answer.text == expected.text or expected.status == "failed")
+        return None if same else f"{questions[number]}: {answer} instead of {expected}"
+
+    async with opened(url) as client:
+        return [loss for loss in await at_most(_CLIENTS, range(len(numbers)), one) if loss is not None]
+
+
+async def _whole(client: Client, prediction_id: str, inputs: dict[str, Any]) -> Answer:
+    return await client.ask_patiently(inputs)
+
+
+async def _streamed(client: Client, prediction_id: str, inputs: dict[str, Any]) -> Answer:
+    return await client.stream(prediction_id, inputs)

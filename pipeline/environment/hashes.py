@@ -1,0 +1,81 @@
+"""Writes the hashes of all pinned packages, and the list of what the image is made of; finds pins without either."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from pipeline.environment.enter import prepare
+from pipeline.environment.uv import Uv
+from pipeline.paths import ROOT
+
+REQUIREMENTS: Final = ROOT / "requirements"
+HASHES: Final = REQUIREMENTS / "hashes"
+SBOM: Final = REQUIREMENTS / "image.cdx.json"
+_IMAGE: Final = "image"  # has direct pins only, so its hashes are those of all that they need
+_HEAD: Final = "# Written by scripts/lock_requirements. For pip and uv: --require-hashes -r, with --no-deps.\n"
+_PIN: Final = re.compile(r"^([\w.-]+)==([\w.!+-]+)", re.MULTILINE)
+
+
+def write_hashes(uv: Uv) -> None:
+    """Write requirements/hashes/NAME.txt for each requirements/NAME.txt, from the package index."""
+    HASHES.mkdir(exist_ok=True)
+    for file in _files():
+        text = uv.hashes(file, with_deps=file.stem == _IMAGE)
+        (HASHES / file.name).write_text(_HEAD + text, "utf-8")
+
+
+def write_sbom() -> None:
+    """Write the image's packages in CycloneDX's form, with a tool of an environment of its own."""
+    program = prepare("sbom") / "bin" / "cyclonedx-py"
+    pins = "".join(f"{name}=={version}\n" for name, version in sorted(_pins(HASHES / f"{_IMAGE}.txt")))
+    # Without the hashes, which are in the file beside it: with them it has 1.2 MB.
+    command = [str(program), "requirements", "-", "--output-reproducible", "--of", "JSON", "-o", str(SBOM)]
+    subprocess.run(command, input=pins, text=True, check=True)
+
+
+def pins_without_hash() -> list[str]:
+    """Pins of requirements/ that have no hash, and hashes of what is not pinned any more."""
+    found = []
+    for file in _files():
+        hashed = _hashed(HASHES / file.name)
+        pinned = _with_included(file)
+        unpinned = set() if file.stem == _IMAGE else hashed - pinned
+        found += [f"{file.name}: {name}=={version}" for name, version in sorted((pinned - hashed) | unpinned)]
+    return found
+
+
+def packages_not_listed() -> list[str]:
+    """Packages of the image that its list lacks, or has in another version."""
+    listed = {(_name(one["name"]), one["version"]) for one in json.loads(SBOM.read_text("utf-8"))["components"]}
+    return [f"{name}=={version}" for name, version in sorted(_pins(HASHES / f"{_IMAGE}.txt") ^ listed)]
+
+
+def _files() -> list[Path]:
+    return sorted(REQUIREMENTS.glob("*.txt"))
+
+
+def _with_included(file: Path) -> set[tuple[str, str]]:
+    """The pins of a file and of those that it includes (`-r cpu.txt`)."""
+    included = re.findall(r"^-r (\S+)", file.read_text("utf-8"), re.MULTILINE)
+    return _pins(file).union(*(_with_included(file.parent / name) for name in included))
+
+
+def _pins(file: Path) -> set[tuple[str, str]]:
+    return {(_name(name), version) for name, version in _PIN.findall(file.read_text("utf-8"))}
+
+
+def _hashed(file: Path) -> set[tuple[str, str]]:
+    """The pins that have a hash; none if there is no file."""
+    if not file.exists():
+        return set()
+    lines = file.read_text("utf-8").replace("\\\n", " ").splitlines()
+    return {(_name(m[1]), m[2]) for line in lines if "--hash=sha256:" in line and (m := _PIN.match(line))}
+
+
+def _name(name: str) -> str:
+    """The normal form of a package's name: PEP 503."""
+    return re.sub(r"[-_.]+", "-", name).lower()
