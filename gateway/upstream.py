@@ -181,7 +181,7 @@ def _acknowledge_at_once(response: aiohttp.ClientResponse) -> None:
     TCP_QUICKACK ends this until the next request.
     """
     transport = response.connection and response.connection.transport
-    raw = transport and transport.get_extra_info("socket")
+    raw: Any = transport and transport.get_extra_info("socket")
     if raw is not None and hasattr(socket, "TCP_QUICKACK"):  # Linux only
         with suppress(OSError):  # closed meanwhile
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
