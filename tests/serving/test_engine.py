@@ -30,7 +30,7 @@ def test_an_engine_is_made_by_name(tmp_path: Path) -> None:
 
 
 def test_the_error_of_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(EngineNotAvailableError, match=r"'tpu' is unknown.*auto, paged, vllm, fake"):
+    with pytest.raises(EngineNotAvailableError, match=r"'tpu' is unknown.*auto, paged, vllm, http, fake"):
         create_engine(Settings(engine="tpu"))
 
 

@@ -14,9 +14,9 @@ from serving.clients.answer import Answer
 from serving.clients.loop_thread import LoopThread
 from serving.clients.open_requests import OpenRequests
 from serving.config import Settings
-from serving.engines.http.client import ServedModels, ServerClient
 from serving.engines.http.grammar_check import GrammarCheck
 from serving.engines.http.request_body import request_body
+from serving.engines.http.server_client import ServedModels, ServerClient
 from serving.errors import EngineDeadError, SettingError
 from serving.grammar.compiler import GrammarCompiler
 from serving.request_checks import check_request
