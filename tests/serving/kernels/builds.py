@@ -20,6 +20,8 @@ def _builds() -> dict[str, tuple[str, ...]]:
     if platform.machine() != "x86_64" or "avx512f" not in has:
         return builds | {"wide": ("-DHK_WIDE", "-O1")}  # the code for vectors of 512 bits, compiled to shorter ones
     builds["avx2"] = ("-march=x86-64-v3", "-O1")
+    if "avx512_vnni" in has:
+        builds["avx512"] = ("-march=x86-64-v4", "-O1")  # the first processors with AVX512 have no dot products
     if "amx_int8" in has:
         builds["without tiles"] = ("-DHK_NO_AMX", "-O1")
     return builds
