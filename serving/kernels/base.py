@@ -25,7 +25,7 @@ class Activations(StrEnum):
 
     FLOAT32 = "float32"  # not rounded
     INT16 = "int16"  # one scale for each row and group: faster on CPUs, with exact sums
-    INT8 = "int8"  # the same in 8 bits: fastest without AMX tiles
+    INT8 = "int8"  # the same in 8 bits, fastest without AMX tiles; attention in bfloat16 where the CPU multiplies that
     BFLOAT16 = "bfloat16"  # also the weights and attention: fastest with AMX tiles; without them it means INT8
 
 

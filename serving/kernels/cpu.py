@@ -66,7 +66,7 @@ class CpuKernels:
     def name(self) -> str:
         """See `Kernels.name`."""
         library = self._library
-        tiles = " and AMX" if library.has_tiles else ""
+        tiles = " and AMX" if library.has_tiles else " and bfloat16 dot products" if library.has_dots else ""
         return f"c++ {32 * library.vector_width} bits{tiles}, {self._activations}, {library.num_threads} threads"
 
     @property

@@ -37,7 +37,7 @@ class CShape(Structure):
         ("kv_heads", c_int32),
         ("head_dim", c_int32),
         ("window", c_int32),
-        ("bfloat16", c_int32),
+        ("inputs", c_int32),
     )
 
 
@@ -160,7 +160,7 @@ class CPass(Structure):
 def shape_struct(shape: AttentionShape, activations: Activations) -> CShape:
     """The dimensions of attention; C++ writes 0 for "no sliding window"."""
     heads = (shape.num_heads, shape.num_kv_heads, shape.head_dim)
-    return CShape(*heads, shape.sliding_window or 0, activations is Activations.BFLOAT16)
+    return CShape(*heads, shape.sliding_window or 0, _INPUTS[activations])
 
 
 def adjustment_struct(adjustment: QkvAdjustment | None) -> CQkvAdjustment:

@@ -10,11 +10,12 @@
 #pragma once
 
 #include "awq_int16.h"
+#include "elementwise.h"
 
 namespace hk {
 
-constexpr int kMaxByteGroup = 512;  // Σ q · v stays below 2^22, and the halves of Σ v fit int16
-// A lane's sum starts at the bits of 1.5 · 2^23, so that read as a float it is that number plus the sum.
+// A lane's sum starts at the bits of 1.5 · 2^23, so that read as a float it is that number plus the sum. Groups have at
+// most 512 inputs (INT8_MAX_GROUP): |Σ q · v| stays below 2^22, and the halves of Σ v fit int16.
 constexpr int32_t kSumStart = 0x4b400000;
 constexpr float kSumStartValue = 12582912.0f;
 
@@ -81,21 +82,23 @@ inline void round_to_bytes(const float* x, int64_t size, int8_t* to, int64_t apa
   *sum = int32_t(uint32_t(half) << 16 | uint16_t(negated - half));
 }
 
-inline void round_rows(Pool& pool, const Awq& a, const float* x, const ByteRows& bytes) {
+// Rounds all rows; values(row, k) is the address of the inputs of one group, from k on.
+template <class F>
+inline void round_rows(Pool& pool, const Awq& a, const ByteRows& bytes, F values) {
   pool.each(bytes.tiles, [&](int64_t tile) {
     const int64_t first = bytes.first(tile), height = bytes.first(tile + 1) - first;
     for (int64_t m = 0; m < height; m++)
       for (int64_t g = 0; g < bytes.groups; g++) {
         const int64_t at = first * bytes.groups + g * height + m;
-        round_to_bytes(x + (first + m) * bytes.in + g * a.group, a.group,
+        round_to_bytes(values(first + m, g * a.group), a.group,
                        bytes.values + first * bytes.in + (g * a.group / 4 * height + m) * 4, height * 4,
                        bytes.scales + at, bytes.sums + at);
       }
   });
 }
 
-// Multiplies the tile of MR rows that starts at row `first` with NV strips, and prefetches the words that are `ahead` of
-// those it reads.
+// Multiplies the tile of MR rows that starts at row `first` with NV strips, and prefetches the words that are `ahead`
+// of those it reads.
 template <int MR, int NV>
 void tile_int8(const Awq& a, int64_t strip, int64_t ahead, const ByteRows& x, int64_t first, float* out) {
   const int8_t* values = x.values + first * x.in;
@@ -169,11 +172,9 @@ inline void strips_int8(const Awq& a, int64_t strip, const ByteRows& x, int64_t 
   }
 }
 
-inline void awq_gemm_int8(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
-  const ByteRows bytes(pool.shared(), a, rows);
-  round_rows(pool, a, x, bytes);
-  const int64_t wide = rows <= kFewRows ? 4 : 2, units = (a.strips() + wide - 1) / wide;
-  const int64_t blocks = (rows * a.in + kByteInputs - 1) / kByteInputs;
+inline void multiply_rows(Pool& pool, const Awq& a, const ByteRows& bytes, float* out) {
+  const int64_t wide = bytes.rows <= kFewRows ? 4 : 2, units = (a.strips() + wide - 1) / wide;
+  const int64_t blocks = (bytes.rows * a.in + kByteInputs - 1) / kByteInputs;
   pool.each(blocks * units, [&](int64_t unit) {
     const int64_t block = unit / units, strip = unit % units * wide, left = a.strips() - strip;
     const int64_t first = bytes.tiles * block / blocks, last = bytes.tiles * (block + 1) / blocks;
@@ -181,6 +182,28 @@ inline void awq_gemm_int8(Pool& pool, const Awq& a, const float* x, int64_t rows
     if (wide == 2 && left >= 2) return strips_int8<2>(a, strip, bytes, first, last, out);
     for (int64_t i = 0; i < std::min(wide, left); i++) strips_int8<1>(a, strip + i, bytes, first, last, out);
   });
+}
+
+inline void awq_gemm_int8(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
+  const ByteRows bytes(pool.shared(), a, rows);
+  round_rows(pool, a, bytes, [&](int64_t row, int64_t k) { return x + row * a.in + k; });
+  multiply_rows(pool, a, bytes, out);
+}
+
+// out = (silu(gate) · up) · w, with the bits of silu_and_mul and then awq_gemm_int8. The product is not written to
+// memory. gate_up: [rows, 2 · a.in].
+inline void activate_and_multiply(Pool& pool, const Awq& a, const float* gate_up, int64_t rows, float* out) {
+  const ByteRows bytes(pool.shared(), a, rows);
+  round_rows(pool, a, bytes, [&](int64_t row, int64_t k) {
+    const float* gate = gate_up + row * 2 * a.in + k;
+    float* product = scratch(a.group);
+    for (int64_t i = 0; i < a.group; i += W) {
+      const vf up = loadf_n(gate + a.in + i, a.group - i);
+      storef_n(product + i, silu(loadf_n(gate + i, a.group - i)) * up, a.group - i);
+    }
+    return product;
+  });
+  multiply_rows(pool, a, bytes, out);
 }
 
 }  // namespace hk
