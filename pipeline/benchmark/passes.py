@@ -158,5 +158,5 @@ def _seconds(function: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    folder, repeats, name = (*sys.argv[1:], *("", "15", Activations.BFLOAT16)[len(sys.argv) - 1 :])
-    print(json.dumps(measure(Path(folder), int(repeats), Activations(name))))
+    arguments = [*sys.argv[1:], *["15", Activations.BFLOAT16.value][len(sys.argv) - 2 :]]
+    print(json.dumps(measure(Path(arguments[0]), int(arguments[1]), Activations(arguments[2]))))
