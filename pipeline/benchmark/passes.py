@@ -4,7 +4,7 @@ Passes of our model have a context of 400 tokens, and a line a + b·M is fitted 
 row has the logits of a few allowed tokens; `head_ms` is the additional time of a row over the whole vocabulary. This is
 the only module outside `serving` that uses the model and its kernels directly, without a scheduler.
 
-    python -m pipeline.benchmark.passes FOLDER
+    python -m pipeline.benchmark.passes FOLDER [REPEATS [ACTIVATIONS]]
 """
 
 from __future__ import annotations
@@ -49,9 +49,15 @@ def measure_in_process(weights: Path, *, repeats: int = 15) -> dict[str, Any]:
     return found
 
 
-def measure(weights: Path, repeats: int) -> dict[str, Any]:
-    """Measure all sizes in several rounds, so that a slow phase of the machine affects all of them."""
-    model = ModelPasses(weights)
+def measure(weights: Path, repeats: int, activations: Activations = Activations.BFLOAT16) -> dict[str, Any]:
+    """Measure all sizes in several rounds, so that a slow phase of the machine affects all of them.
+
+    Args:
+        weights: folder of the checkpoint.
+        repeats: rounds.
+        activations: what inputs of 4-bit matmuls are rounded to; by default as the engine does with DTYPE=auto.
+    """
+    model = ModelPasses(weights, activations)
     model.run(PREFILL, PREFILL)  # writes to the cache's memory pages
     samples: dict[int, list[float]] = {tokens: [] for tokens in TOKENS}
     prefills: list[float] = []
@@ -110,8 +116,8 @@ def memory_bandwidth() -> float:
 class ModelPasses:
     """Runs forward passes of our model without an engine."""
 
-    def __init__(self, weights: Path) -> None:
-        self._model = load_model(weights, activations=Activations.BFLOAT16)  # as the engine does
+    def __init__(self, weights: Path, activations: Activations) -> None:
+        self._model = load_model(weights, activations=activations)
         self._num_blocks = -(-max(CONTEXT, PREFILL) // BLOCK_SIZE)
         self._kv_caches = self._model.allocate_kv_caches(self._num_blocks, BLOCK_SIZE)
         for cache in self._kv_caches:
@@ -152,4 +158,5 @@ def _seconds(function: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 15)))
+    arguments = [*sys.argv[1:], *["15", Activations.BFLOAT16.value][len(sys.argv) - 2 :]]
+    print(json.dumps(measure(Path(arguments[0]), int(arguments[1]), Activations(arguments[2]))))

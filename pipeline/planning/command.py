@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pipeline.planning.advice import DEFAULT_EFFICIENCY, Demand, choose
 from pipeline.planning.hardware import GPUS
-from pipeline.planning.memory_budget import cpu_memory, cpu_resident, gpu_memory, has_bfloat16_tiles
+from pipeline.planning.memory_budget import cpu_memory, cpu_resident, gpu_memory, has_bfloat16
 from pipeline.planning.report import as_json, draw, print_advice, print_plan
 from pipeline.planning.shape import read_shape
 from pipeline.planning.speed import Load, fit
@@ -59,7 +59,7 @@ def main(
         load = Load(prompt_tokens, answer_tokens, context, tokens_per_pass)
         fits = [fit(shape, memory, card, load) for card in GPUS]
         print_plan(shape, memory, load, fits, price, console)
-        cpu = cpu_memory(shape, bfloat16_kv=has_bfloat16_tiles())
+        cpu = cpu_memory(shape, bfloat16_kv=has_bfloat16())
         resident = cpu_resident(shape, cpu, context) / 1e9
         console.print(f"CPU (ENGINE=paged, this processor): {resident:.2f} GB resident after the first requests")
         advice = None

@@ -63,7 +63,7 @@ def cpu_memory(shape: ModelShape, *, bfloat16_kv: bool, batched_tokens: int = 51
     """With the paged engine.
 
     Args:
-        bfloat16_kv: the processor has AMX, where keys and values are rounded to bfloat16.
+        bfloat16_kv: the processor multiplies bfloat16, to which keys and values are then rounded.
         batched_tokens: MAX_NUM_BATCHED_TOKENS.
     """
     heads = shape.num_heads + (shape.num_heads + 2 * shape.num_kv_heads)
@@ -89,6 +89,6 @@ def cpu_resident(shape: ModelShape, memory: Memory, context: int, max_num_seqs: 
     return memory.fixed + kv + shape.num_layers * _HUGE_PAGE
 
 
-def has_bfloat16_tiles(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this processor has AMX with bfloat16."""
-    return "amx_bf16" in cpuinfo.read_text("utf-8", errors="replace") if cpuinfo.exists() else False
+def has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this processor multiplies bfloat16: with AMX or without."""
+    return "avx512_bf16" in cpuinfo.read_text("utf-8", errors="replace") if cpuinfo.exists() else False

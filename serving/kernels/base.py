@@ -25,10 +25,12 @@ class Activations(StrEnum):
 
     FLOAT32 = "float32"  # not rounded
     INT16 = "int16"  # one scale for each row and group: faster on CPUs, with exact sums
-    BFLOAT16 = "bfloat16"  # also the weights and attention: fastest with AMX tiles; without them it means INT16
+    INT8 = "int8"  # the same in 8 bits, fastest without AMX tiles; attention in bfloat16 where the CPU multiplies that
+    BFLOAT16 = "bfloat16"  # also the weights and attention: fastest with AMX tiles; without them it means INT8
 
 
 BFLOAT16_GROUPS = 64  # for weights whose group size is not a multiple of this, BFLOAT16 means INT16
+INT8_MAX_GROUP = 512  # for weights with larger groups, INT8 means INT16
 
 
 @dataclass(frozen=True)

@@ -50,13 +50,13 @@ class CpuKernels:
 
     Args:
         library: the compiled kernels.
-        activations: what inputs of 4-bit matmuls are rounded to; without AMX tiles BFLOAT16 becomes INT16.
+        activations: what inputs of 4-bit matmuls are rounded to; without AMX tiles BFLOAT16 becomes INT8.
     """
 
     def __init__(self, library: CpuLibrary, activations: Activations = Activations.FLOAT32) -> None:
         self._library = library
         if activations is Activations.BFLOAT16 and not library.has_bfloat16:
-            activations = Activations.INT16
+            activations = Activations.INT8
         self._activations = activations
         self._arena = Arena()
         self._kv_caches = KvCaches(library, activations)
@@ -66,7 +66,7 @@ class CpuKernels:
     def name(self) -> str:
         """See `Kernels.name`."""
         library = self._library
-        tiles = " and AMX" if library.has_tiles else ""
+        tiles = " and AMX" if library.has_tiles else " and bfloat16 dot products" if library.has_dots else ""
         return f"c++ {32 * library.vector_width} bits{tiles}, {self._activations}, {library.num_threads} threads"
 
     @property

@@ -1,6 +1,7 @@
 """Allocate and check the KV caches of the C++ kernels.
 
-They are bfloat16 where attention runs on AMX tiles (cpp/kv_cache.h describes the layout) and float32 elsewhere.
+They are bfloat16 where attention runs on AMX tiles or on dot products of bfloat16 (cpp/kv_cache.h describes the
+layout) and float32 elsewhere.
 """
 
 from __future__ import annotations

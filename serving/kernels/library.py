@@ -43,6 +43,7 @@ class CpuLibrary:
         vector_width: floats in a vector of the CPU that the kernels use, 8 or 16.
         has_tiles: whether matmuls with int16 inputs run on AMX tiles.
         has_bfloat16: whether matmuls with bfloat16 inputs run on AMX tiles.
+        has_dots: whether attention runs on dot products of bfloat16 beside matmuls with int8 inputs.
     """
 
     def __init__(self, path: Path, num_threads: int) -> None:
@@ -60,6 +61,7 @@ class CpuLibrary:
         self.vector_width = int(self._library.hk_vector_width())
         self.has_tiles = bool(self._library.hk_has_tiles())
         self.has_bfloat16 = bool(self._library.hk_has_bfloat16())
+        self.has_dots = bool(self._library.hk_has_dots())
         self._pool = c_void_p(self._library.hk_pool_create(c_int32(num_threads)))
         finalizer = weakref.finalize(self, self._library.hk_pool_destroy, self._pool)
         # Not when the interpreter exits: a thread may still call kernels then, and would crash. The process's end frees

@@ -16,6 +16,7 @@ from torch.nn import functional
 from serving.kernels.base import (
     AWQ_ORDER,
     BFLOAT16_GROUPS,
+    INT8_MAX_GROUP,
     Activations,
     AttentionMetadata,
     AttentionShape,
@@ -46,13 +47,13 @@ def dequantize_awq(tensors: AwqTensors) -> Tensor:
     return (unpack_awq(tensors.qweight) - zeros).float() * scales
 
 
-def round_inputs(x: Tensor, group_size: int) -> Tensor:
-    """x [M, K] with each group of a row rounded to int16 multiples of its largest absolute value / 32767."""
+def round_inputs(x: Tensor, group_size: int, largest: int) -> Tensor:
+    """x [M, K] with each group of a row rounded to integer multiples of its largest absolute value / `largest`."""
     groups = x.view(x.shape[0], -1, group_size)
     highest = groups.abs().amax(-1, keepdim=True)
-    inverse = torch.full_like(highest, 32767.0) / highest  # 32767.0 / highest would round twice
+    inverse = torch.full_like(highest, largest) / highest  # largest / highest would round twice
     values = (groups * inverse.nan_to_num(posinf=0.0)).round()
-    return (values * (highest / 32767.0)).view_as(x)
+    return (values * (highest / largest)).view_as(x)
 
 
 def split_kv_cache(kv_cache: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
@@ -175,7 +176,8 @@ class ReferenceKernels:
         if self._activations is Activations.BFLOAT16 and weight.group_size % BFLOAT16_GROUPS == 0:
             x, matrix = x.bfloat16().float(), matrix.bfloat16().float()
         elif self._activations is not Activations.FLOAT32:
-            x = round_inputs(x, weight.group_size)
+            fits = self._activations is Activations.INT8 and weight.group_size <= INT8_MAX_GROUP
+            x = round_inputs(x, weight.group_size, 127 if fits else 32767)
         out.copy_(x @ matrix)
 
     def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from serving.kernels.base import (
     BFLOAT16_GROUPS,
+    INT8_MAX_GROUP,
     Activations,
     AttentionMetadata,
     AttentionShape,
@@ -24,7 +25,7 @@ from serving.kernels.base import (
 )
 
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-_INPUTS = {Activations.FLOAT32: 0, Activations.INT16: 1, Activations.BFLOAT16: 2}  # Inputs
+_INPUTS = {Activations.FLOAT32: 0, Activations.INT16: 1, Activations.BFLOAT16: 2, Activations.INT8: 3}  # Inputs
 MAX_PARTS = 3  # projections in one matmul: queries, keys and values
 
 
@@ -36,7 +37,7 @@ class CShape(Structure):
         ("kv_heads", c_int32),
         ("head_dim", c_int32),
         ("window", c_int32),
-        ("bfloat16", c_int32),
+        ("inputs", c_int32),
     )
 
 
@@ -159,7 +160,7 @@ class CPass(Structure):
 def shape_struct(shape: AttentionShape, activations: Activations) -> CShape:
     """The dimensions of attention; C++ writes 0 for "no sliding window"."""
     heads = (shape.num_heads, shape.num_kv_heads, shape.head_dim)
-    return CShape(*heads, shape.sliding_window or 0, activations is Activations.BFLOAT16)
+    return CShape(*heads, shape.sliding_window or 0, _INPUTS[activations])
 
 
 def adjustment_struct(adjustment: QkvAdjustment | None) -> CQkvAdjustment:
@@ -173,6 +174,8 @@ def adjustment_struct(adjustment: QkvAdjustment | None) -> CQkvAdjustment:
 def awq_struct(weight: AwqWeight, activations: Activations) -> CAwq:
     """A packed weight and the rounding of its inputs."""
     if activations is Activations.BFLOAT16 and weight.group_size % BFLOAT16_GROUPS:
+        activations = Activations.INT16
+    if activations is Activations.INT8 and weight.group_size > INT8_MAX_GROUP:
         activations = Activations.INT16
     return CAwq(
         weight.quants.data_ptr(),

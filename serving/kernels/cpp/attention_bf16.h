@@ -5,7 +5,7 @@
 // at multiples of 16, so a query's result is the same, bit for bit, whatever the chunking and the other rows are.
 #pragma once
 
-#include "attention.h"
+#include "attention_dots.h"
 #include "awq_bf16.h"
 
 namespace hk {
@@ -264,6 +264,10 @@ inline void attention(Pool& pool, const float* qkv, const KvCache& cache, const 
         for (int64_t d = 0; d < dim; d += W) storef(to + d, loadf(t.sums + (d + m) * W) * by[m]);
       }
     });
+#elif defined(HK_BF16_DOTS)
+  if (cache.in_tiles)  // with many rows, large units save reading keys and values
+    return each_unit(pool, b, shape, (b.tokens > 64 ? 4 : 2) * kQueries,
+                     [&](const Unit& unit) { attend_in_pairs(unit, qkv, cache, shape, out); });
 #endif
   each_unit(pool, b, shape, 2 * kQueries, [&](const Unit& unit) { attend(unit, qkv, cache, shape, out); });
 }

@@ -21,7 +21,7 @@ namespace hk {
 constexpr int kOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};
 
 // What the inputs of a matmul are rounded to.
-enum Inputs : int64_t { kFloat32Inputs = 0, kInt16Inputs = 1, kBFloat16Inputs = 2 };
+enum Inputs : int64_t { kFloat32Inputs = 0, kInt16Inputs = 1, kBFloat16Inputs = 2, kInt8Inputs = 3 };
 
 struct Awq {
   const uint32_t* quants;

@@ -10,6 +10,7 @@
 // Source: Intel Architecture Instruction Set Extensions Programming Reference, chapter 3 (TDPBF16PS).
 #pragma once
 
+#include "awq_int8.h"
 #include "tiles_bf16.h"
 
 namespace hk {
@@ -246,6 +247,7 @@ inline void awq_gemm(Pool& pool, const Awq& a, const float* x, int64_t rows, flo
   if (a.inputs == kBFloat16Inputs) return awq_gemm_bf16(pool, a, x, rows, out);
 #endif
   if (a.inputs == kFloat32Inputs) return awq_gemm_float32(pool, a, x, rows, out);
+  if (a.inputs == kInt8Inputs) return awq_gemm_int8(pool, a, x, rows, out);
 #if defined(HK_AMX)
   if (rows >= kFewestRows && amx_fits(a)) return awq_gemm_amx(pool, a, x, rows, out);
 #endif

@@ -21,10 +21,19 @@ int32_t hk_has_tiles() {
 #endif
 }
 
-// Whether matmuls with bfloat16 inputs run on AMX tiles; otherwise such inputs are rounded to int16 instead.
+// Whether matmuls with bfloat16 inputs run on AMX tiles; otherwise such inputs are rounded to int8 instead.
 int32_t hk_has_bfloat16() {
 #if defined(HK_AMX_BF16)
   return W == 16 && amx_allowed();
+#else
+  return 0;
+#endif
+}
+
+// Whether attention runs on dot products of bfloat16 beside matmuls with int8 inputs.
+int32_t hk_has_dots() {
+#if defined(HK_BF16_DOTS)
+  return 1;
 #else
   return 0;
 #endif

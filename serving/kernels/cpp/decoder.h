@@ -160,6 +160,11 @@ inline Branch mlp(Pool& pool, const Decoder& d, const Pass& p, const Layer& laye
   }
 #endif
   norm_and_multiply(pool, d, p, hidden, before, layer.post_attention_norm, layer, kGateUp, normed, gate_up);
+  const Linear& down = *layer.down;
+  if (!p.lora && down.parts == 0 && down.awq.inputs == kInt8Inputs) {
+    activate_and_multiply(pool, down.awq, gate_up, rows, branch);
+    return branch;
+  }
   silu_and_mul(pool, gate_up, rows, d.intermediate, activated);
   adapted(pool, d, p, layer, kDown, activated, branch);
   return branch;

@@ -1,8 +1,8 @@
 // The layout of the KV cache, and the kernel that writes to it.
 //
 // In float32 a block holds, for each KV head, keys [head_dim, block_size] and values [block_size, head_dim]. Where
-// attention runs on AMX tiles, both are rounded to bfloat16 when they are stored, in the layout that tiles are loaded
-// from. For every 16 positions there are
+// attention runs on AMX tiles or bfloat16 dot products, both are rounded to bfloat16 when they are stored, in the
+// layout that tiles are loaded from. For every 16 positions there are
 //   - head_dim / 32 tiles of keys: line r holds dims 2 r and 2 r + 1 of each position;
 //   - head_dim / 16 half tiles of values: line r holds positions 2 r and 2 r + 1 of each dim.
 #pragma once
@@ -11,17 +11,25 @@
 
 #include "tiles_bf16.h"
 
+// HK_EMULATE_BF16: the code for dot products without the instruction, for tests; it needs vectors of 512 bits.
+#if !defined(HK_AMX_BF16) && ((defined(HK_AVX512) && defined(__AVX512BF16__)) || defined(HK_EMULATE_BF16))
+#define HK_BF16_DOTS
+#endif
+
 namespace hk {
 
 struct AttentionShape {
   int32_t heads, kv_heads, head_dim;
   int32_t window;    // sliding window; 0: none
-  int32_t bfloat16;  // whether to round to bfloat16 where the CPU has tiles for it
+  int32_t inputs;    // an Inputs value: with 16-bit floats or 8 bits, attention may round to bfloat16, too
 };
 
+// Whether keys and values are bfloat16: as the inputs of 4-bit matmuls with AMX, beside int8 inputs without it.
 inline bool uses_tiles(AttentionShape shape, int64_t block_size) {
 #if defined(HK_AMX_BF16)
-  return shape.bfloat16 && shape.head_dim % kPairs == 0 && block_size % W == 0;
+  return shape.inputs == kBFloat16Inputs && shape.head_dim % 32 == 0 && block_size % W == 0;
+#elif defined(HK_BF16_DOTS)
+  return shape.inputs == kInt8Inputs && shape.head_dim % 32 == 0 && block_size % W == 0;
 #else
   return false;
 #endif
@@ -40,7 +48,7 @@ struct KvCache {
   float* keys(int64_t block, int64_t head) const { return static_cast<float*>(data) + start(block, head); }
   float* values(int64_t block, int64_t head) const { return keys(block, head + kv_heads); }
 
-#if defined(HK_AMX_BF16)
+#if defined(HK_AMX_BF16) || defined(HK_BF16_DOTS)
   uint8_t* tile(int64_t block, int64_t head, int64_t offset) const {
     return static_cast<uint8_t*>(data) + 2 * (start(block, head) + offset / W * W * head_dim);
   }
@@ -52,7 +60,7 @@ struct KvCache {
 #endif
 
   void store(int64_t block, int64_t head, int64_t offset, const float* key, const float* value) const {
-#if defined(HK_AMX_BF16)
+#if defined(HK_AMX_BF16) || defined(HK_BF16_DOTS)
     if (in_tiles) return store_in_tiles(key_tiles(block, head, offset), value_tiles(block, head, offset),
                                         offset % W, key, value);
 #endif
@@ -70,6 +78,16 @@ struct KvCache {
     for (int64_t d = 0; d < head_dim; d += W) {
       const __m512i wide = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)loadf(value + d)));
       _mm512_mask_storeu_epi16(values + d * 32 + place / 2 * 64, mask, place % 2 ? _mm512_slli_epi32(wide, 16) : wide);
+    }
+  }
+#elif defined(HK_BF16_DOTS)
+  void store_in_tiles(uint8_t* keys, uint8_t* values, int64_t place, const float* key, const float* value) const {
+    BFloat16 rounded[W];
+    for (int64_t d = 0; d < head_dim; d += W) {
+      round_to_bfloat16(loadf(key + d), rounded);
+      for (int i = 0; i < W; i += 2) std::memcpy(keys + (d + i) * 32 + place * 4, rounded + i, 4);
+      round_to_bfloat16(loadf(value + d), rounded);
+      for (int i = 0; i < W; i++) std::memcpy(values + d * 32 + place / 2 * 64 + i * 4 + place % 2 * 2, rounded + i, 2);
     }
   }
 #endif

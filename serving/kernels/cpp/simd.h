@@ -104,6 +104,22 @@ inline void add_dot_pairs(vi& acc, vi a, vi b) {
   pin(acc);  // otherwise the compiler computes all products first, for which there are not enough registers
 }
 
+// acc += Σ a[i] · b[i] for the four bytes in each lane, a unsigned and at most 15, b signed; exact.
+inline void add_dot_quads(vi& acc, vi a, vi b) {
+#if defined(__AVX512VNNI__)
+  acc = (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)a, (__m512i)b);
+#elif defined(__AVX512BW__)
+  acc += (vi)_mm512_madd_epi16(_mm512_maddubs_epi16((__m512i)a, (__m512i)b), _mm512_set1_epi16(1));
+#elif defined(__AVXVNNI__) && defined(HK_AVX2)
+  acc = (vi)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)a, (__m256i)b);
+#elif defined(HK_AVX2)
+  acc += (vi)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)a, (__m256i)b), _mm256_set1_epi16(1));
+#else
+  for (int i = 0; i < 32; i += 8) acc += (a >> i & 255) * (b << (24 - i) >> 24);
+#endif
+  pin(acc);
+}
+
 inline vf to_float(vi v) { return __builtin_convertvector(v, vf); }
 
 // Rounds to nearest, ties to even; for |v| < 2^22.

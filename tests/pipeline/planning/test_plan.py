@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from pipeline.planning.advice import Demand, advise, choose
 from pipeline.planning.hardware import GPUS
-from pipeline.planning.memory_budget import adapter_bytes, cpu_memory, cpu_resident, gpu_memory, has_bfloat16_tiles
+from pipeline.planning.memory_budget import adapter_bytes, cpu_memory, cpu_resident, gpu_memory, has_bfloat16
 from pipeline.planning.shape import ModelShape, read_shape
 from pipeline.planning.speed import Load, fit, step_seconds
 from serving.errors import WeightsError
@@ -208,7 +208,7 @@ engine.close()
 def test_planned_memory_is_that_of_the_engine():
     """After the first requests; docs/results/plan.json has more models."""
     shape = read_shape(WEIGHTS)
-    planned = cpu_resident(shape, cpu_memory(shape, bfloat16_kv=has_bfloat16_tiles()), shape.max_context)
+    planned = cpu_resident(shape, cpu_memory(shape, bfloat16_kv=has_bfloat16()), shape.max_context)
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, str(WEIGHTS)], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -13,13 +13,19 @@ needs_compiler = pytest.mark.skipif(
     find_compiler() is None, reason="no C++ compiler here: the torch kernels are all there is"
 )
 
+EMULATED = ("-DHK_EMULATE_BF16",)  # dot products of bfloat16 in plain C++
+
 
 def _builds() -> dict[str, tuple[str, ...]]:
     builds: dict[str, tuple[str, ...]] = {"native": ()}
     has = set(Path("/proc/cpuinfo").read_text("utf-8").split())
     if platform.machine() != "x86_64" or "avx512f" not in has:
-        return builds | {"wide": ("-DHK_WIDE", "-O1")}  # the code for vectors of 512 bits, compiled to shorter ones
+        # the code for vectors of 512 bits, compiled to shorter ones
+        return builds | {"wide": ("-DHK_WIDE", *EMULATED, "-O1")}
     builds["avx2"] = ("-march=x86-64-v3", "-O1")
+    if "avx512_vnni" in has:
+        # the first processors with AVX512 have no dot products
+        builds["avx512"] = ("-march=x86-64-v4", *EMULATED, "-O1")
     if "amx_int8" in has:
         builds["without tiles"] = ("-DHK_NO_AMX", "-O1")
     return builds

@@ -19,7 +19,7 @@ def library_path(request):
 @pytest.fixture(scope="session", params=Activations)
 def activations(request, library_path):
     if request.param is Activations.BFLOAT16 and not CpuLibrary(library_path, 1).has_bfloat16:
-        pytest.skip("no tiles for bfloat16 here: the kernels round to int16, which is tested")
+        pytest.skip("no tiles for bfloat16 here: the kernels round to int8, which is tested")
     return request.param
 
 
