@@ -21,8 +21,8 @@ PROMPT = (
     '### NLQ:\n"slowest routes of the checkout service"\n\n### Response:\n'
 )
 NEW_TOKENS = 64
-# The largest difference of a logit, whose standard deviation is about 6
-TOLERANCE = {Activations.FLOAT32: 2e-3, Activations.INT16: 5e-2, Activations.INT8: 3.0, Activations.BFLOAT16: 1.0}
+# The largest difference of a logit, whose standard deviation is about 6; without AMX tiles BFLOAT16 becomes INT8
+TOLERANCE = {Activations.FLOAT32: 2e-3, Activations.INT16: 5e-2, Activations.INT8: 3.0, Activations.BFLOAT16: 3.0}
 
 pytestmark = [pytest.mark.weights, NEEDS_WEIGHTS]
 
