@@ -26,7 +26,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     command.write_text(
         f"""#!/bin/sh
 echo "build $*" >> {tmp_path}/log
-if [ "$3" ]; then folder="$4"; else folder={tmp_path}/weights/$1; fi
+if [ "$2" ]; then folder="$5"; else folder={tmp_path}/weights/$1; fi
 mkdir -p "$folder" && cd "$folder" && touch generation_config.json {" ".join(files)}
 """
     )
@@ -67,7 +67,7 @@ def test_the_base_for_training_is_written_once(clone: Path) -> None:
     base = clone / "weights" / "smollm2-135m-instruct"
     assert default_weights.base_or_default(None) == base
     assert default_weights.base_or_default(None) == base
-    assert log(clone) == [f"build --adapter none --unquantized {base}"]
+    assert log(clone) == [f"build honeycomb-nlq-small --adapter none --unquantized {base}"]
 
 
 def test_the_weights_of_another_recipe_are_built_once(clone: Path) -> None:
