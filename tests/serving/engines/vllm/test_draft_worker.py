@@ -37,11 +37,13 @@ def test_this_is_the_version_of_vllm_that_the_plug_in_was_written_for() -> None:
     )
 
 
-def test_a_sampled_batch_whose_drafts_were_all_cut_has_no_logits_to_constrain() -> None:
+def test_a_sampled_batch_whose_drafts_were_all_cut_has_no_logits_to_constrain(monkeypatch) -> None:
     import torch
+    from vllm.v1.sample import rejection_sampler
 
-    from serving.engines.vllm.draft_worker import apply_sampling_constraints
+    from serving.engines.vllm.draft_worker import apply_sampling_constraints, expand_batch_to_tokens
 
+    monkeypatch.setattr(rejection_sampler, "expand_batch_to_tokens", expand_batch_to_tokens)  # as the worker does
     params = SimpleNamespace(all_greedy=False, temperature=torch.ones(1), top_k=torch.tensor([3]), top_p=None)
     none = torch.zeros(0, 10)
     assert apply_sampling_constraints(none, torch.zeros(1, dtype=torch.int32), params) is none
