@@ -6,6 +6,7 @@ from typing import Any
 
 WRITTEN_FOR = "0.32"  # the version of vLLM whose names `draft_worker` uses
 DEFAULT_MAX_DRAFTS = 48  # with 32 an answer of the default model takes 4.0 steps, with 48 3.6
+_FEWEST_BATCHED_TOKENS = 2048  # vLLM's smallest default
 WORKER = "serving.engines.vllm.draft_worker.DraftWorker"
 PROPOSER = "serving.engines.vllm.draft_worker.DraftProposer"
 
@@ -25,6 +26,16 @@ def draft_config(max_drafts: int | None, *, max_num_seqs: int, is_cpu: bool) -> 
         # sake of CUDA graphs: 108 ms instead of 29 for the first token of the default model.
         config["num_speculative_tokens_per_batch_size"] = [[1, max_num_seqs, count]]
     return config
+
+
+def room_with_adapters(max_num_batched_tokens: int | None, *, max_num_seqs: int) -> int:
+    """Drafts of a request in one step with which vLLM accepts adapters: those of all requests have to fit one step.
+
+    Args:
+        max_num_batched_tokens: tokens in one step; None for vLLM's own number.
+        max_num_seqs: limit of running requests.
+    """
+    return (max_num_batched_tokens or _FEWEST_BATCHED_TOKENS) // max_num_seqs - 1
 
 
 def version_fault(version: str) -> str | None:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from serving.clients.vllm_parameters import vllm_parameters
 from serving.config import Settings
 from serving.devices import has_cuda_device
-from serving.engines.vllm.draft_config import PROPOSER, WORKER, draft_config, version_fault
+from serving.engines.vllm.draft_config import (
+    DEFAULT_MAX_DRAFTS,
+    PROPOSER,
+    WORKER,
+    draft_config,
+    room_with_adapters,
+    version_fault,
+)
 from serving.engines.vllm.parallel import choose_tensor_parallel_size, read_shape
 from serving.engines.vllm.tokenizer_folder import tokenizer_folder
 from serving.engines.vllm.vllm_adapters import lora_args
@@ -193,6 +200,11 @@ def speculation(settings: Settings, vllm_version: str, *, is_cpu: bool) -> dict[
             )
         return {"method": "suffix", **({} if limit is None else {"num_speculative_tokens": limit})}
     fault = "SPECULATION=off" if settings.speculation == "off" else version_fault(vllm_version)
+    if fault is None and limit is None and (settings.adapters or settings.adapter_sources):
+        room = room_with_adapters(settings.max_num_batched_tokens, max_num_seqs=settings.max_num_seqs)
+        limit = min(room, DEFAULT_MAX_DRAFTS)
+        if limit < 1:
+            fault = f"with adapters, those of {settings.max_num_seqs} requests do not fit MAX_NUM_BATCHED_TOKENS"
     if fault is None:
         return draft_config(limit, max_num_seqs=settings.max_num_seqs, is_cpu=is_cpu)
     if settings.is_set("max_draft_tokens"):

@@ -113,6 +113,21 @@ def test_max_draft_tokens_is_refused_without_drafts(method: str, version: str) -
         speculation(settings(speculation=method, max_draft_tokens=7), version, is_cpu=True)
 
 
+@pytest.mark.parametrize(("tokens", "drafts"), [(64, 7), (None, 48), (16, 1)])
+def test_with_adapters_the_drafts_of_all_requests_fit_one_step(tokens: int | None, drafts: int) -> None:
+    """Otherwise vLLM does not start."""
+    values = {"adapters": Path("adapters.yaml"), "max_num_seqs": 8, "max_num_batched_tokens": tokens}
+    config = speculation(settings(**values), VERSION, is_cpu=True)
+    assert config is not None
+    assert config["num_speculative_tokens"] == drafts
+
+
+def test_without_room_for_drafts_vllm_serves_adapters_without_them(capsys) -> None:
+    values = {"adapters": Path("adapters.yaml"), "max_num_seqs": 32, "max_num_batched_tokens": 32}
+    assert speculation(settings(**values), VERSION, is_cpu=True) is None
+    assert "with adapters, those of 32 requests do not fit MAX_NUM_BATCHED_TOKENS" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("method", ["auto", "ngram"])
 def test_max_draft_tokens_is_the_limit_of_every_drafter(method: str) -> None:
     config = speculation(settings(speculation=method, max_draft_tokens=7), VERSION, is_cpu=True)
