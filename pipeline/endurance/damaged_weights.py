@@ -108,7 +108,7 @@ def _names(weights: Path) -> list[str]:
 
 
 def changed(path: Path) -> None:
-    """Invert each byte, in the same file: whoever has mapped it sees the change."""
+    """Invert each byte, in the same file, so that a process that has mapped it sees the change."""
     with path.open("r+b") as file:
         while part := file.read(1 << 20):
             file.seek(-len(part), 1)

@@ -137,7 +137,7 @@ class DiskCache:
         """Remove a folder that nobody uses. False if it is in use, or somebody else removes it."""
         try:
             descriptor = _lock(folder, fcntl.LOCK_EX)
-        except FileNotFoundError:  # whoever failed to fetch it removes it without waiting
+        except FileNotFoundError:  # the thread whose fetch failed removes its folder without the lock
             return False
         if descriptor is None:
             return False

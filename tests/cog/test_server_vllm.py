@@ -12,11 +12,12 @@ import pytest
 
 from pipeline.endurance.cog_process import CogServer
 from pipeline.endurance.own_weights import lock_text
+from pipeline.endurance.processes import stopped
 from tasks.honeycomb.query import parse_query
 from tests import small_model
 from tests.cog.control import CONTROLLED, Control
 from tests.conformance.kinds import WEIGHTS, vllm_dtype
-from tests.serving.engines.vllm.vllm_processes import frozen, vllm_process, vllm_processes
+from tests.serving.engines.vllm.vllm_processes import vllm_process, vllm_processes
 
 pytestmark = [pytest.mark.server, pytest.mark.vllm]
 
@@ -118,7 +119,7 @@ def test_the_quantization_kernel_that_vllm_chose_is_logged(server: CogServer) ->
 
 def test_an_engine_that_hangs_is_unhealthy_until_it_continues(server: CogServer) -> None:
     assert server.health()["status"] == "READY"
-    with frozen(vllm_process(server.process.pid, "Worker")):
+    with stopped(vllm_process(server.process.pid, "Worker")):
         health = server.wait_for("UNHEALTHY", seconds=6)
     assert "no token within" in health["user_healthcheck_error"]
     server.wait_for("READY", seconds=60)
@@ -140,7 +141,7 @@ def test_a_dead_engine_process_fails_pending_predictions_and_the_health_check(se
     with ThreadPoolExecutor(PLACES) as pool:
         futures = [pool.submit(predict, number) for number in range(PLACES)]
         begun.wait(120)
-        with frozen(worker):  # so that none of them ends by itself
+        with stopped(worker):  # so that none of them ends by itself
             core.kill()
             killed = time.monotonic()
             health = server.wait_for("UNHEALTHY", seconds=5)

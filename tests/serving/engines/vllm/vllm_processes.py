@@ -1,13 +1,11 @@
-"""Finds the processes that vLLM starts by their titles, and pauses them.
+"""Finds the processes that vLLM starts by their titles.
 
 os.kill(vllm_process(parent_pid, "EngineCore").pid, signal.SIGKILL)
 """
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import psutil
 
@@ -22,17 +20,6 @@ def vllm_process(ancestor: int, title: str) -> psutil.Process:
 def vllm_processes(ancestor: int) -> list[psutil.Process]:
     """All processes called VLLM::something."""
     return [child for child in psutil.Process(ancestor).children(recursive=True) if "VLLM::" in _title(child)]
-
-
-@contextmanager
-def frozen(process: psutil.Process) -> Iterator[None]:
-    """Stop the process inside the `with` block without ending it."""
-    process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        with suppress(psutil.NoSuchProcess):
-            process.send_signal(signal.SIGCONT)
 
 
 def _title(process: psutil.Process) -> str:
