@@ -99,10 +99,11 @@ class TransformersEngine:
         self._num_steps += probe.choose.num_passes
 
     def stats(self) -> EngineStats:
-        """See `Engine.stats`."""
+        """See `Engine.stats`; the steps of running requests count."""
         with self._lock:
             count, running = len(self._in_flight), min(len(self._in_flight), self._max_num_seqs)
-        return EngineStats(running, count - running, 0, 0, self._num_steps)
+            steps = self._num_steps + sum(one.choose.num_passes for one in self._in_flight.values())
+        return EngineStats(running, count - running, 0, 0, steps)
 
     def close(self) -> None:
         """See `Engine.close`."""
@@ -116,7 +117,8 @@ class TransformersEngine:
 
     def _forget(self, generation: Generation) -> None:
         with self._lock:
-            self._in_flight.pop(generation.request.request_id, None)
+            if self._in_flight.pop(generation.request.request_id, None) is not None:
+                self._num_steps += generation.choose.num_passes
 
     def _admit(self, generation: Generation) -> Generation:
         request_id = generation.request.request_id
@@ -140,7 +142,6 @@ class TransformersEngine:
         else:
             self._forget(generation)
             generation.finish()
-        self._num_steps += generation.choose.num_passes
 
     def _run(self, generation: Generation) -> None:
         """Generate the whole answer, delta by delta."""
