@@ -17,7 +17,7 @@ from gateway.pages import PAGES
 from gateway.probes import PROBES
 from gateway.replicate import REPLICATE
 from gateway.request_log import PredictionLog, RequestLog
-from gateway.security import SecurityHeaders, allow_origins, check_host, check_origin
+from gateway.security import SecurityHeaders, allow_origins, check_sender
 from gateway.settings import DoorSettings
 from gateway.tracing import open_tracing
 
@@ -57,7 +57,7 @@ def create_app(settings: DoorSettings) -> FastAPI:
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
-        dependencies=[Depends(check_host), Depends(check_origin)],
+        dependencies=[Depends(check_sender)],
     )
     include(app, APIS)
     allow_origins(app, settings)

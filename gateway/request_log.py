@@ -140,7 +140,7 @@ class PredictionLog:
         task.add_done_callback(self._tasks.discard)
 
     async def _follow(self, run: Run, request_id: str | None) -> None:
-        prediction = await run.finished()
+        prediction = await run.answered()
         if await run.settled() is not None:
             return  # its inputs were refused, which the request's line says
         fields: dict[str, JsonValue] = {

@@ -118,6 +118,12 @@ class Run:
         await self._ended.wait()
         return self._prediction
 
+    async def answered(self) -> Prediction:
+        """As `finished`, for logs and metrics: the requests that wait for the prediction are woken first."""
+        await self._ended.wait()
+        await asyncio.sleep(0)
+        return self._prediction
+
     async def follow(self, position: Position = _START) -> AsyncIterator[RunEvent]:
         """What came after a position, then what comes, then `Finished`. A slow reader holds nobody up."""
         while True:

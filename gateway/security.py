@@ -66,8 +66,18 @@ def allow_origins(app: FastAPI, settings: DoorSettings) -> None:
         )
 
 
-async def check_origin(request: Request) -> None:
-    """Refuse what a page of another site sends; for `Depends`.
+async def check_sender(request: Request) -> None:
+    """Refuse a request to another host's name, or from a page of another site; for `Depends`.
+
+    Raises:
+        ForbiddenError: see `_check_host` and `_check_origin`.
+    """
+    _check_host(request)
+    _check_origin(request)
+
+
+def _check_origin(request: Request) -> None:
+    """Refuse what a page of another site sends.
 
     A browser sends a simple POST anywhere without asking, and a door on a laptop trusts who reaches it.
 
@@ -87,8 +97,8 @@ async def check_origin(request: Request) -> None:
     raise ForbiddenError(f"pages of {origin[:200]!r} may not use this door; DOOR_CORS_ORIGINS lists those that may")
 
 
-async def check_host(request: Request) -> None:
-    """Refuse a request that was sent to another name than the door's; for `Depends`.
+def _check_host(request: Request) -> None:
+    """Refuse a request that was sent to another name than the door's.
 
     A site can let its own name resolve to 127.0.0.1 (DNS rebinding). To a browser, the door is then a part of the site,
     whose scripts may read all answers. Only the header Host tells.

@@ -70,7 +70,7 @@ async def _follow(run: Run, meters: Meters) -> None:
         last = now
 
     run.on_piece.append(time_piece)
-    prediction = await run.finished()
+    prediction = await run.answered()
     if await run.settled() is not None:
         return  # its inputs were refused
     if last is None and prediction.output is not None:  # of a model that does not stream

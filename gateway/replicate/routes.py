@@ -83,7 +83,8 @@ async def cancel_prediction(request: Request, door: TheDoor, prediction_id: str)
     if run is not None:
         door.runner.cancel(prediction_id)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(run.finished(), _CANCEL_SECONDS)
+            async with asyncio.timeout(_CANCEL_SECONDS):
+                await run.finished()
     return _show(request, door, run.snapshot() if run else await _find(door, prediction_id))
 
 
@@ -154,7 +155,8 @@ async def _create(request: Request, door: Door, body: CreateBody, info: ModelInf
     run = await door.runner.start(prediction, CacheUse.of(request.headers))
     if seconds:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(run.finished(), seconds)
+            async with asyncio.timeout(seconds):  # wait_for would make a task
+                await run.finished()
     shown = created_object(run.snapshot(), base_url(request, door.settings))
     return JSONResponse(shown, 201)
 
