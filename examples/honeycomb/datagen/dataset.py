@@ -1,8 +1,9 @@
 """Generate the splits of the data. Each column list belongs to one split only.
 
-train mixes two generators: the templates, and `people`. train and validation share vocabularies and templates, but some
-templates are only in train. test_columns has vocabularies that are not in train, and test_templates also has templates
-that are not. test_people has questions of `people` about teams that are not in train.
+train mixes two generators, the templates and `people`, and has the written questions beside them. train and validation
+share vocabularies and templates, but some templates are only in train. test_columns has vocabularies that are not in
+train, and test_templates also has templates that are not. test_people has questions of `people` about teams that are
+not in train, and test_written those about the datasets in `written/held_out`.
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from examples.honeycomb.datagen.assemble import assemble
 from examples.honeycomb.datagen.example_questions import Example, questions
 from examples.honeycomb.datagen.people.team_questions import team_lists
 from examples.honeycomb.datagen.phrasebook import Style
+from examples.honeycomb.datagen.written_questions import WRITTEN, written_lists
 
 PER_SET = 8
 
@@ -21,7 +23,8 @@ PER_SET = 8
 class Split:
     """One split: its vocabularies and templates, examples per column list, and its percentage of all examples.
 
-    `people_share` is the part of its examples that `people` makes; the templates make the others.
+    `people_share` is the part of its examples that `people` makes; the templates make the others. Written questions come
+    on top, each of them `written` times.
     """
 
     name: str
@@ -30,6 +33,7 @@ class Split:
     per_set: int
     percent: int
     people_share: float = 0.0
+    written: int = 0
 
     def size(self, examples: int) -> int:
         """The number of examples of this split out of a total of `examples`."""
@@ -37,11 +41,12 @@ class Split:
 
 
 SPLITS = (
-    Split("train", False, Style.TRAINING, PER_SET, 92, people_share=0.5),
+    Split("train", False, Style.TRAINING, PER_SET, 92, people_share=0.5, written=1),
     Split("validation", False, Style.SEEN, 2, 1),
     Split("test_columns", True, Style.SEEN, 2, 3),
     Split("test_templates", True, Style.UNSEEN, 2, 3),
     Split("test_people", True, Style.SEEN, 2, 1, people_share=1.0),
+    Split("test_written", True, Style.SEEN, PER_SET, 0, written=1),
 )
 
 
@@ -58,6 +63,9 @@ def generate(split: Split, *, seed: int, examples: int, seen: set[frozenset[str]
         behind = min((0, 1), key=lambda source: (made[source] + 1) / max(sources[source][0], 1e-9))
         found = next(sources[behind][1])
         made[behind] += len(found)
+        yield from found
+    folder = WRITTEN / "held_out" if split.held_out else WRITTEN
+    for found in written_lists(seed=seed, per_set=split.per_set, repeats=split.written, folder=folder):
         yield from found
 
 

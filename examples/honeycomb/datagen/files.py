@@ -23,6 +23,7 @@ def write_data(
     seed: int,
     examples: int,
     people_share: float,
+    written: int,
     calibration: Extract = None,
     answers: Extract = None,
 ) -> None:
@@ -31,16 +32,18 @@ def write_data(
     Args:
         out: folder, created if it is missing.
         seed: the same seed gives the same bytes.
-        examples: total number in all splits.
-        people_share: part of the training examples that `people` makes, from 0 to 1.
+        examples: total number in all splits, without the written ones.
+        people_share: part of the made training examples that `people` makes, from 0 to 1.
+        written: how often each written question is in the training data.
         calibration: extract of training texts for quantization.
         answers: extract of training questions and answers for the drafter.
     """
     out.mkdir(parents=True, exist_ok=True)
     seen: set[frozenset[str]] = set()
-    chosen = [replace(split, people_share=people_share) if split.name == "train" else split for split in SPLITS]
+    shares = {"people_share": people_share, "written": written}
+    chosen = [replace(split, **shares) if split.name == "train" else split for split in SPLITS]
     splits = {split.name: _write(split, out, seed, examples, seen) for split in chosen}
-    options = {"seed": seed, "examples": examples, "people_share": people_share}
+    options = {"seed": seed, "examples": examples, **shares}
     report = json.dumps({**options, "splits": splits}, indent=1)
     (out / "statistics.json").write_text(report + "\n", encoding="utf-8")
     for target, extract in ((calibration, calibration_lines), (answers, answer_lines)):

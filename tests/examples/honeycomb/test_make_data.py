@@ -14,18 +14,19 @@ import pytest
 from examples.honeycomb.datagen.kinds import KINDS
 from examples.honeycomb.datagen.vocabulary import CORE, entity_parts, vocabularies
 from examples.honeycomb.datagen.words import split_words
+from examples.honeycomb.datagen.written_questions import WRITTEN
 from tasks.honeycomb.prompt import build_prompt, check_nlq
 from tasks.honeycomb.query import canonical_json, parse_query
 
 ROOT = Path(__file__).resolve().parents[3]
-SPLITS = ("train", "validation", "test_columns", "test_templates", "test_people")
+SPLITS = ("train", "validation", "test_columns", "test_templates", "test_people", "test_written")
 EXAMPLES = 2000
 CALIBRATION = 20
 
 
 def make(out: Path, *, seed: int, hash_seed: str) -> dict[str, list[dict[str, Any]]]:
-    """Runs the command and reads what it wrote."""
-    options = ["--out", str(out), "--seed", str(seed), "--examples", str(EXAMPLES)]
+    """Runs the command and reads what it wrote. `test_written_questions.py` has the tests of the written ones."""
+    options = ["--out", str(out), "--seed", str(seed), "--examples", str(EXAMPLES), "--written", "0"]
     options += ["--calibration", str(CALIBRATION), str(out / "calibration.jsonl")]
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
     command = [sys.executable, str(ROOT / "scripts" / "make_data"), *options]
@@ -70,6 +71,7 @@ def test_the_splits_are_as_large_as_asked(data) -> None:
         "test_columns": EXAMPLES * 3 // 100,
         "test_templates": EXAMPLES * 3 // 100,
         "test_people": EXAMPLES // 100,
+        "test_written": sum(len(read(path)) - 1 for path in (WRITTEN / "held_out").glob("*.jsonl")),
     }
 
 
@@ -113,7 +115,7 @@ def test_every_query_is_canonical_and_uses_only_the_columns_given(rows) -> None:
 def test_every_question_is_valid_input_and_has_no_placeholders_left(rows) -> None:
     for row in rows:
         assert check_nlq(row["nlq"]) == row["nlq"]
-        marks = "\x02\x03" if row["category"].startswith("people ") else "\x02\x03{}"
+        marks = "\x02\x03" if row["category"].startswith(("people ", "written ")) else "\x02\x03{}"
         assert not set(marks) & set(row["nlq"].replace("{id}", "")), row["nlq"]
 
 
