@@ -13,7 +13,7 @@ import pytest
 
 from gateway.door import Door, open_door
 from gateway.errors import TooManyPredictionsError
-from gateway.pool import HEALTH_SECONDS, MAX_IMBALANCE
+from gateway.pool import HEALTH_SECONDS, MAX_IMBALANCE, MAX_SILENT, RETURN_SECONDS
 from gateway.predictions import Prediction, Status, new_id, now
 from gateway.runs import Finished, LogText, OutputPiece, Position, Run
 from gateway.settings import DoorSettings
@@ -71,8 +71,25 @@ async def test_a_server_that_falls_silent_is_ejected_and_its_prediction_fails_wi
         assert time.monotonic() - began < HEALTH_SECONDS + 5
         final = await started.finished()
         assert (final.status, final.output) == (Status.FAILED, ["a"])
-        assert "no answer to health checks" in final.error
+        assert final.error.count("no answer to health checks") == 1
+        assert "no answer to health checks" not in door.pool.servers[0].trouble
         assert time.monotonic() - began < HEALTH_SECONDS + 10
+
+
+async def test_a_server_that_takes_no_more_predictions_finishes_those_that_it_has():
+    async with FakeCog() as old, FakeCog() as new, door_to(old, new) as door:
+        started = await door.runner.start(prediction())
+        await first_piece(started)
+        old.drain()
+        await until(lambda: not door.pool.servers[0].is_healthy)
+        new.gate.set()
+        assert (await run(door)).status is Status.SUCCEEDED
+        with pytest.raises(TimeoutError):  # while several health checks fail
+            await asyncio.wait_for(started.finished(), RETURN_SECONDS * (MAX_SILENT + 3))
+        old.gate.set()
+        final = await started.finished()
+        assert (final.status, final.output) == (Status.SUCCEEDED, ["a", "b", "c"])
+        assert (len(old.asked), len(new.asked)) == (1, 1)
 
 
 async def test_a_full_server_is_asked_again_and_another_one_at_once():
