@@ -281,6 +281,30 @@ async def test_a_save_that_failed_is_tried_again_although_nothing_has_changed(tm
         assert (kept.status, kept.output, len(failed)) == (Status.PROCESSING, ["a"], 1)
 
 
+async def test_an_end_that_could_not_be_saved_is_shown_and_saved_later(tmp_path, monkeypatch):
+    is_full = True
+    save = Store.save
+
+    async def refuse_ends(store: Store, *predictions: Prediction) -> None:
+        if is_full and any(one.status.is_final for one in predictions):
+            raise sqlite3.OperationalError("database or disk is full")
+        await save(store, *predictions)
+
+    monkeypatch.setattr(Store, "save", refuse_ends)
+    async with FakeCog() as cog, door_to(cog, keep=True, database=tmp_path / "door.sqlite") as door:
+        cog.gate.set()
+        final, deleted = await run(door), await run(door)
+        await until(lambda: door.runner.num_active == 0)
+        assert await door.runner.get(final.id) == final
+        assert (await door.store.get(final.id)).status is not Status.SUCCEEDED
+        assert await door.runner.delete(deleted.id)
+        is_full = False
+        async with asyncio.timeout(20):
+            while await door.store.get(final.id) != final:
+                await asyncio.sleep(0.01)
+        assert await door.runner.get(deleted.id) is None
+
+
 async def test_only_line_feeds_end_a_line_of_a_servers_stream():
     """Cog sends other separators, such as U+2028, unescaped in JSON."""
     pieces = ("a\u2028b", "\u0085\u2029", "\x1cä\r\n")
