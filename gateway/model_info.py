@@ -49,6 +49,11 @@ class ModelInfo:
         return tuple(sorted(texts, key=lambda name: known[name].get("x-order", 0)))
 
     @property
+    def has_conversations(self) -> bool:
+        """Whether a prediction may take messages."""
+        return "messages" in self.input_properties
+
+    @property
     def streams(self) -> bool:
         """Whether the output is a list of pieces that appear one after the other."""
         return bool(self._schemas.get("Output", {}).get("x-cog-array-type") == "iterator")

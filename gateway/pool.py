@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from gateway.upstream import Upstream, UpstreamError
+from gateway.upstream import Upstream, UpstreamClosedError, UpstreamError
 
 _log = logging.getLogger(__name__)
 HEALTH_SECONDS = 1.0  # between two health checks of one server
@@ -147,6 +147,10 @@ class Pool:
     async def _check(self, server: Server) -> None:
         try:
             status = await server.upstream.health()
+        except UpstreamClosedError as error:  # its predictions go on or break off, and their streams tell which
+            self.report_broken(server, str(error))
+            server.num_silent = 0
+            return
         except UpstreamError as error:
             self.report_broken(server, str(error))
             server.num_silent += 1

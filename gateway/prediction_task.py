@@ -90,7 +90,8 @@ class Execution:
             except UpstreamBusyError:
                 self._pool.report_full(server)
             except UpstreamError as error:
-                self._pool.report_broken(server, str(error))
+                if not server.num_silent:  # else a health check has ejected it
+                    self._pool.report_broken(server, str(error))
                 if self.run.has_output:
                     raise UpstreamError(f"the server ended while it answered: {error}") from error
                 if attempt == MAX_ATTEMPTS:

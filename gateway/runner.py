@@ -21,6 +21,7 @@ from gateway.prediction_task import Execution
 from gateway.predictions import Prediction, Status
 from gateway.runs import Run
 from gateway.store import Store
+from gateway.unsaved_ends import UnsavedEnds
 
 _log = logging.getLogger(__name__)
 SAVE_SECONDS = 0.5  # between two saves of what is running
@@ -64,6 +65,7 @@ class Runner:
         self._max_seconds = max_seconds
         self._cache = cache
         self._active: dict[str, Execution] = {}
+        self._unsaved = UnsavedEnds(store)
         self.on_start: list[Callable[[Run], None]] = []  # called with each new run, before it shows anything
         self._caller: Caller | None = None  # who starts and sees predictions; None: everybody
 
@@ -118,14 +120,14 @@ class Runner:
     def find(self, prediction_id: str) -> Run | None:
         """A prediction that runs or waits."""
         execution = self._active.get(prediction_id)
-        if execution is None or (self._caller is not None and execution.run.owner != self._caller.name):
-            return None
-        return execution.run
+        return execution.run if execution is not None and self._may_see(execution.run.owner) else None
 
     async def get(self, prediction_id: str) -> Prediction | None:
         """A prediction, whether it runs or is kept."""
-        run = self.find(prediction_id)
-        return await self._store.get(prediction_id) if run is None else run.snapshot()
+        if (run := self.find(prediction_id)) is not None:
+            return run.snapshot()
+        final = self._unsaved.find(prediction_id)
+        return final if final is not None and self._may_see(final.owner) else await self._store.get(prediction_id)
 
     def cancel(self, prediction_id: str) -> None:
         """Cancel a prediction if it runs or waits; its run tells when that is done."""
@@ -137,6 +139,8 @@ class Runner:
         if (run := self.find(prediction_id)) is not None:
             self.cancel(prediction_id)
             await run.finished()
+        if (final := self._unsaved.find(prediction_id)) is not None and self._may_see(final.owner):
+            self._unsaved.forget(prediction_id)
         return await self._store.delete(prediction_id)
 
     async def save_changes(self) -> None:
@@ -146,6 +150,7 @@ class Runner:
         """
         while True:
             await asyncio.sleep(SAVE_SECONDS)
+            await self._unsaved.save()
             runs = [execution.run for execution in self._active.values() if execution.run.is_dirty]
             for start in range(0, len(runs), SAVE_BATCH):
                 batch = [run for run in runs[start : start + SAVE_BATCH] if not run.is_finished]
@@ -171,6 +176,7 @@ class Runner:
         for execution in executions:
             execution.interrupt()
         await asyncio.gather(*tasks)
+        await self._unsaved.save()
 
     async def _start_as_copy(self, prediction: Prediction, original: Prediction) -> Run:
         """A new prediction with the answer of another one."""
@@ -184,6 +190,9 @@ class Runner:
             observer(run)
         run.finish(final)
         return run
+
+    def _may_see(self, owner: str | None) -> bool:
+        return self._caller is None or owner == self._caller.name
 
     def _count_for_caller(self) -> None:
         if self._caller is not None:
@@ -209,7 +218,8 @@ class Runner:
                 if entry is not None:
                     await entry.keep(final)
             except sqlite3.Error:
-                _log.exception("prediction %s could not be saved", run.id)
+                _log.exception("the end of prediction %s could not be saved; the door tries again", run.id)
+                self._unsaved.add(final)
             run.finish(final)
         finally:
             self._active.pop(run.id, None)

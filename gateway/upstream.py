@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from errno import ECONNREFUSED
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -35,6 +36,10 @@ class UpstreamBusyError(Exception):
 
 class UpstreamError(Exception):
     """The server cannot be reached, has ended, or answered something unexpected."""
+
+
+class UpstreamClosedError(UpstreamError):
+    """Nothing listens at its address: it has ended, or takes no more predictions and finishes those that it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +123,7 @@ class Upstream:
         """Its status: STARTING, READY, BUSY, UNHEALTHY, SETUP_FAILED or DEFUNCT.
 
         Raises:
+            UpstreamClosedError: it does not listen.
             UpstreamError: it cannot be reached.
         """
         return str((await self._ask_json("health-check", _TIMEOUT_OF_HEALTH)).get("status"))
@@ -163,7 +169,8 @@ async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHand
 
 
 def _broken(error: Exception) -> UpstreamError:
-    return UpstreamError(f"{type(error).__name__} {error}".rstrip())
+    is_closed = isinstance(error, aiohttp.ClientConnectorError) and error.errno == ECONNREFUSED
+    return (UpstreamClosedError if is_closed else UpstreamError)(f"{type(error).__name__} {error}".rstrip())
 
 
 def _authorization(address: URL) -> dict[str, str]:

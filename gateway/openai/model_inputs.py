@@ -78,7 +78,7 @@ def chat_inputs(body: ChatBody, info: ModelInfo) -> ModelInputs:
         ApiError: the model cannot do what the body asks.
     """
     inputs = ModelInputs(info.input_properties)
-    if "messages" in inputs.properties:
+    if info.has_conversations:
         inputs.add("messages", [*body.messages], "messages")
     else:
         _add_texts(inputs, info, _text_of(body.messages), "messages")

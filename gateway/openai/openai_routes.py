@@ -166,4 +166,5 @@ async def _stream(call: _Call) -> AsyncIterator[bytes]:
         yield _DONE
 
 
-OPENAI = Api(_router, ("/v1/chat", "/v1/completions", "/v1/models"), render_error)
+# The last two are asked for by OpenAI's clients and are not served.
+OPENAI = Api(_router, ("/v1/chat", "/v1/completions", "/v1/models", "/v1/responses", "/v1/embeddings"), render_error)

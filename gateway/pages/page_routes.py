@@ -78,7 +78,8 @@ async def _playground(request: Request, door: Door, tweak: str | None) -> Respon
         base=base_url(request, door.settings),
         fields=form_fields(info.openapi, profile, values),
         examples=[(example.title, json.dumps(example.input)) for example in profile.examples],
-        openai=profile.openai,
+        openai=info.has_conversations or bool(info.required_texts),
+        texts=() if info.has_conversations else info.required_texts,
         keys=door.callers is not None,
     )
 

@@ -38,7 +38,6 @@ class Profile(BaseModel):
         first: inputs that are always shown; the others are under "More settings". Empty: what the schema requires.
         widgets: of inputs whose schema says only that they are text.
         examples: the first one is filled in when the page opens.
-        openai: whether the model answers OpenAI's chat completions.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,7 +46,6 @@ class Profile(BaseModel):
     first: tuple[str, ...] = ()
     widgets: Mapping[str, Literal["names", "text", "long"]] = {}
     examples: tuple[Example, ...] = ()
-    openai: bool = False
 
 
 def profile_for(inputs: Mapping[str, object], own: Path | None) -> Profile:

@@ -54,8 +54,12 @@ class FakeCog:
         self.port = self._server.sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
 
-    async def stop(self) -> None:
+    def drain(self) -> None:
+        """Take no more connections and finish what runs, as Cog does after SIGTERM."""
         self._server.close()
+
+    async def stop(self) -> None:
+        self.drain()
         for writer in self._writers:
             writer.transport.abort()
         await self._server.wait_closed()

@@ -7,11 +7,11 @@ import { seconds } from "./figures.js";
 import { InputForm } from "./form.js";
 import { ResultView, outputText } from "./result.js";
 
-const { model, version, base, openai, keys } = byId("playground").dataset;
+const { model, version, base, openai, texts, keys } = byId("playground").dataset;
 const result = new ResultView();
 const form = new InputForm(byId("form"), () => code.update());
 const call = () => ({ base, model, version, keys: keys !== undefined, input: form.read().input });
-const code = new CodeTabs(call, { openai: openai !== undefined });
+const code = new CodeTabs(call, { openai: openai !== undefined, texts: texts ? texts.split(" ") : [] });
 let running = null; // {id, isCancelled}: the run that is shown
 
 async function run() {

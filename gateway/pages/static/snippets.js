@@ -1,15 +1,16 @@
 // Writes the code of a call in several languages. Inputs become literals that no shell or language reads otherwise.
 
 /** The languages that fit: {id, label, write(call)}; a call is {base, model, version, keys, input}. Where the door asks
- * for keys, the code reads the key from the variable DOOR_KEY. */
-export function languages({ openai }) {
+ * for keys, the code reads the key from the variable DOOR_KEY. `texts` are the inputs that make up the one message of a
+ * model without conversations. */
+export function languages({ openai, texts }) {
   const found = [
     { id: "curl", label: "curl", write: curl },
     { id: "python", label: "Python", write: python },
     { id: "javascript", label: "JavaScript", write: javascript },
     { id: "cog", label: "cog predict", write: cog },
   ];
-  if (openai) found.splice(2, 0, { id: "openai", label: "Python (openai)", write: openaiPython });
+  if (openai) found.splice(2, 0, { id: "openai", label: "Python (openai)", write: (call) => openaiPython(call, texts) });
   return found;
 }
 
@@ -51,9 +52,11 @@ function cog({ input }) {
 // predict's inputs that OpenAI's API has, by its names there; the door takes the others in extra_body.
 const OPENAI_NAMES = ["max_tokens", "temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "tools"];
 
-function openaiPython({ base, model, keys, input }) {
-  const { prompt, messages, system_prompt, stop_sequences, json_schema, logprobs, ...rest } = input;
+function openaiPython({ base, model, keys, input }, texts) {
+  const others = Object.entries(input).filter(([name]) => !texts.includes(name));
+  const { prompt, messages, system_prompt, stop_sequences, json_schema, logprobs, ...rest } = Object.fromEntries(others);
   const asked = [...(messages ?? [])];
+  if (texts.length) asked.push({ role: "user", content: oneText(input, texts) });
   if (system_prompt) asked.unshift({ role: "system", content: system_prompt });
   if (prompt) asked.push({ role: "user", content: prompt });
   const options = { messages: asked };
@@ -64,8 +67,8 @@ function openaiPython({ base, model, keys, input }) {
       ? json_schema
       : { type: "json_schema", json_schema: { name: "answer", schema: json_schema } };
   if (Number.isInteger(logprobs)) Object.assign(options, { logprobs: true, top_logprobs: logprobs });
-  const others = Object.fromEntries(Object.entries(rest).filter(([name]) => !OPENAI_NAMES.includes(name)));
-  if (Object.keys(others).length) options.extra_body = others;
+  const more = Object.fromEntries(Object.entries(rest).filter(([name]) => !OPENAI_NAMES.includes(name)));
+  if (Object.keys(more).length) options.extra_body = more;
   const lines = Object.entries(options).map(([name, value]) => `    ${name}=${pythonValue(value, "    ")},`);
   return `${pythonImports(keys)}from openai import OpenAI  # pip install openai
 
@@ -79,6 +82,10 @@ for chunk in stream:
     if chunk.choices:
         print(chunk.choices[0].delta.content or "", end="")`;
 }
+
+/** The message that stands for these inputs: the only one, or a JSON object of them. */
+const oneText = (input, texts) =>
+  texts.length === 1 ? input[texts[0]] ?? "" : JSON.stringify(Object.fromEntries(texts.map((name) => [name, input[name]])));
 
 const pythonImports = (keys) => (keys ? "import os\n\n" : "");
 const pythonKey = (keys) => (keys ? 'os.environ["DOOR_KEY"]' : '"any"');

@@ -5,9 +5,12 @@ const KINDS = {
   chosen: ["chosen", "chosen by the model itself"],
   forced: ["forced", "forced by the grammar"],
   model: ["draft", "accepted from the draft model"],
-  draft: ["draft", "accepted drafts"],
+  table: ["table", "accepted from the table of usual answers"],
+  context: ["context", "accepted copies of the prompt or of this answer"],
+  context_without_space: ["context", "accepted copies of the prompt or of this answer"],
+  recent: ["recent", "accepted copies of earlier answers"],
 };
-const COPIED = ["copied", "accepted copies of the prompt or earlier answers"];
+const DRAFT = ["draft", "accepted drafts"];
 
 /** Show a trace, a list of [milliseconds, [[text, source], …]], or hide the tab if there is none. */
 export function showTokens(trace) {
@@ -25,7 +28,7 @@ export function showTokens(trace) {
   );
 }
 
-const kindOf = (source) => KINDS[source] ?? COPIED;
+const kindOf = (source) => KINDS[source] ?? DRAFT;
 
 function count(counts, [kind, label]) {
   counts.set(label, { kind, number: (counts.get(label)?.number ?? 0) + 1 });

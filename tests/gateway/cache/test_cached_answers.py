@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import closing
 
@@ -191,8 +192,12 @@ async def test_hits_and_misses_are_counted_and_hits_cost_no_tokens(tmp_path):
         for text in ("a", "a", "b", "a"):
             await create(client, text=text)
         await create(client, text="a", temperature=1)
-        lines = (await client.get("/metrics")).text.splitlines()
-        values = {line.split("{")[0]: float(line.split()[-1]) for line in lines if 'model_name="local/model"' in line}
+        values = {"door_predictions_total": 0.0}
+        async with asyncio.timeout(20):
+            while values["door_predictions_total"] < 5:  # answers do not wait for metrics
+                text = (await client.get("/metrics")).text
+                lines = [line for line in text.splitlines() if 'model_name="local/model"' in line]
+                values = {line.split("{")[0]: float(line.split()[-1]) for line in lines}
         assert (values["door_cache_hits_total"], values["door_cache_misses_total"]) == (2, 2)
         assert values["door_cache_bytes"] > 100
         assert (values["door_predictions_total"], values["vllm:request_success_total"]) == (5, 5)

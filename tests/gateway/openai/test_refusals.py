@@ -32,6 +32,13 @@ def error_of(response: httpx.Response, status: int) -> dict[str, str | None]:
     return error
 
 
+@pytest.mark.parametrize("path", ["responses", "embeddings"])
+def test_an_endpoint_that_is_missing_is_refused_in_openai_s_shape(chat_door, path):
+    error = error_of(post(chat_door, path), 404)
+    assert error["type"] == "not_found_error"
+    assert f"/v1/{path}" in error["message"]
+
+
 @pytest.mark.parametrize("name", ["guided_json", "guided_regex", "best", "max_new_tokens", "__class__"])
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
 def test_unknown_parameters_are_refused_by_name(chat_door, path, name):

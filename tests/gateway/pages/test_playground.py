@@ -156,6 +156,27 @@ def test_the_token_view_has_every_token_with_its_source_and_the_time_of_its_pass
     expect(page.locator("#tokens .pass-time").last).to_have_text(re.compile(r"[\d.]+ ms"))
 
 
+def test_accepted_drafts_of_each_kind_have_a_colour_and_a_count_of_their_own(open_page):
+    page = open_page()
+    sources = ["chosen", "forced", "model", "table", "context", "context_without_space", "recent"]
+    trace = [[30.0, [[f"{source} ", source] for source in sources]], [45.5, [["end", "chosen"]]]]
+    page.evaluate("async (trace) => (await import('/static/tokens.js')).showTokens(trace)", trace)
+    page.get_by_role("tab", name="Tokens").click()
+    assert page.locator("#token-kinds li").all_text_contents() == [
+        "2 chosen by the model itself",
+        "1 forced by the grammar",
+        "1 accepted from the draft model",
+        "1 accepted from the table of usual answers",
+        "2 accepted copies of the prompt or of this answer",
+        "1 accepted copies of earlier answers",
+    ]
+    colours = page.locator("#tokens .token").evaluate_all(
+        "tokens => tokens.map(t => getComputedStyle(t).backgroundColor)"
+    )
+    assert len(set(colours)) == 6
+    assert page.locator("#tokens .pass-time").all_text_contents() == ["30 ms", "16 ms"]
+
+
 def test_copy_takes_the_indented_answer(open_page, browser, door):
     page = open_page(permissions=["clipboard-read", "clipboard-write"])
     fill(page, "how many?")

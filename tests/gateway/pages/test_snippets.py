@@ -45,6 +45,14 @@ def test_python_runs(code_of, door: DoorServer):
     assert done.stdout == "".join(newest["output"])
 
 
+def test_python_with_openai_s_client_runs(code_of, door: DoorServer):
+    code = code_of("Python (openai)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    [newest, *_] = door.client.get("/v1/predictions").json()["results"]
+    assert newest["input"] == inputs()
+    assert done.stdout == "".join(newest["output"])
+
+
 def test_javascript_has_the_model_and_the_inputs(code_of, door: DoorServer):
     code = code_of("JavaScript")
     assert json.loads(code.partition("const input = ")[2].partition(";\nfor await")[0]) == inputs()
