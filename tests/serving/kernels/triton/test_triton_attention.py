@@ -7,8 +7,8 @@ import re
 
 import pytest
 import torch
-from tests.serving.kernels.kernel_inputs import int32, poisoned, qkv_width, random_batch
 
+from pipeline.gpu_check.kernel_operands import int32, poisoned, qkv_width, random_batch
 from serving.kernels.base import AttentionShape
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.shape_checks import KernelArgumentError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.serving.kernels.kernel_inputs import poisoned, qkv_width
 
+from pipeline.gpu_check.kernel_operands import poisoned, qkv_width
 from serving.kernels.base import PADDING_SLOT, AttentionShape, QkvAdjustment
 from serving.kernels.reference import ReferenceKernels
 from tests.serving.kernels.triton.placing import DEVICE, ON_THE_GPU

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.serving.kernels.kernel_inputs import int32, poisoned, random_awq
 
+from pipeline.gpu_check.kernel_operands import int32, poisoned, random_awq
 from serving.kernels.base import AwqTensors
 from serving.kernels.masked_products import MaskedProducts
 from serving.kernels.reference import dequantize_awq
