@@ -54,14 +54,16 @@ class Settings(BaseSettings):
         "auto", description="GPUs for vLLM; auto takes as many as can share the model evenly"
     )
     gpu_memory_utilization: float = Field(
-        0.9, gt=0, le=1, description="share of GPU memory for vLLM; of a machine's memory where it has no GPU"
+        0.9, gt=0, le=1, description="share of GPU memory in use; for vLLM without a GPU, of the machine's memory"
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
         description="auto: bfloat16 for vLLM on a CPU, float32 with 16-bit inputs for paged",
     )
     compile: Literal["auto", "on", "off"] = Field(
-        "auto", description="whether vLLM compiles the model: slower to start, then faster; auto: on a GPU"
+        "auto",
+        description="whether vLLM compiles the model, and paged records CUDA graphs: slower to start, then faster; "
+        "auto: on a GPU",
     )
     speculation: Literal["auto", "off", "ngram", "suffix"] = Field(
         "auto", description="how to draft tokens; ngram and suffix are vLLM's own ways"

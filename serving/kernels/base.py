@@ -33,6 +33,9 @@ BFLOAT16_GROUPS = 64  # for weights whose group size is not a multiple of this, 
 INT8_MAX_GROUP = 512  # for weights with larger groups, INT8 means INT16
 
 
+PADDING_SLOT = -1  # of rows behind the last request's, which only kernels for GPUs get; they are stored nowhere
+
+
 @dataclass(frozen=True)
 class AttentionMetadata:
     """Which rows of a ragged batch belong to which request, and where their keys and values are. All int32."""
@@ -40,7 +43,7 @@ class AttentionMetadata:
     query_start: Tensor  # [num_seqs + 1] cumulative number of rows
     context_lens: Tensor  # [num_seqs] tokens in the KV cache, including those of this step
     block_tables: Tensor  # [num_seqs, max_blocks] block numbers, padded with 0
-    slot_mapping: Tensor  # [num_tokens] block * block_size + offset
+    slot_mapping: Tensor  # [num_tokens] block * block_size + offset; PADDING_SLOT in rows that are padding
 
 
 # AutoAWQ: nibble i of an int32 belongs to column AWQ_ORDER[i] of its eight.
@@ -287,8 +290,8 @@ class Kernels(Protocol):
 
         The results have the same bits as `dense_gemm`'s.
 
-        x: [T, K] float32; weight: [N, K] any float; rows: [n] int32; bitmasks: [n, ceil(N / 32)] int32 on the CPU,
-        lowest bit first, bits from N on clear.
+        x: [T, K] float32; weight: [N, K] any float; rows: [n] int32 and bitmasks: [n, ceil(N / 32)] int32, both on the
+        CPU; lowest bit first, bits from N on clear.
         """
         ...
 

@@ -57,10 +57,11 @@ class RotaryTable:
         self._frequencies = inverse_frequencies(config, head_dim).to(device)
         self._cos = torch.empty(0, head_dim // 2, device=device)
         self._sin = torch.empty(0, head_dim // 2, device=device)
+        self._is_complete = False
 
     def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """positions: [T] int32 → cosines and sines, each [T, head_dim // 2] float32."""
-        if positions.numel():
+        if positions.numel() and not self._is_complete:
             self.grow(int(positions.max()) + 1)
         return self._cos.index_select(0, positions), self._sin.index_select(0, positions)
 
@@ -68,6 +69,14 @@ class RotaryTable:
     def tables(self) -> tuple[Tensor, Tensor]:
         """Cosines and sines of all positions so far, each [positions, head_dim // 2] float32."""
         return self._cos, self._sin
+
+    def complete(self, length: int) -> None:
+        """Extend the tables to `length`, which no later position reaches, so that none is looked at any more.
+
+        Looking at positions on a GPU waits for it, and cannot be recorded in a graph.
+        """
+        self.grow(length)
+        self._is_complete = True
 
     def grow(self, length: int) -> None:
         """Extend the tables to at least `length` positions."""

@@ -158,7 +158,7 @@ class LlamaForCausalLM:
     ) -> MaskedProducts:
         """Logits of the tokens that a bitmask allows, for rows that allow at most `max_columns`.
 
-        hidden: [any, hidden]; rows: [n] int32; bitmasks: [n, ceil(vocab / 32)] int32 on the CPU.
+        hidden: [any, hidden]; rows: [n] int32 and bitmasks: [n, ceil(vocab / 32)] int32, both on the CPU.
         """
         out = MaskedProducts.empty(rows.shape[0], max_columns)
         self._kernels.masked_products(hidden, self.weights.head, rows, bitmasks, out)

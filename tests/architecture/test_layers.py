@@ -68,6 +68,12 @@ MAY_IMPORT = {
         *(*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.evaluation"),
         *("pipeline.benchmark", "pipeline.package", "pipeline.answer_format"),
     ),
+    "pipeline.gpu_check": (
+        *(*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.benchmark"),
+        # it checks kernels, and times passes of the model without an engine
+        *("serving.kernels", "serving.models"),
+        *(f"serving.engines.paged.{name}" for name in ("step_batch", "step_graphs", "step_inputs", "cuda_recorder")),
+    ),
     "examples": ("tasks", *SERVING_FRONT),
     "gateway": (),  # it knows Cog's HTTP API, and no engine
     "predict": ("serving.predictor",),

@@ -122,7 +122,7 @@ def test_a_gpu_is_found_by_its_device_file_unless_it_is_hidden(tmp_path: Path, m
         ("fake", "dtype", "float32", "ENGINE=paged or ENGINE=vllm"),
         ("fake", "device", "cuda", "ENGINE=paged or ENGINE=vllm"),
         ("paged", "tensor_parallel_size", 2, "ENGINE=vllm"),
-        ("paged", "gpu_memory_utilization", 0.9, "ENGINE=vllm"),  # the default value, but set explicitly
+        ("fake", "gpu_memory_utilization", 0.9, "ENGINE=paged or ENGINE=vllm"),  # the default value, but set explicitly
     ],
 )
 def test_a_setting_that_the_engine_would_ignore_is_refused(

@@ -24,6 +24,7 @@ def choose_device(settings: Settings, config: ModelConfig, *, has_gpu: bool) -> 
         WeightsError: there are no CUDA kernels for the checkpoint.
     """
     if settings.device == "cpu" or (settings.device == "auto" and not has_gpu):
+        _check_without_gpu(settings)
         return Device.CPU
     if settings.device == "cuda" and not has_gpu:
         raise SettingError("DEVICE=cuda: this machine shows no GPU to this process; set DEVICE=cpu")
@@ -32,13 +33,26 @@ def choose_device(settings: Settings, config: ModelConfig, *, has_gpu: bool) -> 
     reason = unsupported(quantization.group_size if quantization else None, config.attention.head_dim)
     if reason is not None:
         raise WeightsError(f"DEVICE={settings.device}: {reason}; DEVICE=cpu computes it on the CPU")
+    if settings.device == "triton-interpreter":
+        _check_without_gpu(settings)
+        return Device.TRITON_INTERPRETER
     if settings.device == "auto":
         print("DEVICE=auto: cuda, because there is a GPU; DEVICE=cpu would leave it idle", file=sys.stderr)
-    return Device.TRITON_INTERPRETER if settings.device == "triton-interpreter" else Device.CUDA
+    return Device.CUDA
+
+
+def _check_without_gpu(settings: Settings) -> None:
+    """Refuse what only a GPU has."""
+    for name in ("gpu_memory_utilization", "compile"):
+        if settings.is_set(name):
+            raise SettingError(
+                f"{name.upper()}={getattr(settings, name)} would be ignored by the paged engine without a GPU; "
+                "unset it, or set ENGINE=vllm"
+            )
 
 
 def _check_settings(settings: Settings) -> None:
-    """Refuse what the kernels for GPUs do not have."""
+    """Refuse what the kernels for GPUs do not have, and what would be ignored on one."""
     where = f"with DEVICE={settings.device}"
     if settings.adapters is not None or settings.adapter_sources is not None:
         raise SettingError(
@@ -47,3 +61,8 @@ def _check_settings(settings: Settings) -> None:
         )
     if settings.num_threads is not None:
         raise SettingError(f"NUM_THREADS={settings.num_threads} would be ignored {where}; unset it, or set DEVICE=cpu")
+    if settings.num_blocks is not None and settings.is_set("gpu_memory_utilization"):
+        raise SettingError(
+            f"GPU_MEMORY_UTILIZATION={settings.gpu_memory_utilization:g} would be ignored with "
+            f"NUM_BLOCKS={settings.num_blocks}; unset one of them"
+        )

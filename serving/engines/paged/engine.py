@@ -21,8 +21,10 @@ from serving.engines.paged import options
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.clock import StepClock
 from serving.engines.paged.core import EngineCore
+from serving.engines.paged.cuda_start import prepare_cuda
 from serving.engines.paged.device_choice import choose_device
 from serving.engines.paged.golden_check import GoldenCheck
+from serving.engines.paged.kv_budget import CacheRoom, choose_num_blocks
 from serving.engines.paged.logits_processor import make_processor
 from serving.engines.paged.model_runner import ModelRunner
 from serving.engines.paged.request import Request
@@ -34,6 +36,7 @@ from serving.errors import EngineDeadError
 from serving.grammar.compiler import GrammarCompiler
 from serving.grammar.grammar_state import GrammarState
 from serving.kernels.lora import LoraAdapter
+from serving.kernels.select import Device
 from serving.models.config import read_config
 from serving.models.loader import load_model
 from serving.text import Tokenizer
@@ -189,16 +192,15 @@ def create(settings: Settings) -> Engine:
     more_tokens = adapter_tokenizers(known, settings.weights_dir, tokenizer)
     block_size = settings.block_size or options.DEFAULT_BLOCK_SIZE
     max_num_batched_tokens = settings.max_num_batched_tokens or options.DEFAULT_MAX_NUM_BATCHED_TOKENS
-    num_blocks = settings.num_blocks or options.default_num_blocks(
-        max_model_len, max_num_seqs=settings.max_num_seqs, block_size=block_size
-    )
-    blocks = BlockManager(num_blocks=num_blocks, block_size=block_size, prefix_caching=settings.prefix_caching)
     model = load_model(
         settings.weights_dir,
         device=device,
         num_threads=settings.num_threads,
         activations=options.activations(settings),
     )
+    room = CacheRoom(block_size, max_model_len, max_num_batched_tokens, is_float32=settings.dtype == "float32")
+    num_blocks = choose_num_blocks(settings, model, room, device)
+    blocks = BlockManager(num_blocks=num_blocks, block_size=block_size, prefix_caching=settings.prefix_caching)
     scheduler = Scheduler(
         block_manager=blocks,
         drafter=options.make_drafter(settings, tokenizer, model.weights.embedding, model.row_cost, known),
@@ -209,9 +211,12 @@ def create(settings: Settings) -> Engine:
         eos_token_ids=frozenset(tokenizer.eos_token_ids),
     )
     clock = StepClock()
+    runner = ModelRunner(model, num_blocks=num_blocks, block_size=block_size, device=device.torch_name, clock=clock)
+    if device is Device.CUDA:
+        prepare_cuda(settings, model, runner, room)
     core = EngineCore(
         scheduler,
-        ModelRunner(model, num_blocks=num_blocks, block_size=block_size, device=device.torch_name, clock=clock),
+        runner,
         watch=StepWatch(blocked_limit=5.0, busy_limit=options.busy_limit(config, max_num_batched_tokens)),
         max_in_flight=settings.max_num_seqs + settings.max_queue,
         clock=clock,

@@ -23,6 +23,7 @@ from serving.engines.paged.clock import StepClock
 from serving.engines.paged.scheduled_step import ScheduledRequest
 from serving.errors import GrammarError
 from serving.kernels.masked_products import MaskedProducts
+from serving.kernels.upload import upload
 
 Ids = NDArray[np.int32]
 Row = NDArray[np.float32]
@@ -80,7 +81,7 @@ class Head:
         bitmasks, unknown = self._allowed([item for item in scheduled if item.samples])
         self._clock.lap("grammar")
         allowed = self._model.compute_allowed_logits(
-            hidden, torch.from_numpy(rows).to(hidden.device), torch.from_numpy(bitmasks), MAX_ALLOWED
+            hidden, torch.from_numpy(rows), torch.from_numpy(bitmasks), MAX_ALLOWED
         )
         counts, token_ids, values = allowed.counts.tolist(), allowed.columns.numpy(), allowed.products.numpy()
         result = [
@@ -94,7 +95,7 @@ class Head:
         return result
 
     def _compute_whole(self, hidden: Tensor, rows: Ids) -> Row:
-        selected = hidden.index_select(0, torch.from_numpy(rows).to(hidden.device))
+        selected = hidden.index_select(0, upload(torch.from_numpy(rows), str(hidden.device)))
         logits: Row = self._model.compute_logits(selected).cpu().numpy()
         return logits
 

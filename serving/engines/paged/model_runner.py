@@ -3,63 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from serving.engines.paged.clock import StepClock
 from serving.engines.paged.head import Head
 from serving.engines.paged.sampler import RunnerOutput, Sampler
 from serving.engines.paged.scheduled_step import ScheduledRequest, SchedulerOutput
+from serving.engines.paged.step_batch import Batch, build_batch
+from serving.engines.paged.step_graphs import MAX_CONTEXT, Recorder, StepGraphs
+from serving.engines.paged.step_inputs import PaddedInputs
 from serving.kernels.lora import LoraAdapter, LoraBatch, LoraSegment
 from serving.layers.attention import AttentionMetadata
 from serving.models.llama import LlamaForCausalLM
-
-Ints = NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The model's inputs in one step."""
-
-    input_ids: Ints  # [num_tokens]
-    positions: Ints  # [num_tokens]
-    query_start: Ints  # [num_seqs + 1]
-    context_lens: Ints  # [num_seqs]
-    block_tables: Ints  # [num_seqs, max_blocks]
-    slot_mapping: Ints  # [num_tokens]
-    logit_rows: Ints  # rows whose logits are needed
-
-
-def build_batch(scheduled: Sequence[ScheduledRequest], block_size: int) -> Batch:
-    """Concatenate the tokens of the scheduled requests into one batch."""
-    input_ids: list[int] = []
-    for item in scheduled:
-        input_ids += item.request.token_ids[item.start : item.end]
-        input_ids += item.draft_token_ids
-    starts = np.array([item.start for item in scheduled], np.int32)
-    counts = np.array([item.num_tokens + len(item.draft_token_ids) for item in scheduled], np.int32)
-    query_start = np.zeros(len(scheduled) + 1, np.int32)
-    np.cumsum(counts, out=query_start[1:])
-    sequence = np.repeat(np.arange(len(scheduled), dtype=np.int32), counts)
-    positions = np.arange(len(input_ids), dtype=np.int32) + (starts - query_start[:-1])[sequence]
-    block_tables = _pad([item.request.block_ids for item in scheduled])
-    slots = block_tables[sequence, positions // block_size] * np.int32(block_size) + positions % block_size
-    sampled = np.array([1 + len(i.draft_token_ids) if i.samples else 0 for i in scheduled], np.int32)
-    needs_logits = positions >= (starts + counts - sampled)[sequence]
-    return Batch(
-        input_ids=np.array(input_ids, np.int32),
-        positions=positions,
-        query_start=query_start,
-        context_lens=starts + counts,
-        block_tables=block_tables,
-        slot_mapping=slots.astype(np.int32, copy=False),
-        logit_rows=np.flatnonzero(needs_logits).astype(np.int32),
-    )
 
 
 def lora_batch(scheduled: Sequence[ScheduledRequest]) -> LoraBatch | None:
@@ -76,13 +34,6 @@ def lora_batch(scheduled: Sequence[ScheduledRequest]) -> LoraBatch | None:
             first = segments.pop().first
         segments.append(LoraSegment(first, stop, lora))
     return LoraBatch(tuple(segments)) if segments else None
-
-
-def _pad(rows: list[list[int]]) -> Ints:
-    table = np.zeros((len(rows), max(map(len, rows))), np.int32)
-    for i, row in enumerate(rows):
-        table[i, : len(row)] = row
-    return table
 
 
 class ModelRunner:
@@ -113,6 +64,36 @@ class ModelRunner:
         self._clock = clock or StepClock()
         self._head = Head(model, vocab_size=model.config.vocab_size, clock=self._clock)
         self._sampler = Sampler(vocab_size=model.config.vocab_size)
+        self._graphs: StepGraphs | None = None
+
+    def warm_up(self, sizes: Sequence[int]) -> None:
+        """Run passes with these numbers of rows, all padding, so that the device's kernels are compiled."""
+        with torch.inference_mode():
+            for rows in sizes:
+                hidden = self._run(PaddedInputs(rows=rows, seqs=1, blocks=1, device=self._device))
+            self._model.compute_logits(hidden[:1])
+
+    def record_graphs(
+        self, recorder: Recorder, *, max_seqs: int, max_model_len: int, progress: Callable[[int, int], None]
+    ) -> None:
+        """Record the passes of steps with few rows, which are replayed from then on.
+
+        Args:
+            recorder: of the device.
+            max_seqs: requests in a step.
+            max_model_len: tokens of a request; the model's rotary tables must be complete to it.
+            progress: called with the number of recordings made, and how many there will be.
+        """
+        graphs = StepGraphs(
+            self._run,
+            recorder,
+            max_seqs=max_seqs,
+            max_blocks=-(-min(max_model_len, MAX_CONTEXT) // self._block_size),
+            device=self._device,
+        )
+        with torch.inference_mode():
+            graphs.record(progress)
+        self._graphs = graphs
 
     def execute(self, output: SchedulerOutput) -> RunnerOutput:
         """Execute a step, which also writes its keys and values to the cache; return the new tokens."""
@@ -127,15 +108,19 @@ class ModelRunner:
         return result
 
     def _forward(self, batch: Batch, lora: LoraBatch | None) -> Tensor:
+        if self._graphs is not None and (hidden := self._graphs.run(batch)) is not None:
+            assert lora is None, "adapters are refused where there are graphs"
+            return hidden
+        if self._device != "cpu":
+            return self._run(PaddedInputs.of(batch, self._device))
         metadata = AttentionMetadata(
-            query_start=self._tensor(batch.query_start),
-            context_lens=self._tensor(batch.context_lens),
-            block_tables=self._tensor(batch.block_tables),
-            slot_mapping=self._tensor(batch.slot_mapping),
+            query_start=torch.from_numpy(batch.query_start),
+            context_lens=torch.from_numpy(batch.context_lens),
+            block_tables=torch.from_numpy(batch.block_tables),
+            slot_mapping=torch.from_numpy(batch.slot_mapping),
         )
-        return self._model.forward(
-            self._tensor(batch.input_ids), self._tensor(batch.positions), self._kv_caches, metadata, lora
-        )
+        ids, positions = torch.from_numpy(batch.input_ids), torch.from_numpy(batch.positions)
+        return self._model.forward(ids, positions, self._kv_caches, metadata, lora)
 
-    def _tensor(self, array: Ints) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
+    def _run(self, inputs: PaddedInputs) -> Tensor:
+        return self._model.forward(inputs.input_ids, inputs.positions, self._kv_caches, inputs.metadata)

@@ -70,7 +70,7 @@ def rotary_and_store_kv(
     cos_ptr,  # [rows, DIM // 2] float32
     sin_ptr,
     cache_ptr,  # [blocks, 2, KV_HEADS, block_size, DIM]
-    slots_ptr,  # [rows] int32
+    slots_ptr,  # [rows] int32; negative: padding, which is stored nowhere
     block_size,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -98,6 +98,6 @@ def rotary_and_store_kv(
     # The heads after the queries' are the keys', then the values', as in a block of the cache.
     stored = (slot // block_size) * 2 * KV_HEADS + head - HEADS
     stored_ptr = cache_ptr + (stored * block_size + slot % block_size) * DIM + column
-    is_stored = inside & (head >= HEADS)
+    is_stored = inside & (head >= HEADS) & (slot >= 0)
     tl.store(stored_ptr, rotated.to(cache_ptr.dtype.element_ty), mask=is_stored)
     tl.store(stored_ptr + half, rotated_second.to(cache_ptr.dtype.element_ty), mask=is_stored)

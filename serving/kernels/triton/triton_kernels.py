@@ -23,6 +23,7 @@ from serving.kernels.triton.launching import INTERPRETED, launch
 from serving.kernels.triton.tiles import TileSizes, power_of_two
 from serving.kernels.triton.triton_attention import TritonAttention
 from serving.kernels.triton.triton_matmul import TritonMatmul
+from serving.kernels.upload import upload
 
 _FLOAT = torch.float32
 _BLOCK = 1024
@@ -148,7 +149,9 @@ class TritonKernels(ReferenceKernels):
         computed = torch.from_numpy(np.flatnonzero((counts > 1) & (counts <= most)))
         if computed.numel() == 0:
             return
-        selected = x.index_select(0, rows[computed.to(rows.device)])
-        whole = torch.empty(selected.shape[0], weight.shape[0], device=x.device)
+        device = self._device
+        selected = x.index_select(0, upload(rows[computed], device))
+        whole = torch.empty(selected.shape[0], weight.shape[0], device=device)
         self.dense_gemm(selected, weight, whole)
-        out.products[computed] = whole.gather(1, out.columns[computed].to(x.device).long()).cpu()
+        # The only place where a step waits for the GPU.
+        out.products[computed] = whole.gather(1, upload(out.columns[computed].long(), device)).cpu()

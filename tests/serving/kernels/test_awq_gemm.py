@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pipeline.gpu_check.kernel_operands import poisoned, random_awq
 from serving.kernels.base import Activations, AwqTensors
 from serving.kernels.build import build_library
 from serving.kernels.cpu import CpuKernels
@@ -12,7 +13,6 @@ from serving.kernels.library import CpuLibrary
 from serving.kernels.reference import ReferenceKernels, dequantize_awq
 from serving.kernels.shape_checks import KernelArgumentError
 from tests.serving.kernels.builds import library_of
-from tests.serving.kernels.kernel_inputs import poisoned, random_awq
 
 ROWS = [*range(1, 18), 64, 65, 127, 128, 129]
 # (inputs, outputs, group size): the default model's, one vector more or less than a tile, tiny groups

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.gpu_check.kernel_operands import int32, poisoned
 from serving.kernels.masked_products import MaskedProducts
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.shape_checks import KernelArgumentError
-from tests.serving.kernels.kernel_inputs import int32, poisoned
 
 ROWS = [*range(1, 18), 64, 65, 127, 128, 129]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pipeline.gpu_check.kernel_operands import int32, poisoned, qkv_width
 from serving.kernels.base import AttentionShape, QkvAdjustment
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.shape_checks import KernelArgumentError
-from tests.serving.kernels.kernel_inputs import int32, poisoned, qkv_width
 
 REFERENCE = ReferenceKernels()
 ROWS = [1, 2, 7, 8, 9, 16, 17, 127, 128, 129]

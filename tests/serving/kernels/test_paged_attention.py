@@ -7,12 +7,12 @@ import dataclasses
 import pytest
 import torch
 
+from pipeline.gpu_check.kernel_operands import int32, poisoned, qkv_width, random_batch
 from serving.kernels.base import Activations, AttentionShape
 from serving.kernels.cpu import CpuKernels
 from serving.kernels.library import CpuLibrary
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.shape_checks import KernelArgumentError
-from tests.serving.kernels.kernel_inputs import int32, poisoned, qkv_width, random_batch
 
 REFERENCE = ReferenceKernels()
 SHAPES = {

@@ -64,6 +64,22 @@ def test_settings_that_a_gpu_would_ignore_are_refused(config, name, value):
     assert choose_device(Settings(**{name: value}), config, has_gpu=False) is Device.CPU
 
 
+@pytest.mark.parametrize(("name", "value"), [("gpu_memory_utilization", 0.5), ("compile", "off")])
+def test_settings_of_a_gpu_are_refused_without_one(config, name, value):
+    settings = Settings(**{name: value})
+    assert choose_device(settings, config, has_gpu=True) is Device.CUDA
+    for device in ("auto", "cpu", "triton-interpreter"):
+        without = settings.model_copy(update={"device": device})
+        with pytest.raises(SettingError, match=rf"{name.upper()}={value} would be ignored.*without a GPU.*ENGINE=vllm"):
+            choose_device(without, config, has_gpu=False)
+
+
+def test_a_share_of_memory_beside_a_number_of_blocks_is_refused(config):
+    settings = Settings(gpu_memory_utilization=0.5, num_blocks=9)
+    with pytest.raises(SettingError, match=r"GPU_MEMORY_UTILIZATION=0\.5 would be ignored with NUM_BLOCKS=9"):
+        choose_device(settings, config, has_gpu=True)
+
+
 @pytest.mark.skipif(has_cuda_device(), reason="there is a GPU here")
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_a_torch_that_finds_no_gpu_is_named():

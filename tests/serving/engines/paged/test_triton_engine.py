@@ -1,4 +1,7 @@
-"""The whole engine on the Triton kernels, interpreted, gives the CPU's answers in float32, with and without drafts."""
+"""The whole engine on the Triton kernels gives the CPU's answers in float32, with and without drafts.
+
+Interpreted, or compiled where there is a GPU.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,11 @@ from serving.engines.paged.scheduler import Scheduler
 from serving.types import GenerationRequest, SamplingParams
 from tests import tiny_tokenizers
 from tests.serving.engines.paged.paged_engines import collect
+from tests.serving.kernels.triton.placing import ON_THE_GPU
 from tests.serving.models import tiny_checkpoints
+
+pytestmark = ON_THE_GPU
+TRITON = "cuda" if has_cuda_device() else "triton-interpreter"
 
 SHARED = list(b"a prompt that begins alike; ")
 ENDS = (b"one", b"another, which is longer")
@@ -69,9 +76,7 @@ def plain(weights):
     pytest.importorskip(
         "triton", reason="triton is not installed; scripts/test installs it from requirements/dev.no-deps.txt"
     )
-    if has_cuda_device():
-        pytest.skip("with a GPU, the kernels of this process are compiled")
-    return answers(weights, "triton-interpreter", False, speculation="off", prefix_caching=False)
+    return answers(weights, TRITON, False, speculation="off", prefix_caching=False)
 
 
 def test_tokens_are_those_of_the_cpu_s_kernels(weights, plain):
@@ -93,7 +98,7 @@ def test_drafts_batches_chunks_reuse_and_preemption_change_no_bit(weights, plain
         return output
 
     monkeypatch.setattr(Scheduler, "schedule", watched)
-    found = answers(weights, "triton-interpreter", True, max_num_batched_tokens=20, num_blocks=5)
+    found = answers(weights, TRITON, True, max_num_batched_tokens=20, num_blocks=5)
     assert [(a.token_ids, a.logprobs) for a in found] == [(a.token_ids, a.logprobs) for a in plain]
     assert sum(answer.metrics.draft_token_count for answer in found) > 0, "nothing was drafted"
     assert preempted

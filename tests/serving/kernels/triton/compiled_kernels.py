@@ -85,10 +85,11 @@ def spilled_bytes(ptx: str, capability: int) -> int:
     """Bytes of spilled registers, by ptxas's report."""
     folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     architecture = f"sm_{capability}{'a' if capability >= 90 else ''}"
+    program = "ptxas-blackwell" if capability >= 100 else "ptxas"
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "kernel.ptx"
         path.write_text(ptx)
-        command = [folder / "ptxas", "-v", f"--gpu-name={architecture}", "--regAllocOptLevel=2", path]
+        command = [folder / program, "-v", f"--gpu-name={architecture}", "--regAllocOptLevel=2", path]
         report = subprocess.run([*command, "-o", f"{path}.cubin"], capture_output=True, text=True, check=True).stderr
     stores = re.findall(r"(\d+) bytes spill stores", report)
     assert stores, report
@@ -109,9 +110,9 @@ def described(built, capability: int) -> dict[str, int]:
 
 
 def main() -> None:
-    """Those with loops for all three; the others, which compile alike, for one. Then two that must fail the checks."""
+    """Those with loops for all four; the others, which compile alike, for one. Then two that must fail the checks."""
     result = {}
-    for capability in (80, 89, 90):
+    for capability in (80, 89, 90, 100):
         for name, (kernel, constants, types) in kernels().items():
             if capability == 80 or name in LOOPS:
                 built = build(kernel, constants, types, capability)

@@ -15,7 +15,7 @@ import pytest
 from pipeline.paths import ROOT
 
 # Shared memory of a block in KiB, by CUDA's programming guide, table "Technical Specifications per Compute Capability"
-SHARED_KIB = {80: 163, 89: 99, 90: 227}
+SHARED_KIB = {80: 163, 89: 99, 90: 227, 100: 227}
 LOOPS = ("w4a16, 16 rows", "w4a16, 64 rows", "dense", "attend_splits")
 
 

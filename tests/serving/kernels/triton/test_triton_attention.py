@@ -8,12 +8,14 @@ import re
 import pytest
 import torch
 
+from pipeline.gpu_check.kernel_operands import int32, poisoned, qkv_width, random_batch
 from serving.kernels.base import AttentionShape
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.shape_checks import KernelArgumentError
 from serving.kernels.triton import tiles
-from tests.serving.kernels.kernel_inputs import int32, poisoned, qkv_width, random_batch
-from tests.serving.kernels.triton.placing import DEVICE
+from tests.serving.kernels.triton.placing import DEVICE, ON_THE_GPU
+
+pytestmark = ON_THE_GPU
 
 REFERENCE = ReferenceKernels(DEVICE)
 SHAPES = {

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from serving.kernels.base import AttentionShape, QkvAdjustment
+from pipeline.gpu_check.kernel_operands import poisoned, qkv_width
+from serving.kernels.base import PADDING_SLOT, AttentionShape, QkvAdjustment
 from serving.kernels.reference import ReferenceKernels
-from tests.serving.kernels.kernel_inputs import poisoned, qkv_width
-from tests.serving.kernels.triton.placing import DEVICE
+from tests.serving.kernels.triton.placing import DEVICE, ON_THE_GPU
+
+pytestmark = ON_THE_GPU
 
 REFERENCE = ReferenceKernels(DEVICE)
 CLOSE = {"rtol": 2e-6, "atol": 2e-6}
@@ -54,6 +56,16 @@ def test_rotary_embedding_and_storing_equal_torch(kernels, half, head_dim, block
     values = other[:, 1].view(blocks, 2, block_size, head_dim)
     close = {"rtol": 1e-3, "atol": 1e-3} if half else CLOSE
     torch.testing.assert_close(found, torch.stack([keys, values], dim=1), **close)
+
+
+def test_padding_is_stored_nowhere(float32):
+    shape = AttentionShape(num_heads=2, num_kv_heads=1, head_dim=8, sliding_window=None)
+    qkv, angles = torch.randn(3, qkv_width(shape)), torch.randn(3, 4)
+    cache = poisoned(2, 2, 1, 4 * 8)
+    slots = torch.tensor([PADDING_SLOT, 5, PADDING_SLOT], dtype=torch.int32)
+    float32.rotary_and_store_kv(qkv, angles.cos(), angles.sin(), cache, slots, shape)
+    assert cache.isnan().logical_not().nonzero()[:, :3].unique(dim=0).tolist() == [[1, 0, 0], [1, 1, 0]]
+    assert int(cache.isnan().logical_not().sum()) == 2 * 8
 
 
 @pytest.mark.parametrize("head_dim", [64, 6])

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.gpu_check.kernel_operands import int32, poisoned, random_awq
 from serving.kernels.base import AwqTensors
 from serving.kernels.masked_products import MaskedProducts
 from serving.kernels.reference import dequantize_awq
 from serving.kernels.shape_checks import KernelArgumentError
-from tests.serving.kernels.kernel_inputs import int32, poisoned, random_awq
-from tests.serving.kernels.triton.placing import DEVICE
+from tests.serving.kernels.triton.placing import DEVICE, ON_THE_GPU
+
+pytestmark = ON_THE_GPU
 
 ROWS = [1, 15, 16, 17, 64, 65]
 # (inputs, outputs, group size): several splits and groups; one tile and less; a group that is no power of two
@@ -95,8 +97,9 @@ def test_products_of_allowed_columns_equal_those_of_the_whole_product(kernels):
     for row, chosen in zip(bits, columns, strict=True):
         row[chosen] = 1
     bitmasks = torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").view(np.int32))
-    rows, most = int32([8, 0, 0, 1, 4]), 6
+    most = 6
     with torch.device("cpu"):
+        rows = int32([8, 0, 0, 1, 4])
         found = MaskedProducts(int32([-7] * 5), torch.full((5, most), -7).int(), poisoned(5, most))
     kernels.masked_products(x, weight, rows, bitmasks, found)
     assert found.counts.tolist() == [4, 1, 0, -1, 2]

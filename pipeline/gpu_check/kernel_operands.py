@@ -1,6 +1,8 @@
-"""Fresh random inputs for kernels, and outputs that are NaN until a kernel writes them."""
+"""Fresh random operands for kernels, on torch's default device, and outputs that are NaN until a kernel writes them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,27 +15,31 @@ def poisoned(*shape: int) -> Tensor:
     return torch.full(shape, float("nan"))
 
 
-def int32(values) -> Tensor:
+def int32(values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+    """A tensor of int32."""
     return torch.tensor(values, dtype=torch.int32)
 
 
 def random_awq(inputs: int, outputs: int, group_size: int) -> AwqTensors:
     """Random quants and zeros, for which any bits are valid, with scales as a quantizer makes them."""
     groups = inputs // group_size
-    whole = {"low": -(2**31), "high": 2**31, "dtype": torch.int32}
+
+    def words(rows: int) -> Tensor:
+        return torch.randint(-(2**31), 2**31, (rows, outputs // 8), dtype=torch.int32)
+
     return AwqTensors(
-        qweight=torch.randint(size=(inputs, outputs // 8), **whole),
-        qzeros=torch.randint(size=(groups, outputs // 8), **whole),
+        qweight=words(inputs),
+        qzeros=words(groups),
         scales=(torch.rand(groups, outputs) * 0.02 + 0.001).half(),
         group_size=group_size,
     )
 
 
-def random_batch(spans: list[tuple[int, int]], block_size: int, num_blocks: int) -> AttentionMetadata:
+def random_batch(spans: Sequence[tuple[int, int]], block_size: int, num_blocks: int) -> AttentionMetadata:
     """One request per span (start, stop) of positions, with different, randomly chosen blocks."""
     free = torch.randperm(num_blocks).tolist()
     tables = [[free.pop() for _ in range(-(-stop // block_size))] for _, stop in spans]
-    starts, slots = [0], []
+    starts, slots = [0], list[int]()
     for (start, stop), table in zip(spans, tables, strict=True):
         starts.append(starts[-1] + stop - start)
         slots += [table[at // block_size] * block_size + at % block_size for at in range(start, stop)]
@@ -43,4 +49,5 @@ def random_batch(spans: list[tuple[int, int]], block_size: int, num_blocks: int)
 
 
 def qkv_width(shape: AttentionShape) -> int:
+    """Columns of queries, keys and values together."""
     return (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim

@@ -1,0 +1,41 @@
+"""What the engine does on a GPU before its first request: compile kernels, and record graphs."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from serving.config import Settings
+from serving.engines.paged.cuda_recorder import CudaRecorder
+from serving.engines.paged.kv_budget import CacheRoom
+from serving.engines.paged.model_runner import ModelRunner
+from serving.models.llama import LlamaForCausalLM
+
+_TILES = (1, 17)  # rows with a tile of their own; more than 64 are torch's
+
+
+def prepare_cuda(settings: Settings, model: LlamaForCausalLM, runner: ModelRunner, room: CacheRoom) -> None:
+    """Compile the kernels, record graphs unless COMPILE=off, and say so on stderr.
+
+    Args:
+        settings: of the engine.
+        model: on the GPU.
+        runner: of that model.
+        room: the sizes of its steps.
+    """
+    begun = time.monotonic()
+    model.rotary.complete(room.max_model_len)
+    runner.warm_up((*_TILES, room.max_num_batched_tokens))
+    _say(f"CUDA kernels are compiled ({time.monotonic() - begun:.1f} s)")
+    if settings.compile == "off":
+        return
+    runner.record_graphs(
+        CudaRecorder(),
+        max_seqs=settings.max_num_seqs,
+        max_model_len=room.max_model_len,
+        progress=lambda done, total: _say(f"CUDA graphs: {done} of {total}"),
+    )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,129 @@
+"""How many blocks the KV cache has: on a GPU as many as its free memory holds, on a CPU as many as are usually needed.
+
+blocks = choose_num_blocks(settings, model, room, device)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import torch
+
+from serving.config import Settings
+from serving.engines.paged.options import default_num_blocks
+from serving.errors import SettingError
+from serving.kernels.select import Device
+from serving.kernels.triton.tiles import TileSizes
+from serving.models.config import ModelConfig
+from serving.models.llama import LlamaForCausalLM
+
+_GIB: Final = 1 << 30
+_ATTENTION_PARTS: Final = 96 << 20  # of one layer: at most, with their statistics
+_GRAPHS: Final = 256 << 20  # the graphs' own memory, and what the allocator cannot use; an estimate
+_SMALL_STEP: Final = 64  # rows up to which matmuls have parts that are added up, and which graphs have
+
+
+class DeviceMemory(Protocol):
+    """The memory of a GPU."""
+
+    def free_and_total(self) -> tuple[int, int]:
+        """Bytes that are free now, and all."""
+        ...
+
+
+class CudaMemory:
+    """See `DeviceMemory`."""
+
+    def free_and_total(self) -> tuple[int, int]:
+        """See `DeviceMemory`. What torch has kept from freed tensors counts as free."""
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        return free, total
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRoom:
+    """What the cache is for.
+
+    Args:
+        block_size: tokens of a block.
+        max_model_len: tokens of a request at most.
+        max_num_batched_tokens: rows of the largest step, all of which may need logits of the whole vocabulary.
+        is_float32: whether nothing is rounded (DTYPE=float32), which takes more memory.
+    """
+
+    block_size: int
+    max_model_len: int
+    max_num_batched_tokens: int
+    is_float32: bool
+
+
+def choose_num_blocks(
+    settings: Settings, model: LlamaForCausalLM, room: CacheRoom, device: Device, memory: DeviceMemory | None = None
+) -> int:
+    """NUM_BLOCKS if that is set; otherwise by the device.
+
+    Args:
+        settings: of the engine.
+        model: loaded already.
+        room: what the cache is for.
+        device: of the model.
+        memory: of the GPU; None asks CUDA.
+
+    Raises:
+        SettingError: not even one request fits the GPU.
+    """
+    if settings.num_blocks is not None:
+        return settings.num_blocks
+    if device is not Device.CUDA:
+        return default_num_blocks(room.max_model_len, max_num_seqs=settings.max_num_seqs, block_size=room.block_size)
+    return blocks_that_fit(memory or CudaMemory(), model, room, utilization=settings.gpu_memory_utilization)
+
+
+def blocks_that_fit(memory: DeviceMemory, model: LlamaForCausalLM, room: CacheRoom, *, utilization: float) -> int:
+    """Blocks for which there is memory beside what is in use and what a step needs.
+
+    Args:
+        memory: of the GPU, on which the model is loaded.
+        model: whose cache it is.
+        room: what the cache is for.
+        utilization: share of the GPU's memory that may be in use, by other processes too.
+
+    Raises:
+        SettingError: not even one request fits.
+    """
+    block_bytes = sum(cache.nbytes for cache in model.allocate_kv_caches(1, room.block_size))
+    free, total = memory.free_and_total()
+    used, kept = total - free, step_bytes(model.config, room)
+    blocks = max(0, int(total * utilization) - used - kept) // block_bytes
+    needed = -(-room.max_model_len // room.block_size)
+    if blocks < needed:
+        raise SettingError(
+            f"GPU_MEMORY_UTILIZATION={utilization:g} of {total / _GIB:.1f} GiB: {used / _GIB:.1f} are in use and a "
+            f"step needs {kept / _GIB:.1f}, which leaves {blocks} KV blocks of {block_bytes:,} bytes; one request of "
+            f"MAX_MODEL_LEN={room.max_model_len} needs {needed}. Lower MAX_MODEL_LEN or MAX_NUM_BATCHED_TOKENS, "
+            "raise GPU_MEMORY_UTILIZATION, or end other processes on this GPU"
+        )
+    return blocks
+
+
+def step_bytes(config: ModelConfig, room: CacheRoom) -> int:
+    """Memory of the largest step beside weights and cache, from above: tensors that exist at once, and graphs."""
+    shape, hidden, inner = config.attention, config.hidden_size, config.intermediate_size
+    queries = shape.num_heads * shape.head_dim
+    widest = max(2 * inner, queries + 2 * shape.num_kv_heads * shape.head_dim, hidden)
+    rows = room.max_num_batched_tokens
+    # The residual, its norm and what a layer adds; queries, keys and values; gate, up and their product; and copies of
+    # inputs and outputs in float16.
+    row = 4 * (4 * hidden + 2 * queries + 2 * widest + inner) + 2 * (widest + max(hidden, inner))
+    matrix = 2 * max(hidden, inner, queries) * widest  # dequantized
+    split = rows if room.is_float32 else min(rows, _SMALL_STEP)  # rows of matmuls whose parts are added up
+    parts = 4 * split * max(_splits(hidden) * widest, _splits(max(inner, queries)) * hidden)
+    logits = config.vocab_size * max(6 * rows, 4 * split * (1 + _splits(hidden)))
+    return (rows + _SMALL_STEP) * row + matrix + parts + logits + _ATTENTION_PARTS + _GRAPHS
+
+
+def _splits(inputs: int) -> int:
+    """Parts that a matmul with so many inputs has."""
+    return -(-inputs // TileSizes().split_inputs)
