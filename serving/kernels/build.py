@@ -16,6 +16,7 @@ _SOURCES = Path(__file__).parent / "cpp"
 _FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-pthread"),
     "-ffp-contract=off",  # multiply-add is fused only where the source calls fma()
+    "-fno-schedule-insns",  # GCC's default on ARM, where it needs more registers than there are
     *("-fPIC", "-shared", "-fvisibility=hidden"),
     *("-Wno-ignored-attributes", "-Wno-psabi"),
 )

@@ -93,9 +93,8 @@ inline void score_block(const float* q, const float* keys, const float* next_key
 }
 
 inline vi lanes() {
-  vi v;
-  for (int i = 0; i < W; i++) v[i] = i;
-  return v;
+  static constexpr int32_t kLanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return load<vi>(kLanes);
 }
 
 // Replaces the scores of one query by unnormalized weights and returns 1 / their sum. The query sees positions

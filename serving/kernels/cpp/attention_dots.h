@@ -13,21 +13,10 @@ namespace hk {
 
 #if defined(HK_BF16_DOTS)
 
-// acc += a1 · b1, then acc += a0 · b0, for the pair of bfloat16 in each lane.
-inline void add_dot_bfloat16(vf& acc, vu a, vu b) {
-#if defined(__AVX512BF16__)
-  acc = (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)(__m512i)a, (__m512bh)(__m512i)b);
-#else
-  acc = fma((vf)(a & 0xffff0000u), (vf)(b & 0xffff0000u), acc);
-  acc = fma((vf)(a << 16), (vf)(b << 16), acc);
-#endif
-  pin(acc);
-}
-
 inline vu splat_pair(const BFloat16* x) {
   uint32_t pair;
   std::memcpy(&pair, x, sizeof pair);
-  return pair + vu{};
+  return (vu)splat_int(int32_t(pair));
 }
 
 // The buffers of one unit: u.start = u.first, and positions are processed in groups of 16.
@@ -56,7 +45,7 @@ inline void copy_last_values(const Paired& t) {
     const int64_t left = count - line % 8 * 2;
     const uint32_t mask = left <= 0 ? 0 : left == 1 ? 0xffff : 0xffffffff;
     const vu values = load<vu>(from + line * 64) & mask;
-    std::memcpy(t.end + line * 64, &values, sizeof values);
+    store(t.end + line * 64, values);
   }
 }
 

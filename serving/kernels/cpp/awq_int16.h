@@ -39,11 +39,14 @@ inline void round_group(const float* x, int64_t size, int16_t* values, float* sc
   *scale = highest / 32767.0f;
   const float inverse = highest > 0 ? 32767.0f / highest : 0.0f;
   for (int64_t k = 0; k < size; k += W) {
-    vh rounded = __builtin_convertvector(round_to_int(loadf_n(x + k, size - k) * inverse), vh);
-    if (size - k >= W)
-      std::memcpy(values + k, &rounded, sizeof rounded);
-    else
-      std::memcpy(values + k, &rounded, (size - k) * sizeof(int16_t));
+    const vi rounded = round_to_int(loadf_n(x + k, size - k) * inverse);
+    if (size - k >= W) {
+      store_int16(values + k, rounded);
+    } else {
+      int16_t last[W];
+      store_int16(last, rounded);
+      std::memcpy(values + k, last, (size - k) * sizeof(int16_t));
+    }
   }
 }
 
@@ -138,7 +141,7 @@ struct Unpacked {
       for (int n = 0; n < NV; n++) storef(scales + (g * NV + n) * W, scale[n]);
       for (int64_t k = g * a.group; k < (g + 1) * a.group; k += 8)
         unpack8<NV>(a, zeros, strip, k, [&](int i, int n, vi w) __attribute__((always_inline)) {
-          std::memcpy(pairs + ((k / 2 + i) * NV + n) * W, &w, sizeof w);
+          store(pairs + ((k / 2 + i) * NV + n) * W, w);
         });
     }
   }

@@ -23,8 +23,7 @@ constexpr int kTallest = W == 16 ? 12 : 6;  // rows of a tile: with two strips, 
 constexpr int kFewRows = 4;                 // up to so many rows, four strips at a time keep more sums in flight
 constexpr int64_t kByteInputs = 1 << 19;    // inputs of a block of tiles: as many bytes as stay in the L2 cache
 
-// The order of eight k's: the low nibbles of a word's four bytes, then the high ones.
-constexpr int kNibbleOrder[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+// Eight k's are in the order 0 4 1 5 2 6 3 7: the low nibbles of a word's four bytes, then the high ones.
 
 // The rounded inputs, tile by tile. A tile of h rows has values [in / 4, h] of four bytes each, in the order above,
 // and for each group h scales and h negated sums, each sum as two int16 that add up to it.
@@ -41,26 +40,6 @@ struct ByteRows {
   int64_t first(int64_t tile) const { return rows * tile / tiles; }
 };
 
-// W values as bytes, in the order above.
-struct Bytes {
-  alignas(16) int8_t at[W];
-};
-
-inline Bytes to_bytes(vi v) {
-  Bytes bytes;
-#if defined(HK_AVX512)
-  const __m128i order = _mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
-  _mm_store_si128(reinterpret_cast<__m128i*>(bytes.at), _mm_shuffle_epi8(_mm512_cvtepi32_epi8((__m512i)v), order));
-#elif defined(HK_AVX2)
-  const __m256i low = _mm256_shuffle_epi8((__m256i)v, _mm256_set1_epi32(0x0c080400));
-  const __m128i both = _mm_unpacklo_epi8(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(bytes.at), both);
-#else
-  for (int i = 0; i < W; i++) bytes.at[i] = int8_t(v[i / 8 * 8 + kNibbleOrder[i % 8]]);
-#endif
-  return bytes;
-}
-
 // Rounds one group of one row; `size` is a multiple of 8, perhaps not of W. Quads go to `to`, `apart` bytes apart.
 inline void round_to_bytes(const float* x, int64_t size, int8_t* to, int64_t apart, float* scale, int32_t* sum) {
   vf top = {};
@@ -74,8 +53,9 @@ inline void round_to_bytes(const float* x, int64_t size, int8_t* to, int64_t apa
   for (int64_t k = 0; k < size; k += W) {
     const vi rounded = round_to_int(loadf_n(x + k, size - k) * inverse);
     total += rounded;
-    const Bytes bytes = to_bytes(rounded);
-    for (int64_t i = 0; i < std::min<int64_t>(W, size - k); i += 4, to += apart) std::memcpy(to, bytes.at + i, 4);
+    alignas(16) int8_t bytes[W];
+    store_quads(bytes, rounded);
+    for (int64_t i = 0; i < std::min<int64_t>(W, size - k); i += 4, to += apart) std::memcpy(to, bytes + i, 4);
   }
   const int32_t negated = -int32_t(hk::sum(to_float(total))), half = negated / 2;
   *scale = highest / 127.0f;

@@ -17,20 +17,20 @@ constexpr int64_t kDraftHead = 32;  // width of a head
 constexpr int64_t kDraftPairs = kDraftHead / 2;
 constexpr int64_t kDraftBlock = 16;  // positions in a block of keys
 
+inline uint32_t pair_bits(const BFloat16* x) {
+  uint32_t pair;
+  std::memcpy(&pair, x, sizeof pair);
+  return pair;
+}
+
 inline uint32_t pair_of(float low, float high) {
   return round_to_bfloat16(low).bits | uint32_t(round_to_bfloat16(high).bits) << 16;
 }
-inline vf low_of(vu pairs) { return (vf)(pairs << 16); }
-inline vf high_of(vu pairs) { return (vf)(pairs & 0xffff0000u); }
 
-// sum + x.low · y.low + x.high · y.high in each lane.
+// sum + x.high · y.high + x.low · y.low in each lane.
 inline vf add_pairs(vf sum, uint32_t x, vu y) {
-#if defined(HK_AVX512) && defined(__AVX512BF16__)
-  return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(x), (__m512bh)y);
-#else
-  const vu both = x + vu{};
-  return fma(high_of(both), high_of(y), fma(low_of(both), low_of(y), sum));
-#endif
+  add_dot_bfloat16(sum, (vu)splat_int(int32_t(x)), y);
+  return sum;
 }
 
 // scores[k] = query · keys[k] for all blocks that hold the first `count` keys.
@@ -70,7 +70,7 @@ inline void attend(const float* query, const uint32_t* keys, const uint32_t* val
   weights[count] = {};
   const auto add = [&](int64_t j, int64_t pair) {
     for (int64_t i = 0; i < kVectors; i++)
-      sums[j][i] = add_pairs(sums[j][i], load<uint32_t>(weights + 2 * pair),
+      sums[j][i] = add_pairs(sums[j][i], pair_bits(weights + 2 * pair),
                              load<vu>(values + pair * kDraftHead + i * W));
   };
   const int64_t num_pairs = (count + 1) / 2;

@@ -24,6 +24,8 @@ namespace hk {
 inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // most cores ignore "yield"
 #endif
 }
 

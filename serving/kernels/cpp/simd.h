@@ -1,48 +1,42 @@
-// Vectors of W floats, W fixed at compile time: 16 with AVX512, else 8. The same source serves both, and through the
-// compiler's vector extensions also machines that are not x86.
+// Vectors of W floats, W fixed at compile time: 16 with AVX512, else 8. The same source serves all; each set of
+// instructions has a file with the same types and functions:
+//   vf, vi, vu: vectors of float, int32_t, uint32_t. Casts between them keep the bits;
+//   load, store, splat, splat_int, to_float, select: of any of them, or as their names say;
+//   pin: keeps a value in a register; otherwise the compiler would load it again for every use, or compute all
+//     products before it adds them, for which there are not enough registers;
+//   fma, max, min: of floats; max and min give b if either is NaN;
+//   subtract_pairs: a - b, each lane a pair of int16;
+//   add_dot_pairs: acc += a0 · b0 + a1 · b1 for such a pair in each lane; exact while it fits 32 bits;
+//   add_dot_quads: acc += Σ a[i] · b[i] for the four bytes in each lane, a unsigned and at most 15, b signed; exact;
+//   add_dot_bfloat16: acc += a1 · b1, then acc += a0 · b0, for the pair of bfloat16 in each lane. An instruction for
+//     it may round both sums only once;
+//   widen, widen_bytes: W 16-bit floats as float, W unsigned bytes as int32_t;
+//   round_to_bfloat16: to nearest, ties to even; not for NaN;
+//   store_int16: the low 16 bits of each lane;
+//   store_quads: the low 8 bits of each lane, eight at a time in the order of awq_int8.h, to an address aligned to 16.
 //
 // Arithmetic is the same for every element whatever its lane, so results do not depend on how work was split. Built
 // with -ffp-contract=off: only fma() fuses a multiplication and an addition, if the CPU has the instruction.
 #pragma once
 
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
+#if defined(HK_GENERIC)  // for tests
+#include "simd_generic.h"
+#elif defined(__AVX512F__) && defined(__AVX512BW__)
+#include "simd_avx512.h"
+#elif defined(HK_WIDE)
+#include "simd_generic.h"
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include "simd_avx2.h"
+#elif defined(__aarch64__) && defined(__ARM_NEON)
+#include "simd_neon.h"
+#else
+#include "simd_generic.h"
 #endif
 
 namespace hk {
 
-#if defined(__AVX512F__)
-#define HK_AVX512
-#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && !defined(HK_WIDE)
-#define HK_AVX2
-#endif
-
-#if defined(HK_AVX512) || defined(HK_WIDE)  // HK_WIDE: W = 16 without AVX512, for tests
-constexpr int W = 16;
-#else
-constexpr int W = 8;
-#endif
-
-typedef float vf __attribute__((vector_size(W * 4)));
-typedef int32_t vi __attribute__((vector_size(W * 4)));
-typedef uint32_t vu __attribute__((vector_size(W * 4)));
-typedef uint16_t vh __attribute__((vector_size(W * 2)));
-typedef uint8_t vb __attribute__((vector_size(W)));
-
-template <class V>
-inline V load(const void* p) {
-  V v;
-  std::memcpy(&v, p, sizeof(V));
-  return v;
-}
-
 inline vf loadf(const float* p) { return load<vf>(p); }
-inline void storef(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
-inline vf splat(float x) { return x - vf{}; }
+inline void storef(float* p, vf v) { store(p, v); }
 
 // Loads the first n lanes; the others are 0.
 inline vf loadf_n(const float* p, int n) {
@@ -57,96 +51,8 @@ inline void storef_n(float* p, vf v, int n) {
   std::memcpy(p, &v, n * sizeof(float));
 }
 
-// Keeps a value in a register; otherwise the compiler would load it again for every use.
-template <class V>
-inline void pin(V& v) {
-#if defined(HK_AVX512)
-  asm("" : "+v"(v));
-#elif defined(HK_AVX2)
-  asm("" : "+x"(v));
-#else
-  (void)v;
-#endif
-}
-
-inline vf fma(vf a, vf b, vf c) {
-#if defined(HK_AVX512)
-  return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(HK_AVX2)
-  return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#elif defined(__FP_FAST_FMAF)
-  vf r;
-  for (int i = 0; i < W; i++) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
-  return r;
-#else
-  return a * b + c;
-#endif
-}
-
-// For integer arithmetic: each lane of vi as a pair of int16.
-typedef int16_t vs __attribute__((vector_size(W * 4)));
-inline vi splat_int(int32_t x) { return x + vi{}; }
-inline vi subtract_pairs(vi a, vi b) { return (vi)((vs)a - (vs)b); }
-
-// acc += a0·b0 + a1·b1 for the pair in each lane; exact while it fits 32 bits.
-inline void add_dot_pairs(vi& acc, vi a, vi b) {
-#if defined(__AVX512VNNI__)
-  acc = (vi)_mm512_dpwssd_epi32((__m512i)acc, (__m512i)a, (__m512i)b);
-#elif defined(__AVX512BW__)
-  acc += (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b);
-#elif defined(__AVXVNNI__) && defined(HK_AVX2)
-  acc = (vi)_mm256_dpwssd_avx_epi32((__m256i)acc, (__m256i)a, (__m256i)b);
-#elif defined(HK_AVX2)
-  acc += (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
-#else
-  acc += (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
-#endif
-  pin(acc);  // otherwise the compiler computes all products first, for which there are not enough registers
-}
-
-// acc += Σ a[i] · b[i] for the four bytes in each lane, a unsigned and at most 15, b signed; exact.
-inline void add_dot_quads(vi& acc, vi a, vi b) {
-#if defined(__AVX512VNNI__)
-  acc = (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)a, (__m512i)b);
-#elif defined(__AVX512BW__)
-  acc += (vi)_mm512_madd_epi16(_mm512_maddubs_epi16((__m512i)a, (__m512i)b), _mm512_set1_epi16(1));
-#elif defined(__AVXVNNI__) && defined(HK_AVX2)
-  acc = (vi)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)a, (__m256i)b);
-#elif defined(HK_AVX2)
-  acc += (vi)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)a, (__m256i)b), _mm256_set1_epi16(1));
-#else
-  for (int i = 0; i < 32; i += 8) acc += (a >> i & 255) * (b << (24 - i) >> 24);
-#endif
-  pin(acc);
-}
-
-inline vf to_float(vi v) { return __builtin_convertvector(v, vf); }
-
 // Rounds to nearest, ties to even; for |v| < 2^22.
 inline vi round_to_int(vf v) { return (vi)(v + 12582912.0f) - 0x4b400000; }
-
-inline vf select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
-
-// b if either is NaN.
-inline vf max(vf a, vf b) {
-#if defined(HK_AVX512)
-  return (vf)_mm512_max_ps((__m512)a, (__m512)b);
-#elif defined(HK_AVX2)
-  return (vf)_mm256_max_ps((__m256)a, (__m256)b);
-#else
-  return select(a > b, a, b);
-#endif
-}
-
-inline vf min(vf a, vf b) {
-#if defined(HK_AVX512)
-  return (vf)_mm512_min_ps((__m512)a, (__m512)b);
-#elif defined(HK_AVX2)
-  return (vf)_mm256_min_ps((__m256)a, (__m256)b);
-#else
-  return select(a < b, a, b);
-#endif
-}
 
 typedef float v4 __attribute__((vector_size(16)));
 
@@ -169,75 +75,7 @@ inline v4 fold(vf v) {
 
 inline float sum(vf v) { return sum4(v, v, v, v)[0]; }
 
-inline float half_to_float(uint16_t h) {
-  uint32_t exponent = (h >> 10) & 31, mantissa = h & 1023, sign = uint32_t(h & 0x8000) << 16;
-  if (exponent == 0) {
-    float value = std::ldexp(float(mantissa), -24);
-    return sign ? -value : value;
-  }
-  uint32_t bits = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | mantissa << 13;
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
-
-struct Half {
-  uint16_t bits;
-};
-struct BFloat16 {
-  uint16_t bits;
-};
-
-// Rounds to nearest, ties to even; not for NaN.
-inline BFloat16 round_to_bfloat16(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  return {uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
-}
-
-inline void round_to_bfloat16(vf v, BFloat16* to) {
-#if defined(HK_AVX512) && defined(__AVX512BF16__)
-  const __m256bh rounded = _mm512_cvtneps_pbh((__m512)v);
-  std::memcpy(to, &rounded, sizeof rounded);
-#else
-  for (int i = 0; i < W; i++) to[i] = round_to_bfloat16(v[i]);
-#endif
-}
-
 inline vf widen(const float* p) { return loadf(p); }
-
-inline vf widen(const BFloat16* p) {
-#if defined(HK_AVX512)
-  return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)load<vh>(p)), 16);
-#elif defined(HK_AVX2)
-  return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)load<vh>(p)), 16);
-#else
-  return (vf)(__builtin_convertvector(load<vh>(p), vu) << 16);
-#endif
-}
-
-inline vf widen(const Half* p) {
-#if defined(HK_AVX512)
-  return (vf)_mm512_cvtph_ps((__m256i)load<vh>(p));
-#elif defined(HK_AVX2)
-  return (vf)_mm256_cvtph_ps((__m128i)load<vh>(p));
-#else
-  vf v;
-  for (int i = 0; i < W; i++) v[i] = half_to_float(p[i].bits);
-  return v;
-#endif
-}
-
-// W unsigned bytes as int32. The intrinsics are there because GCC before 13 converts such vectors lane by lane.
-inline vi widen_bytes(const uint8_t* p) {
-#if defined(HK_AVX512)
-  return (vi)_mm512_cvtepu8_epi32((__m128i)load<vb>(p));
-#elif defined(HK_AVX2)
-  return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-#else
-  return __builtin_convertvector(load<vb>(p), vi);
-#endif
-}
 
 // Loads and widens the first n values; the other lanes are 0.
 template <class T>
