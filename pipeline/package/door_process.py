@@ -22,7 +22,7 @@ _ADDRESSES = """
 
 
 class DoorProcess:
-    """One run of the door.
+    """The door, which is started again if a signal ends it: the server and its predictions go on meanwhile.
 
     Args:
         host, port: where it listens.
@@ -36,31 +36,51 @@ class DoorProcess:
         self._command += ["--upstream", cog_url, "--model", self._model]
         self._command += ["--weights-digest", digest] if digest else []
         self._is_ending = False
-        self.failed = False  # has ended by itself
+        self._lock = threading.Lock()  # of the process and whether it is to end
+        self.failed = False  # has ended by itself, so it would end again
 
     def start(self, on_exit: Callable[[], None]) -> None:
-        """Start it; `on_exit` is called from another thread when it ends, for whatever reason."""
-        # A process session of its own: Ctrl-C reaches only the parent, which ends it in order.
-        self._process = subprocess.Popen(self._command, start_new_session=True)
+        """Start it; `on_exit` is called from another thread when it has ended for good, for whatever reason."""
+        self._launch()
 
         def watch() -> None:
-            self._process.wait()
-            if not self._is_ending:
-                sys.stderr.write("The door ended; the reason is above.\n")
-                self.failed = True
+            while self._was_killed():
+                sys.stderr.write("The door was ended by a signal; it starts again.\n")
+                self._launch()
             on_exit()
 
         threading.Thread(target=watch, daemon=True).start()
 
+    def _launch(self) -> None:
+        with self._lock:
+            if not self._is_ending:
+                # A process session of its own: Ctrl-C reaches only the parent, which ends it in order.
+                self._process = subprocess.Popen(self._command, start_new_session=True)
+
+    def _was_killed(self) -> bool:
+        """Wait for its end; whether a signal ended it that is not from here."""
+        code = self._process.wait()
+        with self._lock:
+            if self._is_ending:
+                return False
+        if code < 0:
+            return True
+        sys.stderr.write("The door ended; the reason is above.\n")
+        self.failed = True
+        return False
+
     def terminate(self) -> None:
         """Let it finish running predictions and end."""
-        self._is_ending = True
-        self._process.terminate()
+        self._end(lambda: self._process.terminate())
 
     def kill(self) -> None:
         """End it now."""
-        self._is_ending = True
-        self._process.kill()
+        self._end(lambda: self._process.kill())
+
+    def _end(self, end: Callable[[], None]) -> None:
+        with self._lock:
+            self._is_ending = True
+            end()
 
     def is_ready(self) -> bool:
         """Whether it answers and has found the server."""

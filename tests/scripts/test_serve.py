@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from pipeline.package.errors import PortError
@@ -98,6 +99,28 @@ def test_the_door_is_beside_it_and_ends_with_it(serve, tmp_path):
     assert server.process.wait(30) == 0, server.said
     with pytest.raises(httpx.ConnectError):
         httpx.get(url)
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_a_door_that_is_killed_starts_again_beside_the_same_server(serve, tmp_path, end):
+    ports = free_port(), free_port()
+    options = ("--engine", "fake", "--port", str(ports[0]), "--door-port", str(ports[1]))
+    server = Serve(tmp_path, *options, DOOR_DATABASE=str(tmp_path / "predictions.sqlite"))
+    serve.append(server)
+    server.wait_for("/health-check")
+    children = psutil.Process(server.process.pid).children()
+    (door,) = [child for child in children if "gateway" in child.cmdline()]
+    (cog,) = [child for child in children if "cog.server.http" in child.cmdline()]
+    door.send_signal(end)
+    server.wait_for("it starts again")
+    url, body = f"http://127.0.0.1:{ports[1]}", {"input": {"nlq": "a", "cols": "a"}}
+    transport = httpx.HTTPTransport(retries=8)  # of connections: until the new door listens
+    with httpx.Client(transport=transport, timeout=60) as client:
+        created = client.post(f"{url}/v1/models/local/tiny/predictions", json=body, headers={"Prefer": "wait"})
+    assert created.json()["status"] == "succeeded", created.text
+    assert cog.is_running()
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(30) == 0, server.said
 
 
 def test_a_door_that_cannot_start_ends_all_with_an_error(serve, tmp_path, port):
