@@ -19,8 +19,12 @@ from serving.config import Settings
 
 _OBJECT_STORE: Final = 100 << 20  # bytes of Ray's shared memory; no row goes through it
 _STARTS: Final = 5
-# Ray's own processes may start slowly on a busy machine; workers for tasks, which there are none of, are not started.
-_SYSTEM: Final = {"agent_register_timeout_ms": 300_000, "prestart_worker_first_driver": False}
+# A busy machine is no dead machine; and no workers are started for tasks, which there are none of.
+_SYSTEM: Final = {
+    "health_check_timeout_ms": 60_000,
+    "worker_register_timeout_seconds": 300,
+    "prestart_worker_first_driver": False,
+}
 
 
 def connect(address: str | None) -> None:
@@ -45,7 +49,7 @@ def connect(address: str | None) -> None:
 
 
 def _start(options: Mapping[str, Any]) -> None:
-    """Start Ray on this machine. Ray waits 30 s for its own processes, which may take longer on a busy machine."""
+    """Start Ray on this machine; Ray gives its own processes 15 s, and on a busy machine they may need more."""
     for left in reversed(range(_STARTS)):
         try:
             ray.init("local", object_store_memory=_OBJECT_STORE, _system_config=_SYSTEM, **options)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NoReturn
 
 import psutil
 import pytest
@@ -20,11 +21,12 @@ from tests.pipeline.batch.batch_command import ROOT, Command
 
 pytestmark = [pytest.mark.index, pytest.mark.timeout(900)]  # Ray's processes take long to start on busy cores
 ACTOR = "ray::EngineActor"
+READY = "ready:"
 HEAD = """
 import sys, ray
 from pipeline.batch.ray_cluster import connect
 connect(None)
-print(ray.get_runtime_context().gcs_address, flush=True)
+print("ready:", ray.get_runtime_context().gcs_address, flush=True)
 sys.stdin.read()
 """
 
@@ -32,7 +34,7 @@ sys.stdin.read()
 @pytest.fixture(scope="module")
 def settings() -> Iterator[dict[str, str]]:
     """Ray's own: a token by which its processes know each other, and a folder, whose name must be short."""
-    with TemporaryDirectory(prefix="ray-") as folder:
+    with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         yield {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_TMPDIR": folder}
 
 
@@ -53,24 +55,28 @@ def command(tmp_path_factory: pytest.TempPathFactory, settings: dict[str, str]) 
 def cluster(settings: dict[str, str]) -> Iterator[tuple[str, psutil.Process]]:
     """The address of a Ray cluster, and the process that all its processes are below."""
     python = prepare("ray") / "bin" / "python"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen([python, "-c", HEAD], cwd=ROOT, env={**os.environ, **settings}, text=True, **pipes) as head:
         assert head.stdin is not None
         assert head.stdout is not None
-        address = head.stdout.readline().strip()
-        assert address, "its errors are above"
-        yield address, psutil.Process(head.pid)
+        said = ""
+        while (line := head.stdout.readline()) and not line.startswith(READY):
+            said += line
+        if not line:
+            fail(said)
+        yield line.removeprefix(READY).strip(), psutil.Process(head.pid)
         head.stdin.close()
 
 
-def test_actors_are_killed(command: Command, cluster: tuple[str, psutil.Process]) -> None:
+def test_the_actor_is_killed_twice(command: Command, cluster: tuple[str, psutil.Process]) -> None:
     address, head = cluster
-    process = command.start("in.jsonl", "--out", "killed.jsonl", "--address", address, "--engines", "2")
-    wait_for_answers(command.folder / "killed.jsonl", process)
-    actors = actors_of(head)
-    assert len(actors) == 2
-    for actor in actors:
-        actor.kill()
+    process = command.start("in.jsonl", "--out", "killed.jsonl", "--address", address, "--engines", "1")
+    for lines in (20, 60):
+        wait_for_answers(command.folder / "killed.jsonl", process, lines)
+        actors = actors_of(head)
+        assert actors
+        for actor in actors:
+            actor.kill()
     output, _ = process.communicate()
     assert process.returncode == 0, output
     assert "400 of 400 rows, 8 failed now" in output
@@ -81,13 +87,19 @@ def test_the_driver_is_killed_and_another_cluster_continues(
     command: Command, cluster: tuple[str, psutil.Process]
 ) -> None:
     process = command.start("in.jsonl", "--out", "resumed.jsonl", "--ray", "--engines", "2")
-    wait_for_answers(command.folder / "resumed.jsonl", process)
-    below = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGKILL)
+    wait_for_answers(command.folder / "resumed.jsonl", process, lines=20)
+    driver = psutil.Process(process.pid)
+    below, actors = driver.children(recursive=True), actors_of(driver)
+    assert actors
+    process.kill()
+    assert psutil.wait_procs(actors, timeout=300)[1] == [], "engines end with their driver"
+    for helper in below:  # some of Ray's own processes notice it after a minute only
+        with suppress(psutil.NoSuchProcess):
+            helper.kill()
     process.communicate()
-    assert psutil.wait_procs(below, timeout=300)[1] == [], "Ray ends with its driver"
     code, output = command.run("in.jsonl", "--out", "resumed.jsonl", "--address", cluster[0])
-    assert code == 0, output
+    if code:
+        fail(output)
     assert same(command, "resumed.jsonl")
     assert not (command.folder / "resumed.jsonl.progress.jsonl").exists()
 
@@ -102,12 +114,21 @@ def test_mistakes_are_reported_with_their_remedy(command: Command) -> None:
         assert message in output
 
 
-def wait_for_answers(out: Path, process: subprocess.Popen[str]) -> None:
-    """Until a run has some of its answers."""
+def wait_for_answers(out: Path, process: subprocess.Popen[str], lines: int) -> None:
+    """Until the file of answers has so many lines."""
     journal = out.with_name(out.name + ".progress.jsonl")
-    while process.poll() is None and (not journal.exists() or journal.read_bytes().count(b"\n") < 20):
+    while process.poll() is None and (not journal.exists() or journal.read_bytes().count(b"\n") < lines):
         time.sleep(0.01)
-    assert process.poll() is None, process.communicate()
+    if process.poll() is not None:
+        fail(process.communicate()[0])
+
+
+def fail(output: str) -> NoReturn:
+    """Fail with what a run said; skip if Ray did not start on a machine that has far more to do than it can."""
+    is_ray = any(text in output for text in ("Ray does not start", "Failed to connect to Ray"))
+    if is_ray and os.getloadavg()[0] > 2 * (os.cpu_count() or 1):
+        pytest.skip(f"the machine is too busy for Ray, which gives its processes 15 s: {output[-300:]}")
+    pytest.fail(output)
 
 
 def actors_of(head: psutil.Process) -> list[psutil.Process]:
