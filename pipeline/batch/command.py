@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from pipeline.batch.budget import Budget
+from pipeline.batch.engines_runner import EnginesRunner
 from pipeline.batch.errors import BatchError
-from pipeline.batch.local_runner import LocalRunner
+from pipeline.batch.make_workers import RayPlace, make_workers
 from pipeline.batch.output import Output
 from pipeline.batch.row_inputs import RowInputs
 from pipeline.batch.run_batch import BatchPlan, BatchResult, run_batch
@@ -21,15 +21,23 @@ from pipeline.package.command_inputs import read_schema
 from pipeline.paths import ROOT
 from pipeline.weights.console import report_errors, say
 from pipeline.weights.default_weights import ensure_weights
+from pipeline.weights.digest import sha256
 from serving.config import Settings
-from serving.predictor import TaskPredictor
 from tasks.errors import TaskError
 
 
 def main(
     data: Annotated[Path, typer.Argument(metavar="INPUT", help="JSONL, CSV or Parquet: a file, or a folder of files")],
     out: Annotated[Path, typer.Option(help="file of results; its ending says the format")],
-    local: Annotated[bool, typer.Option("--local", help="one engine in this process; must be given")] = False,
+    local: Annotated[bool, typer.Option("--local", help="one engine in this process; the default")] = False,
+    on_ray: Annotated[bool, typer.Option("--ray", help="engines in Ray actors, on this machine")] = False,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="engines on a Ray cluster; auto: that of this machine"),
+    ] = None,
+    engines: Annotated[
+        int | None, typer.Option(min=1, help="on Ray; default: one on each GPU, or on each machine if there are none")
+    ] = None,
     inputs: Annotated[
         list[str] | None,
         typer.Option("--input", metavar="NAME=COLUMN", help="column of an input; default: the column of its name"),
@@ -51,15 +59,33 @@ def main(
     The engine and its settings come from the environment: ENGINE=vllm, MAX_NUM_SEQS=64.
     """
     with report_errors(BatchError, TaskError, OSError):
-        if not local:
-            raise BatchError("only --local is there, which runs one engine in this process; add --local")
+        place = _place(local, on_ray, address, engines)
         result = _run(
-            data.resolve(), out.resolve(), inputs or [], constants or [], answer, Budget(rows, tokens, minutes)
+            data.resolve(), out.resolve(), inputs or [], constants or [], answer, Budget(rows, tokens, minutes), place
         )
     _report(result, out)
 
 
-def _run(data: Path, out: Path, inputs: list[str], constants: list[str], answer: str, budget: Budget) -> BatchResult:
+def _place(local: bool, on_ray: bool, address: str | None, engines: int | None) -> RayPlace | None:
+    """Where engines run; None for this process."""
+    if on_ray or address is not None:
+        if local:
+            raise BatchError("--local runs the engine in this process, without Ray; leave out --ray and --address")
+        return RayPlace(address, engines)
+    if engines is not None:
+        raise BatchError("--engines needs Ray; add --ray, or --address of a cluster")
+    return None
+
+
+def _run(
+    data: Path,
+    out: Path,
+    inputs: list[str],
+    constants: list[str],
+    answer: str,
+    budget: Budget,
+    place: RayPlace | None,
+) -> BatchResult:
     table = Table(data)
     survey = table.survey()
     row_inputs = RowInputs(read_schema(), tuple(survey.types), _sources(inputs), constants)
@@ -67,16 +93,18 @@ def _run(data: Path, out: Path, inputs: list[str], constants: list[str], answer:
     ensure_weights()
     os.chdir(ROOT)  # paths of the weights in the settings are relative to it
     settings = Settings()
+    lock = sha256(settings.weights_lock)
     identity: dict[str, Any] = {
-        "weights.lock": hashlib.sha256(settings.weights_lock.read_bytes()).hexdigest(),
+        "weights.lock": lock,
         "--input": row_inputs.sources,
         "--set": row_inputs.constants,
         "--answer": answer,
     }
-    runners: list[LocalRunner] = []
+    runners: list[EnginesRunner] = []
 
-    def start() -> LocalRunner:
-        runners.append(LocalRunner(start_model, row_inputs, concurrency=settings.max_num_seqs))
+    def start(num_rows: int) -> EnginesRunner:
+        workers = make_workers(place, settings, lock, row_inputs)
+        runners.append(EnginesRunner(workers, concurrency=settings.max_num_seqs, num_rows=num_rows))
         return runners[-1]
 
     try:
@@ -84,13 +112,6 @@ def _run(data: Path, out: Path, inputs: list[str], constants: list[str], answer:
     finally:
         for runner in runners:
             runner.close()
-
-
-def start_model() -> TaskPredictor:
-    """The package's model, as Cog's server sets it up."""
-    model = TaskPredictor()
-    model.setup()
-    return model
 
 
 def _sources(pairs: list[str]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The rows of a batch run, their answers, and the interface of what answers them.
 
-A runner on several machines is another class with `run`; reading, resuming, budgets and output stay as they are.
+Another runner is another class with `run`; reading, resuming, budgets and output stay as they are.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class BatchPlan:
             raise BatchError(f"{self.output.path} exists; delete it, or give another --out")
 
 
-async def run_batch(plan: BatchPlan, start: Callable[[], Runner], budget: Budget) -> BatchResult:
+async def run_batch(plan: BatchPlan, start: Callable[[int], Runner], budget: Budget) -> BatchResult:
     """Answer the rows that have no answer yet.
 
     Every answer is kept at once in a journal beside the output, which is deleted once all rows are in the output. A
@@ -76,7 +76,7 @@ async def run_batch(plan: BatchPlan, start: Callable[[], Runner], budget: Budget
 
     Args:
         plan: what to answer.
-        start: starts what answers; called only if there are rows left.
+        start: makes what answers so many rows; called only if there are rows left.
         budget: of this run.
 
     Raises:
@@ -87,8 +87,8 @@ async def run_batch(plan: BatchPlan, start: Callable[[], Runner], budget: Budget
     with AnswerJournal(plan.journal, identity) as journal:
         meter = BudgetMeter(budget)
         failed = 0
-        if len(journal) < plan.survey.num_rows:
-            failed = await _answer(plan, journal, start(), meter)
+        if left := plan.survey.num_rows - len(journal):
+            failed = await _answer(plan, journal, start(left), meter)
         plan.output.write(
             (row.values, answer) for row in plan.table.rows() if (answer := journal.get(row.number)) is not None
         )

@@ -6,7 +6,6 @@ A row that cannot be read becomes a row with a problem, so that one bad line doe
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,9 +16,9 @@ from pipeline.batch.column_types import ColumnTypes
 from pipeline.batch.errors import BatchError
 from pipeline.batch.parquet import parquet_rows, parquet_types
 from pipeline.batch.rows import Row
+from pipeline.weights.digest import sha256
 
 _LARGEST_FIELD: Final = 1 << 24  # characters of a CSV field; Python's default is 128 KiB
-_READ: Final = 1 << 20
 
 Record = tuple[dict[str, Any], str | None]  # values and problem
 
@@ -72,7 +71,7 @@ class Table:
         types = found.types
         if self.suffix == ".parquet":
             types = {name: kind for file in self.files for name, kind in parquet_types(file).items()}
-        return Survey(number, types, {file.name: _digest(file) for file in self.files})
+        return Survey(number, types, {file.name: sha256(file) for file in self.files})
 
 
 def _files(path: Path) -> list[Path]:
@@ -87,14 +86,6 @@ def _files(path: Path) -> list[Path]:
         found = ", ".join(sorted(suffixes)) or "no file of these formats"
         raise BatchError(f"{path}: found {found}; give files of one format: {', '.join(_READERS)}")
     return files
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_READ):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _read_jsonl(path: Path) -> Iterator[Record]:

@@ -29,8 +29,10 @@ def ensure(name: str) -> None:
         sys.path.insert(0, str(ROOT))
 
 
-def ensure_for_engine(option: str | None) -> None:
+def ensure_for_engine(option: str | None, on_ray: bool = False) -> None:
     """`ensure` the environment of the engine that `option` or else $ENGINE names, and store the name in $ENGINE.
+
+    With `on_ray`, that is Ray's, which has all engines but vLLM.
 
     These environments have no vLLM for GPUs, so `auto` never chooses it here. In the image it does. The paged engine
     then runs on the CPU, unless $DEVICE says otherwise.
@@ -45,7 +47,7 @@ def ensure_for_engine(option: str | None) -> None:
             )
     os.environ["ENGINE"] = engine
     vllm = "vllm-suffix" if os.environ.get("SPECULATION") == "suffix" else "vllm"
-    ensure(vllm if engine == "vllm" else "cpu")
+    ensure("ray" if on_ray else vllm if engine == "vllm" else "cpu")
 
 
 def prepare(name: str) -> Path:

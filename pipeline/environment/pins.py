@@ -19,6 +19,7 @@ ENVIRONMENTS = {
     "vllm-suffix": ".venv-vllm",
     "llama": ".venv-llama",
     "replicate2": ".venv-replicate2",
+    "ray": ".venv-ray",
     "sbom": ".venv-sbom",
 }
 # Environment → the one that must be installed into the same folder first, because its packages are built with that.

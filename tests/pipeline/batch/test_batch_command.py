@@ -2,47 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipeline.batch.table import Table
 from tasks.honeycomb.query import parse_query
 from tests.cog.tiny_weights import make_tiny_weights
+from tests.pipeline.batch.batch_command import Command
 from tests.small_model import NEEDS_WEIGHTS, SETTINGS
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-class Command:
-    """The command, in a folder of its own, with the Python of the tests, so that nothing is installed."""
-
-    def __init__(self, folder: Path, settings: dict[str, str]) -> None:
-        self.folder, self._env = folder, {**os.environ, **settings}
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, str(ROOT / "scripts" / "batch"), *arguments],
-            cwd=self.folder,
-            env=self._env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def run(self, *arguments: str) -> tuple[int, str]:
-        process = self.start(*arguments)
-        output, _ = process.communicate()
-        return process.returncode, output
-
-    def write(self, name: str, *rows: dict[str, Any]) -> None:
-        (self.folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 @pytest.fixture
@@ -111,7 +85,7 @@ def test_a_budget_stops_a_run_and_the_same_command_continues_it(command: Command
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("in.jsonl", "--out", "out.jsonl"), "--local"),
+        (("in.jsonl", "--out", "out.jsonl", "--engines", "2"), "add --ray"),
         (("none.jsonl", "--out", "out.jsonl", "--local"), "does not exist"),
         (("in.jsonl", "--out", "out.jsonl", "--local", "--input", "nlq"), "NAME=COLUMN"),
         (("in.jsonl", "--out", "out.jsonl", "--local", "--set", "max_tokens=0"), "minimum"),

@@ -44,7 +44,7 @@ def run(folder: Path) -> None:
     survey = table.survey()
     output = Output(folder / "out.jsonl", survey.types, "answer")
     plan = BatchPlan(table, survey, output, {})
-    asyncio.run(run_batch(plan, lambda: ShuffledRunner(folder / "notes"), Budget()))
+    asyncio.run(run_batch(plan, lambda num_rows: ShuffledRunner(folder / "notes"), Budget()))
 
 
 def run_in_a_child(folder: Path) -> int:

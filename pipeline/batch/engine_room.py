@@ -1,0 +1,59 @@
+"""Decides how many engines a cluster gets, and what each of them may use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pipeline.batch.errors import BatchError
+from serving.config import Settings
+
+_COMPUTING: Final = ("auto", "paged", "vllm")  # engines that compute where they are
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What each engine gets.
+
+    Args:
+        engines: number of engines.
+        cpus: of each; a fraction if there are more engines than CPUs.
+        gpus: of each.
+        threads: of each, if several share a machine and compute there.
+    """
+
+    engines: int
+    cpus: float
+    gpus: int
+    threads: int | None
+
+
+def find_room(machines: Sequence[Mapping[str, float]], engines: int | None, settings: Settings) -> Room:
+    """How many engines there will be, and what each of them gets.
+
+    Args:
+        machines: resources of each by Ray's names.
+        engines: how many were asked for; None for as many as fit.
+        settings: of the engines.
+
+    Raises:
+        BatchError: there is no room for them.
+    """
+    wants_gpus = settings.device != "cpu" and settings.engine in _COMPUTING
+    gpus = sum(int(machine.get("GPU", 0)) for machine in machines) if wants_gpus else 0
+    each = settings.tensor_parallel_size if isinstance(settings.tensor_parallel_size, int) else 1
+    having = [machine for machine in machines if machine.get("GPU" if gpus else "CPU", 0) >= 1]
+    if not having:
+        raise BatchError("no machine of the cluster has a CPU for Ray; add one with `ray start`")
+    fitting = sum(int(machine.get("GPU", 0)) // each for machine in having)
+    if gpus and (engines or 1) > fitting:
+        wanted = "one engine" if engines is None else f"--engines {engines}"
+        raise BatchError(
+            f"the cluster's {gpus} GPUs are too few for {wanted}, with {each} each; there is room for {fitting}"
+        )
+    wanted_engines = engines or (fitting if gpus else len(having))
+    on_one = -(-wanted_engines // len(having))
+    cpus = min(machine.get("CPU", 0.0) for machine in having) / on_one
+    threads = max(1, int(cpus)) if on_one > 1 and settings.engine in _COMPUTING else None
+    return Room(wanted_engines, float(int(cpus)) if cpus >= 1 else cpus, each if gpus else 0, threads)
