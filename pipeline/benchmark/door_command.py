@@ -17,6 +17,7 @@ from rich.console import Console
 from pipeline.benchmark.door_measures import (
     QUICK,
     Amounts,
+    measure_pages,
     measure_requests,
     measure_servers,
     measure_start,
@@ -36,6 +37,7 @@ _PARTS: dict[str, Callable[[Amounts, Path], dict[str, Any]]] = {
     "one Cog server and two": measure_servers,
     "open streams": measure_streams,
     "scripts/serve until the playground answers": measure_start,
+    "findings of axe-core on the pages": measure_pages,
 }
 
 
@@ -44,7 +46,7 @@ def bench_door(
     json_file: Annotated[Path | None, typer.Option("--json", help="file for the result")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="only check that everything works")] = False,
 ) -> None:
-    """Measure the door: its overhead on requests and chunks, many clients, two Cog servers, many streams, its start."""
+    """Measure the door: its overhead on requests and chunks, many clients, two Cog servers, many streams, its start and pages."""
     ensure_weights()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

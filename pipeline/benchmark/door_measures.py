@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pipeline.benchmark.door_pages import axe_findings
 from pipeline.benchmark.door_requests import alternate, ask_at_once, of_cog, of_door
 from pipeline.benchmark.door_servers import cog_server, door_server, served_playground, slow_server, stub_server
 from pipeline.benchmark.door_streams import Streams, read_streams
@@ -91,6 +92,12 @@ def measure_start(amounts: Amounts, folder: Path) -> dict[str, Any]:
         with served_playground(folder, engine):
             seconds[engine] = round(time.perf_counter() - start, 1)
     return {"start_seconds": seconds}
+
+
+def measure_pages(_: Amounts, folder: Path) -> dict[str, Any]:
+    """What axe-core finds on the pages, by impact; None without Chromium."""
+    with cog_server(folder, concurrency=2) as cog, door_server(folder, cog, max_active=16) as door:
+        return {"axe_findings": axe_findings(door)}
 
 
 def _streams(amounts: Amounts, folder: Path, count: int) -> dict[str, Any]:

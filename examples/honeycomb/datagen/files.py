@@ -40,10 +40,9 @@ def write_data(
     """
     out.mkdir(parents=True, exist_ok=True)
     seen: set[frozenset[str]] = set()
-    shares = {"people_share": people_share, "written": written}
-    chosen = [replace(split, **shares) if split.name == "train" else split for split in SPLITS]
-    splits = {split.name: _write(split, out, seed, examples, seen) for split in chosen}
-    options = {"seed": seed, "examples": examples, **shares}
+    train = replace(SPLITS[0], people_share=people_share, written=written)
+    splits = {split.name: _write(split, out, seed, examples, seen) for split in (train, *SPLITS[1:])}
+    options = {"seed": seed, "examples": examples, "people_share": people_share, "written": written}
     report = json.dumps({**options, "splits": splits}, indent=1)
     (out / "statistics.json").write_text(report + "\n", encoding="utf-8")
     for target, extract in ((calibration, calibration_lines), (answers, answer_lines)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,9 +10,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
+from pipeline.benchmark.door_pages import find_chromium
 from tests.gateway.door_server import DoorServer
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 REFUSED = "Failed to load resource"  # the console's note about an answer such as 404, which some tests want
 OpenPage = Callable[..., Page]
 
@@ -21,8 +20,7 @@ OpenPage = Callable[..., Page]
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Of one module: Playwright's event loop would be in the way of asynchronous tests."""
-    path = next(filter(None, map(shutil.which, NAMES)), None)
-    if path is None:
+    if (path := find_chromium()) is None:
         text = "no Chromium on PATH: apt-get install chromium"
         pytest.fail(text) if os.environ.get("REQUIRE_CHROMIUM") else pytest.skip(text)
     # Chromium's sandbox does not work for root.

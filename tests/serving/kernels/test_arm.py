@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pipeline.gpu_check.kernel_operands import poisoned, qkv_width, random_awq, random_batch
 from serving.kernels.base import Activations, AttentionShape, DecoderLayerWeights, DecoderWeights
 from serving.kernels.cpu import CpuKernels
 from serving.kernels.library import CpuLibrary
@@ -13,7 +14,6 @@ from serving.kernels.structs import awq_struct, dtype_code, shape_struct
 from serving.layers.rope import RopeConfig, RotaryTable
 from tests.serving.kernels import builds
 from tests.serving.kernels.arm import ArmDriver, build_driver, require_tools
-from tests.serving.kernels.kernel_inputs import poisoned, qkv_width, random_awq, random_batch
 
 # Flags and emulated processor: without dot products, with those of int8 and of bfloat16, and plain C++, which takes
 # long to optimize. "cortex-a72" has no dot products: an instruction that it lacks kills the process.
