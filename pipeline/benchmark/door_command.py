@@ -46,7 +46,7 @@ def bench_door(
     json_file: Annotated[Path | None, typer.Option("--json", help="file for the result")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="only check that everything works")] = False,
 ) -> None:
-    """Measure the door: its overhead on requests and chunks, many clients, two Cog servers, many streams, its start and pages."""
+    """Measure the door: its overhead, many clients, two Cog servers, many streams, its start, findings on its pages."""
     ensure_weights()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -23,8 +23,8 @@ PER_SET = 8
 class Split:
     """One split: its vocabularies and templates, examples per column list, and its percentage of all examples.
 
-    `people_share` is the part of its examples that `people` makes; the templates make the others. Written questions come
-    on top, each of them `written` times.
+    `people_share` is the part of its examples that `people` makes; the templates make the others. Written questions
+    come on top, each of them `written` times.
     """
 
     name: str

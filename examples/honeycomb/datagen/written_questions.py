@@ -1,7 +1,7 @@
 """Read the questions that were written one by one for training, and vary the columns around them.
 
-`written/*.jsonl` has a file for each dataset of a team: its columns in the first line, then a question a line, as {"k": kind,
-"q": question, "a": query}. A query there has no `orders` where groups are ordered as usual.
+`written/*.jsonl` has a file for each dataset of a team: its columns in the first line, then a question a line, as
+{"k": kind, "q": question, "a": query}. A query there has no `orders` where groups are ordered as usual.
 """
 
 import json
