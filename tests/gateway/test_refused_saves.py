@@ -8,7 +8,7 @@ import sqlite3
 from gateway.predictions import Prediction, Status
 from gateway.store import Store
 from tests.gateway.fake_cog import FakeCog
-from tests.gateway.test_runner import door_to, first_piece, prediction, run, until
+from tests.gateway.running import door_to, first_piece, prediction, run, until
 
 
 async def test_a_save_that_failed_is_tried_again_although_nothing_has_changed(tmp_path, monkeypatch):

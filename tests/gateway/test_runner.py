@@ -4,43 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
-from gateway.door import Door, open_door
 from gateway.errors import TooManyPredictionsError
 from gateway.pool import HEALTH_SECONDS, MAX_IMBALANCE, MAX_SILENT, RETURN_SECONDS
-from gateway.predictions import Prediction, Status, new_id, now
+from gateway.predictions import Status
 from gateway.runs import Finished, LogText, OutputPiece, Position, Run
-from gateway.settings import DoorSettings
 from gateway.upstream import UpstreamEvent
 from tests.gateway.fake_cog import FakeCog
-
-
-@asynccontextmanager
-async def door_to(*servers: FakeCog, **settings: object) -> AsyncIterator[Door]:
-    own = {"upstreams": tuple(server.url for server in servers), "keep": False, "drain_seconds": 0, **settings}
-    async with open_door(DoorSettings(**own)) as door:
-        await door.model.read()  # as each API does before it starts a prediction
-        yield door
-
-
-def prediction() -> Prediction:
-    return Prediction(new_id(), "local/model", "0" * 64, {"text": "hello"}, now())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
-async def first_piece(run: Run) -> OutputPiece:
-    async with asyncio.timeout(20):
-        return await anext(event async for event in run.follow() if isinstance(event, OutputPiece))
+from tests.gateway.running import door_to, first_piece, prediction, run, until
 
 
 async def test_a_server_that_breaks_before_its_first_piece_is_replaced_unnoticed():
@@ -99,10 +73,6 @@ async def test_a_full_server_is_asked_again_and_another_one_at_once():
         full.gate.set()
         free.full = True
         assert (await run(door)).status is Status.SUCCEEDED
-
-
-async def run(door: Door) -> Prediction:
-    return await (await door.runner.start(prediction())).finished()
 
 
 async def test_predictions_go_to_the_server_with_the_fewest():
