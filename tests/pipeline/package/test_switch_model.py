@@ -19,17 +19,17 @@ from pipeline.package.known_models import known_models
 from pipeline.package.predict_source import predict_source
 from pipeline.package.switch_model import replace_stanza, use_weights
 from pipeline.weights.atomic import write_json
+from pipeline.weights.recipes import find_recipe, recipes
 from pipeline.weights.safetensors_io import write_safetensors
 from serving.weights import verify
-from tests import small_model
 from tests.pipeline.weights.checkpoint_fixtures import Arrays
 
 ROOT = Path(__file__).resolve().parents[3]
 FILES = ("cog.yaml", "weights.lock", "predict.py", ".cog/openapi_schema.json")
 MISTRAL = "hc-mistral-alpaca-merged-awq"
-
-
-DEFAULT = small_model.RECIPE.name  # in use
+USED = find_recipe(ROOT)
+DEFAULT = USED.name
+(OTHER,) = (recipe for recipe in recipes(ROOT).values() if recipe.name != DEFAULT)
 
 
 @pytest.fixture
@@ -74,17 +74,17 @@ def test_models_with_recipes_keep_their_locks_there_and_need_not_be_built(packag
         folder = package / recipe.parent.relative_to(ROOT)
         folder.mkdir(parents=True)
         shutil.copy(recipe, folder)
-    large = package / "examples" / "honeycomb" / "large" / "weights.lock"
-    shutil.copy(ROOT / large.relative_to(package), large)
+    other = package / OTHER.folder.relative_to(ROOT) / "weights.lock"
+    shutil.copy(OTHER.lock(ROOT), other)
     before = state(package)
-    (model,) = [model for model in known_models(package) if model.name == "honeycomb-nlq-large"]
-    assert "not there yet: scripts/build_weights honeycomb-nlq-large" in model.state()
-    use_weights(package, "honeycomb-nlq-large")
-    assert (package / "weights.lock").read_text() == before["examples/honeycomb/large/weights.lock"]
+    (model,) = [model for model in known_models(package) if model.name == OTHER.name]
+    assert f"not there yet: scripts/build_weights {OTHER.name}" in model.state()
+    use_weights(package, OTHER.name)
+    assert (package / "weights.lock").read_text() == before[str(other.relative_to(package))]
     assert (package / "predict.py").read_text() == before["predict.py"]
-    assert not large.exists()
-    small = package / "examples" / "honeycomb" / "small" / "weights.lock"
-    assert small.read_text() == before["weights.lock"]
+    assert not other.exists()
+    own = package / USED.folder.relative_to(ROOT) / "weights.lock"
+    assert own.read_text() == before["weights.lock"]
     use_weights(package, DEFAULT)
     assert state(package) == before
 
@@ -121,7 +121,7 @@ def test_a_model_without_a_lock_is_an_error_that_says_how_to_lock_it(package: Pa
 def test_a_list_says_how_to_get_the_files_and_has_no_model_for_a_lock_of_a_running_download(package: Path) -> None:
     (package / "weights" / ".base.lock").touch()  # scripts/fetch holds one beside the folder that it fills
     models = known_models(package)
-    assert sorted(model.name for model in models) == [MISTRAL, DEFAULT, "mine"]
+    assert sorted(model.name for model in models) == sorted([MISTRAL, DEFAULT, "mine"])
     (used,) = [model for model in models if model.is_used]
     assert "not there yet: scripts/fetch --lock weights.lock" in used.state()
 

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.weights import default_weights
+from pipeline.weights.recipes import find_recipe, recipes
 
 ROOT = Path(__file__).resolve().parents[3]
+USED = find_recipe(ROOT)
+(OTHER,) = (recipe for recipe in recipes(ROOT).values() if recipe.name != USED.name)
 
 
 @pytest.fixture
@@ -46,10 +49,10 @@ def log(clone: Path) -> list[str]:
 def test_missing_default_weights_are_built(clone: Path) -> None:
     expected = default_weights.default_weights()
     assert default_weights.weights_or_default(None) == expected
-    assert log(clone) == ["build honeycomb-nlq-small"]
+    assert log(clone) == [f"build {USED.name}"]
     assert default_weights.weights_or_default(expected) == expected
     default_weights.ensure_weights()
-    assert log(clone) == ["build honeycomb-nlq-small"], "once"
+    assert log(clone) == [f"build {USED.name}"], "once"
     (expected / "model.safetensors").unlink()
     assert default_weights.weights_or_default(expected) == expected
     assert len(log(clone)) == 2, "a file is missing, and the folder was given"
@@ -64,23 +67,23 @@ def test_other_weights_are_not_built(clone: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_base_for_training_is_written_once(clone: Path) -> None:
-    base = clone / "weights" / "smollm2-135m-instruct"
+    base = clone / "weights" / USED.base.name
     assert default_weights.base_or_default(None) == base
     assert default_weights.base_or_default(None) == base
-    assert log(clone) == [f"build honeycomb-nlq-small --adapter none --unquantized {base}"]
+    assert log(clone) == [f"build {USED.name} --adapter none --unquantized {base}"]
 
 
 def test_the_weights_of_another_recipe_are_built_once(clone: Path) -> None:
-    lock = Path("examples") / "honeycomb" / "large" / "weights.lock"
-    (clone / lock).write_text((ROOT / lock).read_text())
-    default_weights.ensure_recipe("honeycomb-nlq-large")
-    default_weights.ensure_recipe("honeycomb-nlq-large")
-    assert log(clone) == ["build honeycomb-nlq-large"]
+    lock = OTHER.lock(ROOT)
+    (clone / lock.relative_to(ROOT)).write_text(lock.read_text())
+    default_weights.ensure_recipe(OTHER.name)
+    default_weights.ensure_recipe(OTHER.name)
+    assert log(clone) == [f"build {OTHER.name}"]
 
 
 def test_the_base_of_weights_without_a_recipe_has_to_be_given(clone: Path) -> None:
-    (clone / "examples" / "honeycomb" / "small" / "recipe.json").unlink()
-    with pytest.raises(SystemExit, match=r"no recipe makes honeycomb-nlq-small, .*or give a base"):
+    (clone / USED.folder.relative_to(ROOT) / "recipe.json").unlink()
+    with pytest.raises(SystemExit, match=rf"no recipe makes {USED.name}, .*or give a base"):
         default_weights.base_or_default(None)
 
 
