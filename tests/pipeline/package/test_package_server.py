@@ -218,7 +218,7 @@ def test_eight_predictions_at_once_give_json_of_the_schema(schema: CogServer) ->
     answers = [json.loads(text_of(e)) for e in at_once(schema, "texts", [{"text": text} for text in TEXTS])]
     for answer in answers:
         jsonschema.validate(answer, PERSON)
-    # The model was not trained for this, and the kind of processor decides some of its answers. Each is of its own text.
+    # The model was not trained for this, and the kind of processor decides some of its answers. None is another's.
     for own, answer in zip(NAMES, answers, strict=True):
         assert answer["name"] not in set(NAMES) - {own}
     assert {answer["name"] for answer in answers} & set(NAMES)
