@@ -3,7 +3,7 @@
 The first write to a page waits until the system has cleared it. On a virtual machine that can take 6 ms for a huge
 page, in the middle of a forward pass.
 
-    Thread(target=populate, args=(kv_caches, library.touch), daemon=True).start()
+    Thread(target=populate, args=(kv_caches, library.touch)).start()
 """
 
 from __future__ import annotations

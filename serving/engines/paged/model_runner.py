@@ -60,7 +60,8 @@ class ModelRunner:
         self._block_size = block_size
         self._device = device
         self._kv_caches = model.allocate_kv_caches(num_blocks, block_size)
-        threading.Thread(target=model.populate, args=(self._kv_caches,), daemon=True).start()
+        # No daemon: Python waits for it at exit, where a thread that still touches tensors could abort the process.
+        threading.Thread(target=model.populate, args=(self._kv_caches,), name="populate").start()
         self._clock = clock or StepClock()
         self._head = Head(model, vocab_size=model.config.vocab_size, clock=self._clock)
         self._sampler = Sampler(vocab_size=model.config.vocab_size)
