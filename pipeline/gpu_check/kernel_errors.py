@@ -27,13 +27,11 @@ def kernel_errors(place: Place) -> Finding:
     figures = list[Figure]()
     torch.manual_seed(1)
     with torch.device(place.torch_name), torch.inference_mode():
-        for half in (True,) if place.quick else (True, False):
-            kernels, shapes = place.triton_kernels(half=half), shapes_for(place)
-            name = "float16" if half else "float32"
+        for kernels, half, name in place.precisions():
             figures += [
                 Figure(f"{what}, {name}", error, "", limit)
                 for errors in (_matmuls, _table, _attention)
-                for what, error, limit in errors(kernels, shapes, half)
+                for what, error, limit in errors(kernels, shapes_for(place), half)
             ]
         kernels = place.triton_kernels(half=False)
         figures += [Figure(what, error, "", _FLOAT32) for what, error in _elementwise(kernels, shapes_for(place))]

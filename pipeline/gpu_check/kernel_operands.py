@@ -39,6 +39,11 @@ def random_batch(spans: Sequence[tuple[int, int]], block_size: int, num_blocks: 
     """One request per span (start, stop) of positions, with different, randomly chosen blocks."""
     free = torch.randperm(num_blocks).tolist()
     tables = [[free.pop() for _ in range(-(-stop // block_size))] for _, stop in spans]
+    return ragged_batch(spans, tables, block_size)
+
+
+def ragged_batch(spans: Sequence[tuple[int, int]], tables: Sequence[list[int]], block_size: int) -> AttentionMetadata:
+    """One request per span: it computes tokens start … stop - 1 with the blocks of its table."""
     starts, slots = [0], list[int]()
     for (start, stop), table in zip(spans, tables, strict=True):
         starts.append(starts[-1] + stop - start)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -52,6 +52,18 @@ class Place:
 
         small = TileSizes(columns=32, inputs=64, dense_inputs=32, split_inputs=128, keys=16, split_keys=64)
         return TritonKernels("cpu", half=half, tiles=small)
+
+    def precisions(self) -> Iterator[tuple[Kernels, bool, str]]:
+        """Triton's kernels with DTYPE=auto's rounding and, unless it should be quick, without any.
+
+        Yields:
+            The kernels, whether they round, and the name of the precision.
+
+        Raises:
+            EngineNotAvailableError, SettingError: see `triton_kernels`.
+        """
+        for half in (True,) if self.quick else (True, False):
+            yield self.triton_kernels(half=half), half, "float16" if half else "float32"
 
     def settle(self) -> None:
         """Wait for the GPU, if there is one."""

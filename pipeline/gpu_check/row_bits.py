@@ -25,9 +25,8 @@ def row_bits(place: Place) -> Finding:
     figures = list[Figure]()
     torch.manual_seed(2)
     with torch.device(place.torch_name), torch.inference_mode():
-        for half in (True,) if place.quick else (True, False):
-            kernels, shapes = place.triton_kernels(half=half), shapes_for(place)
-            name = "float16" if half else "float32"
+        shapes = shapes_for(place)
+        for kernels, _, name in place.precisions():
             found = [*_matmuls(kernels, shapes), *_attention(kernels, shapes)]
             figures += [Figure(f"{what}, {name}", float(count), "numbers differ", 0.0) for what, count in found]
     how = () if place.has_gpu else ("bits of a GPU's tensor cores: this machine has no GPU",)

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
-from serving.kernels.base import AttentionMetadata
-
-
-def int32(values) -> Tensor:
-    """A tensor as the model runner makes it."""
-    return torch.tensor(values, dtype=torch.int32)
-
-
-def metadata(spans: list[tuple[int, int]], tables: list[list[int]], block_size: int) -> AttentionMetadata:
-    """One request per span: it computes tokens start … stop - 1 with the blocks of its table."""
-    starts, slots = [0], []
-    for (start, stop), table in zip(spans, tables, strict=True):
-        starts.append(starts[-1] + stop - start)
-        slots += [table[at // block_size] * block_size + at % block_size for at in range(start, stop)]
-    width = max(map(len, tables))
-    padded = [table + [0] * (width - len(table)) for table in tables]
-    return AttentionMetadata(int32(starts), int32([stop for _, stop in spans]), int32(padded), int32(slots))
+from pipeline.gpu_check.kernel_operands import int32, ragged_batch
 
 
 def run(model, tokens: list[list[int]], spans: list[tuple[int, int]], tables, kv_caches, block_size: int):
     """One forward pass over the spans; returns the logits of every row."""
     ids = [token for row, (start, stop) in zip(tokens, spans, strict=True) for token in row[start:stop]]
     positions = [at for start, stop in spans for at in range(start, stop)]
-    batch = metadata(spans, tables, block_size)
+    batch = ragged_batch(spans, tables, block_size)
     return model.compute_logits(model.forward(int32(ids), int32(positions), kv_caches, batch))
 
 

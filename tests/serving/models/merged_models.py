@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import torch
 
+from pipeline.gpu_check.kernel_operands import int32, ragged_batch
 from serving.kernels.base import DecoderLayerWeights, DenseWeight, LinearWeight
 from serving.kernels.lora import GATE_UP, QKV, LoraAdapter, LoraBatch, LoraMatrices, LoraSegment, Projection
 from serving.models.llama import LlamaForCausalLM
-from tests.serving.models.batches import int32, metadata
 
 
 def merged_model(model: LlamaForCausalLM, lora: LoraAdapter) -> LlamaForCausalLM:
@@ -56,7 +56,7 @@ class Session:
         start, stop = self._length, self._length + len(tokens)
         self._length = stop
         lora = self._lora and LoraBatch((LoraSegment(0, len(tokens), self._lora),))
-        batch = metadata([(start, stop)], [list(range(16))], 16)
+        batch = ragged_batch([(start, stop)], [list(range(16))], 16)
         hidden = self._model.forward(int32(tokens), int32(range(start, stop)), self._caches, batch, lora)
         return self._model.compute_logits(hidden)
 

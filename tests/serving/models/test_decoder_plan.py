@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pipeline.gpu_check.kernel_operands import int32, ragged_batch
 from serving.kernels.shape_checks import KernelArgumentError
 from tests.serving.models import tiny_checkpoints
-from tests.serving.models.batches import int32, metadata, run, run_whole
+from tests.serving.models.batches import run, run_whole
 
 TOKENS = torch.randint(0, 199, (80,), generator=torch.Generator().manual_seed(1)).tolist()
 
@@ -27,7 +28,7 @@ def checkpoint(request, tmp_path_factory):
 
 
 def forward(model, by_layer, kv_caches, block_size):
-    batch = metadata([(0, 33), (0, 5)], [[3, 0, 2, 4, 5], [1]], block_size)
+    batch = ragged_batch([(0, 33), (0, 5)], [[3, 0, 2, 4, 5], [1]], block_size)
     ids, positions = int32(TOKENS[:38]), int32([*range(33), *range(5)])
     if not by_layer:
         return model.forward(ids, positions, kv_caches, batch)
@@ -75,7 +76,7 @@ def test_allowed_logits_have_the_bits_of_all(model):
 
 def test_rotary_tables_grow_with_the_positions_of_a_pass(model):
     """Beyond the current tables, too, the bits are those of layer by layer."""
-    batch, ids = metadata([(0, 3)], [[0]], 16), int32([7, 8, 9])
+    batch, ids = ragged_batch([(0, 3)], [[0]], 16), int32([7, 8, 9])
     positions = int32([4094, 5000, 5001])  # keys at several positions, so that attention depends on the angles
     assert model.rotary.tables[0].shape[0] <= 4096
     one_call = model.forward(ids, positions, model.allocate_kv_caches(1, 16), batch)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pipeline.gpu_check.kernel_operands import int32, ragged_batch
 from serving.kernels.lora import LoraBatch, LoraSegment
 from serving.kernels.shape_checks import KernelArgumentError
 from tests.serving.kernels.lora_inputs import NARROW, random_adapter
 from tests.serving.models import tiny_checkpoints
-from tests.serving.models.batches import int32, metadata
 
 TOKENS = torch.randint(0, 199, (38,), generator=torch.Generator().manual_seed(1)).tolist()
 SPANS = [(0, 20), (0, 12), (0, 6)]
@@ -38,7 +38,7 @@ def forward(model, spans, lora, *, by_layer=False):
     kv_caches = model.allocate_kv_caches(12, 16)
     for cache in kv_caches:
         cache.zero_()
-    batch = metadata(spans, tables, 16)
+    batch = ragged_batch(spans, tables, 16)
     ids = int32([token for start, stop in spans for token in TOKENS[start:stop]])
     positions = int32([at for start, stop in spans for at in range(start, stop)])
     if by_layer:
