@@ -16,9 +16,9 @@ import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from pipeline.training.answer_loss import answer_loss
 from pipeline.training.errors import AdapterError
 from pipeline.training.pack_attention import PACK_ATTENTION, PackLayout
 from pipeline.training.packing import Pack
@@ -105,7 +105,7 @@ class LoraModel:
             logits_to_keep=pack.predict_index.to(device),
             use_cache=False,
         ).logits[0]
-        return functional.cross_entropy(logits.float(), pack.targets.to(device), reduction="sum")
+        return answer_loss(logits, pack.targets.to(device))
 
     def save(self, folder: Path, base_name: str) -> None:
         """Write the adapter as PEFT does, in fp16, which is more precise than bf16 for numbers this small."""
