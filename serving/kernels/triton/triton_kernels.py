@@ -17,11 +17,12 @@ from serving.kernels.base import AttentionMetadata, AttentionShape, AwqTensors, 
 from serving.kernels.lora import LoraBatch, LoraSite
 from serving.kernels.masked_products import MaskedProducts
 from serving.kernels.reference import ReferenceKernels
-from serving.kernels.shape_checks import KernelArgumentError, check_adjustment, check_tensor
+from serving.kernels.shape_checks import check_adjustment, check_tensor
 from serving.kernels.triton import elementwise_device
 from serving.kernels.triton.launching import INTERPRETED, launch
 from serving.kernels.triton.tiles import TileSizes, power_of_two
 from serving.kernels.triton.triton_attention import TritonAttention
+from serving.kernels.triton.triton_lora import TritonLora
 from serving.kernels.triton.triton_matmul import TritonMatmul
 from serving.kernels.upload import upload
 
@@ -41,8 +42,10 @@ class TritonKernels(ReferenceKernels):
     def __init__(self, device: str, *, half: bool, tiles: TileSizes | None = None) -> None:
         super().__init__(device)
         self._half = half
-        self._matmul = TritonMatmul(tiles or TileSizes(), half=half)
-        self._attention = TritonAttention(tiles or TileSizes(), half=half)
+        tiles = tiles or TileSizes()
+        self._matmul = TritonMatmul(tiles, half=half)
+        self._attention = TritonAttention(tiles, half=half)
+        self._lora = TritonLora(tiles, device, half=half)
 
     @property
     def name(self) -> str:
@@ -133,8 +136,8 @@ class TritonKernels(ReferenceKernels):
         self._matmul.dense_gemm(x, weight, out)
 
     def add_lora(self, x: Tensor, lora: LoraBatch, site: LoraSite, out: Tensor) -> None:
-        """Not computed: the engine refuses adapters on this device before it loads a model."""
-        raise KernelArgumentError("the Triton kernels have no adapters")
+        """See `Kernels.add_lora`."""
+        self._lora.add_lora(x, lora, site, out)
 
     def masked_products(self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, out: MaskedProducts) -> None:
         """See `Kernels.masked_products`. All columns are computed, for the rows that have more than one."""

@@ -70,7 +70,7 @@ class TritonMatmul:
             out.copy_(x.half() @ self.dequantize(weight).T)
             return
         inputs, dots = self._tiles.awq_inputs(weight.group_size), 1 if rows <= ROWS else _DOTS
-        splits = triton.cdiv(weight.in_features, self._split(inputs))
+        splits = triton.cdiv(weight.in_features, self._tiles.split(inputs))
         parts = _parts(out, splits)
         launch(
             matmul_device.w4a16,
@@ -79,7 +79,7 @@ class TritonMatmul:
             GROUP=weight.group_size,
             INPUTS=inputs,
             COLUMNS=self._tiles.columns,
-            SPLIT_STEPS=self._split(inputs) // inputs,
+            SPLIT_STEPS=self._tiles.split(inputs) // inputs,
             DOTS=dots,
             DTYPE=tl.float16 if self._half else tl.float32,
         )
@@ -109,7 +109,7 @@ class TritonMatmul:
             out.copy_(x.to(weight.dtype) @ weight.T)
             return
         inputs = self._tiles.dense_inputs
-        splits = triton.cdiv(num_inputs, self._split(inputs))
+        splits = triton.cdiv(num_inputs, self._tiles.split(inputs))
         parts = _parts(out, splits)
         launch(
             matmul_device.dense,
@@ -117,14 +117,10 @@ class TritonMatmul:
             *(x, weight, parts, rows, num_inputs, num_outputs),
             INPUTS=inputs,
             COLUMNS=self._tiles.columns,
-            SPLIT_STEPS=self._split(inputs) // inputs,
+            SPLIT_STEPS=self._tiles.split(inputs) // inputs,
             PRECISION="tf32" if self._half else "ieee",
         )
         _sum(parts, out)
-
-    def _split(self, inputs: int) -> int:
-        """Inputs that one program adds up: at least one step."""
-        return max(self._tiles.split_inputs, inputs)
 
 
 def _parts(out: Tensor, splits: int) -> Tensor:
