@@ -8,7 +8,6 @@ have not been compared yet.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 import triton
 from torch import Tensor
@@ -22,9 +21,9 @@ from serving.kernels.triton import elementwise_device
 from serving.kernels.triton.launching import INTERPRETED, launch
 from serving.kernels.triton.tiles import TileSizes, power_of_two
 from serving.kernels.triton.triton_attention import TritonAttention
+from serving.kernels.triton.triton_chosen import TritonChosen
 from serving.kernels.triton.triton_lora import TritonLora
 from serving.kernels.triton.triton_matmul import TritonMatmul
-from serving.kernels.upload import upload
 
 _FLOAT = torch.float32
 _BLOCK = 1024
@@ -44,6 +43,7 @@ class TritonKernels(ReferenceKernels):
         self._half = half
         tiles = tiles or TileSizes()
         self._matmul = TritonMatmul(tiles, half=half)
+        self._chosen = TritonChosen(tiles, half=half)
         self._attention = TritonAttention(tiles, half=half)
         self._lora = TritonLora(tiles, device, half=half)
 
@@ -140,21 +140,5 @@ class TritonKernels(ReferenceKernels):
         self._lora.add_lora(x, lora, site, out)
 
     def masked_products(self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, out: MaskedProducts) -> None:
-        """See `Kernels.masked_products`. All columns are computed, for the rows that have more than one."""
-        most = out.columns.shape[1]
-        bits = np.unpackbits(bitmasks.numpy().view(np.uint8), axis=1, bitorder="little")
-        counts = bits.sum(axis=1, dtype=np.int64)
-        out.counts.copy_(torch.from_numpy(np.where(counts <= most, counts, -1)))
-        out.products.zero_()
-        out.columns.zero_()
-        for i in np.flatnonzero((counts > 0) & (counts <= most)).tolist():
-            out.columns[i, : counts[i]] = torch.from_numpy(np.flatnonzero(bits[i]))
-        computed = torch.from_numpy(np.flatnonzero((counts > 1) & (counts <= most)))
-        if computed.numel() == 0:
-            return
-        device = self._device
-        selected = x.index_select(0, upload(rows[computed], device))
-        whole = torch.empty(selected.shape[0], weight.shape[0], device=device)
-        self.dense_gemm(selected, weight, whole)
-        # The only place where a step waits for the GPU.
-        out.products[computed] = whole.gather(1, upload(out.columns[computed].long(), device)).cpu()
+        """See `Kernels.masked_products`."""
+        self._chosen.masked_products(x, weight, rows, bitmasks, out)

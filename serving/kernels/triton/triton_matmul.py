@@ -71,7 +71,7 @@ class TritonMatmul:
             return
         inputs, dots = self._tiles.awq_inputs(weight.group_size), 1 if rows <= ROWS else _DOTS
         splits = triton.cdiv(weight.in_features, self._tiles.split(inputs))
-        parts = _parts(out, splits)
+        parts = make_parts(out, splits)
         launch(
             matmul_device.w4a16,
             (weight.quants.shape[0], splits, triton.cdiv(rows, ROWS * dots)),
@@ -83,7 +83,7 @@ class TritonMatmul:
             DOTS=dots,
             DTYPE=tl.float16 if self._half else tl.float32,
         )
-        _sum(parts, out)
+        sum_parts(parts, out)
 
     def dequantize(self, weight: AwqWeight) -> Tensor:
         """(q − z) · s, rounded, as [N, K] float16."""
@@ -110,7 +110,7 @@ class TritonMatmul:
             return
         inputs = self._tiles.dense_inputs
         splits = triton.cdiv(num_inputs, self._tiles.split(inputs))
-        parts = _parts(out, splits)
+        parts = make_parts(out, splits)
         launch(
             matmul_device.dense,
             (triton.cdiv(num_outputs, self._tiles.columns), splits, triton.cdiv(rows, ROWS)),
@@ -120,17 +120,17 @@ class TritonMatmul:
             SPLIT_STEPS=self._tiles.split(inputs) // inputs,
             PRECISION="tf32" if self._half else "ieee",
         )
-        _sum(parts, out)
+        sum_parts(parts, out)
 
 
-def _parts(out: Tensor, splits: int) -> Tensor:
+def make_parts(out: Tensor, splits: int) -> Tensor:
     """Where the kernel writes its sums [splits, rows, outputs]: into the output itself if that has their layout."""
     if splits == 1 and out.is_contiguous():
         return out[None]
     return torch.empty(splits, *out.shape, device=out.device)
 
 
-def _sum(parts: Tensor, out: Tensor) -> None:
+def sum_parts(parts: Tensor, out: Tensor) -> None:
     """Add up the parts in their order, unless the only one is the output."""
     if parts.data_ptr() == out.data_ptr():
         return

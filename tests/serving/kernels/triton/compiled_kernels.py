@@ -23,10 +23,10 @@ from serving.kernels.triton.tiles import AttentionTile, TileSizes, power_of_two
 
 TILES = TileSizes()
 # Kernels that have a loop over their inputs
-LOOPS = ("w4a16, 16 rows", "w4a16, 64 rows", "dense", "attend_splits", "shrink", "expand")
+LOOPS = ("w4a16, 16 rows", "w4a16, 64 rows", "dense", "chosen", "attend_splits", "shrink", "expand")
 # Mistral 7B: 4,096 hidden, 14,336 inner, 32 heads of 128 on 8 KV heads
 SHAPE = AttentionShape(32, 8, 128, 4096)
-INTS = ("query_start_ptr", "context_lens_ptr", "block_tables_ptr", "slots_ptr")
+INTS = ("query_start_ptr", "context_lens_ptr", "block_tables_ptr", "slots_ptr", "columns_ptr", "rows_ptr")
 UNALIGNED = ("num_rows", "num_seqs", "first_tile", "num_splits", "table_width", "splits", "place")
 
 
@@ -51,6 +51,7 @@ def kernels() -> dict[str, tuple[object, dict[str, object], dict[str, str]]]:
         "w4a16, 64 rows": (matmul_device.w4a16, {**split, "DOTS": 4}, packed),
         "dequantize": (matmul_device.dequantize, awq, {**packed, "out_ptr": "*fp16"}),
         "dense": (matmul_device.dense, dense, {"weight_ptr": "*fp16"}),
+        "chosen": (matmul_device.chosen, dense, {"weight_ptr": "*fp16"}),
         "sum_splits": (matmul_device.sum_splits, {"BLOCK": 1024}, {}),
         "shrink": (lora_device.shrink, {**adapters, **shrunk}, {"tiles_ptr": "*i64"}),
         "expand": (lora_device.expand, {**adapters, "COLUMNS": TILES.adapter_columns}, {"tiles_ptr": "*i64"}),
