@@ -68,7 +68,7 @@ def _timed(place: Place, model: PassModel, graphs: StepGraphs, context: int) -> 
     copied = measure_rates(place).bytes_per_second
     for rows in ROWS:
         seconds = place.seconds(partial(graphs.run, _batch(model, rows, context)), 3 if place.quick else 15)
-        num_bytes = model.bytes_read(context, with_head=False)
+        num_bytes = model.bytes_read(context)
         note = f"{100 * num_bytes / seconds / copied:.0f} % of the copy rate"
         figures.append(Figure(f"M = {rows}, context {context:,}, replayed", 1000 * seconds, "ms", note=note))
         flop = model.flop(rows, context, with_logits=False)

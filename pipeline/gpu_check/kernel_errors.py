@@ -11,6 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from pipeline.gpu_check.batch_kernels import batch_kernels_checked
 from pipeline.gpu_check.finding import Figure, Finding
 from pipeline.gpu_check.kernel_operands import poisoned, qkv_width, random_awq, random_batch
 from pipeline.gpu_check.kernel_shapes import KernelShapes, shapes_for
@@ -30,7 +31,7 @@ def kernel_errors(place: Place) -> Finding:
         for kernels, half, name in place.precisions():
             figures += [
                 Figure(f"{what}, {name}", error, "", limit)
-                for errors in (_matmuls, _table, _attention)
+                for errors in (_matmuls, _table, _attention, _batches)
                 for what, error, limit in errors(kernels, shapes_for(place), half)
             ]
         kernels = place.triton_kernels(half=False)
@@ -90,6 +91,11 @@ def _attention(kernels: Kernels, shapes: KernelShapes, half: bool) -> Iterator[t
             _largest(out, exact),
             (_HALF if half else _FLOAT32),
         )
+
+
+def _batches(kernels: Kernels, shapes: KernelShapes, half: bool) -> Iterator[tuple[str, float, float]]:
+    for what, error, _ in batch_kernels_checked(kernels, shapes):
+        yield what, error, _TF32 if half else _FLOAT32
 
 
 def filled_caches(

@@ -73,24 +73,19 @@ class PassModel:
         )
         return 5 + positions % (self.model.config.vocab_size - 5), positions, metadata
 
-    def bytes_read(self, context: int, *, with_head: bool = True) -> int:
-        """At least, by a pass: the weights of all layers once, and the keys and values of the context.
-
-        On a GPU also the head, of which a CPU reads the rows of allowed tokens only.
-        """
+    def bytes_read(self, context: int) -> int:
+        """At least, by a pass: the weights of all layers once, and the keys and values of the context."""
         weights = sum(tensor.nbytes for weight in self._linears() for tensor in _tensors(weight))
         cached = sum(cache[0].nbytes for cache in self.kv_caches) // BLOCK_SIZE
-        head = self.model.weights.head.nbytes if with_head and self._device != "cpu" else 0
-        return weights + head + cached * context
+        return weights + cached * context
 
     def flop(self, rows: int, context: int, *, with_logits: bool = True) -> int:
-        """Floating-point operations of a pass: matmuls, attention of each row to what is before it, and the head."""
+        """Floating-point operations of a pass: matmuls, attention of each row to what is before it, allowed tokens."""
         config, shape = self.model.config, self.model.config.attention
         matmuls = sum(2 * weight.in_features * weight.out_features for weight in self._linears())
         seen = sum(range(context - rows + 1, context + 1))
         attention = 4 * config.num_layers * shape.num_heads * shape.head_dim * seen
-        tokens = _ALLOWED if self._device == "cpu" else config.vocab_size
-        head = 2 * tokens * config.hidden_size if with_logits else 0
+        head = 2 * _ALLOWED * config.hidden_size if with_logits else 0
         return rows * (matmuls + head) + attention
 
     def _linears(self) -> Iterator[LinearWeight]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from pipeline.gpu_check.batch_kernels import batch_kernels_checked
 from pipeline.gpu_check.finding import Figure, Finding
 from pipeline.gpu_check.kernel_errors import BLOCK_SIZE, filled_caches
 from pipeline.gpu_check.kernel_operands import poisoned, qkv_width, random_awq, random_batch
@@ -28,6 +29,7 @@ def row_bits(place: Place) -> Finding:
         shapes = shapes_for(place)
         for kernels, _, name in place.precisions():
             found = [*_matmuls(kernels, shapes), *_attention(kernels, shapes)]
+            found += [(what, count) for what, _, count in batch_kernels_checked(kernels, shapes)]
             figures += [Figure(f"{what}, {name}", float(count), "numbers differ", 0.0) for what, count in found]
     how = () if place.has_gpu else ("bits of a GPU's tensor cores: this machine has no GPU",)
     return Finding(tuple(figures), not_run=how)

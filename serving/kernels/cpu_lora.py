@@ -12,7 +12,7 @@ from torch import Tensor
 
 from serving.kernels.base import DecoderWeights
 from serving.kernels.lora import LoraAdapter, LoraBatch, LoraMatrices, LoraSite, Projection
-from serving.kernels.shape_checks import DENSE_DTYPES, check_tensor, require
+from serving.kernels.shape_checks import check_lora_matrices, require
 from serving.kernels.structs import MAX_PARTS, dtype_code
 
 _TILE = 16  # kLoraRows of cpp/lora.h
@@ -106,8 +106,7 @@ class LoraTables:
 
 def _part(matrices: LoraMatrices) -> CLoraPart:
     down, up = matrices.down, matrices.up
-    check_tensor("down", down, (matrices.rank, None), DENSE_DTYPES)
-    check_tensor("up", up, (matrices.rank, None), down.dtype)
+    check_lora_matrices(matrices)
     return CLoraPart(down.data_ptr(), up.data_ptr(), dtype_code(down.dtype), matrices.rank, matrices.scaling)
 
 

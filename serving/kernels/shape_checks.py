@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from serving.kernels.base import AttentionMetadata, AttentionShape, QkvAdjustment
+from serving.kernels.lora import LoraMatrices
 
 DENSE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -77,3 +78,13 @@ def check_adjustment(adjustment: QkvAdjustment, shape: AttentionShape) -> None:
     for name, norm in norms.items():
         if norm is not None:
             check_tensor(name, norm, (shape.head_dim,), torch.float32)
+
+
+def check_lora_matrices(matrices: LoraMatrices) -> None:
+    """Check ranks and dtypes of both matrices.
+
+    Raises:
+        KernelArgumentError: one of them differs.
+    """
+    check_tensor("down", matrices.down, (matrices.rank, None), DENSE_DTYPES)
+    check_tensor("up", matrices.up, (matrices.rank, None), matrices.down.dtype)

@@ -5,10 +5,15 @@ from __future__ import annotations
 import sys
 import time
 
+import torch
+
 from serving.config import Settings
 from serving.engines.paged.cuda_recorder import CudaRecorder
 from serving.engines.paged.kv_budget import CacheRoom
 from serving.engines.paged.model_runner import ModelRunner
+from serving.kernels.base import DecoderWeights
+from serving.kernels.lora import LoraAdapter, LoraMatrices
+from serving.kernels.shape_checks import DENSE_DTYPES
 from serving.models.llama import LlamaForCausalLM
 
 _TILES = (1, 17)  # rows with a tile of their own; more than 64 are torch's
@@ -25,7 +30,8 @@ def prepare_cuda(settings: Settings, model: LlamaForCausalLM, runner: ModelRunne
     """
     begun = time.monotonic()
     model.rotary.complete(room.max_model_len)
-    runner.warm_up((*_TILES, room.max_num_batched_tokens))
+    adapters = blank_adapters(model.weights.decoder) if room.adapter_bytes else ()
+    runner.warm_up((*_TILES, room.max_num_batched_tokens), adapters)
     _say(f"CUDA kernels are compiled ({time.monotonic() - begun:.1f} s)")
     if settings.compile == "off":
         return
@@ -34,6 +40,22 @@ def prepare_cuda(settings: Settings, model: LlamaForCausalLM, runner: ModelRunne
         max_seqs=settings.max_num_seqs,
         max_model_len=room.max_model_len,
         progress=lambda done, total: _say(f"CUDA graphs: {done} of {total}"),
+    )
+
+
+def blank_adapters(weights: DecoderWeights) -> tuple[LoraAdapter, ...]:
+    """One adapter of zeros for each type that the kernels are compiled for."""
+    return tuple(
+        LoraAdapter(
+            tuple(
+                tuple(
+                    LoraMatrices(torch.zeros(1, inputs, dtype=dtype), torch.zeros(1, outputs, dtype=dtype), 1.0)
+                    for inputs, outputs in weights.projections
+                )
+                for _ in weights.layers
+            )
+        )
+        for dtype in DENSE_DTYPES
     )
 
 

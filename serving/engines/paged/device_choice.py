@@ -52,13 +52,8 @@ def _check_without_gpu(settings: Settings) -> None:
 
 
 def _check_settings(settings: Settings) -> None:
-    """Refuse what the kernels for GPUs do not have, and what would be ignored on one."""
+    """Refuse what would be ignored on a GPU."""
     where = f"with DEVICE={settings.device}"
-    if settings.adapters is not None or settings.adapter_sources is not None:
-        raise SettingError(
-            f"ADAPTERS and ADAPTER_SOURCES: the paged engine has no adapters {where}; "
-            "unset them, set DEVICE=cpu, or ENGINE=vllm"
-        )
     if settings.num_threads is not None:
         raise SettingError(f"NUM_THREADS={settings.num_threads} would be ignored {where}; unset it, or set DEVICE=cpu")
     if settings.num_blocks is not None and settings.is_set("gpu_memory_utilization"):

@@ -198,7 +198,13 @@ def create(settings: Settings) -> Engine:
         num_threads=settings.num_threads,
         activations=options.activations(settings),
     )
-    room = CacheRoom(block_size, max_model_len, max_num_batched_tokens, is_float32=settings.dtype == "float32")
+    room = CacheRoom(
+        block_size,
+        max_model_len,
+        max_num_batched_tokens,
+        is_float32=settings.dtype == "float32",
+        adapter_bytes=options.adapter_bytes(settings),
+    )
     num_blocks = choose_num_blocks(settings, model, room, device)
     blocks = BlockManager(num_blocks=num_blocks, block_size=block_size, prefix_caching=settings.prefix_caching)
     scheduler = Scheduler(

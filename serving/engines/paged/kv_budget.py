@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import torch
 
+from serving.adapters.registry import DEFAULT_MAX_RANK
 from serving.config import Settings
 from serving.engines.paged.options import default_num_blocks
 from serving.errors import SettingError
@@ -51,12 +52,14 @@ class CacheRoom:
         max_model_len: tokens of a request at most.
         max_num_batched_tokens: rows of the largest step, all of which may need logits of the whole vocabulary.
         is_float32: whether nothing is rounded (DTYPE=float32), which takes more memory.
+        adapter_bytes: of all loaded adapters; 0 if requests may name none.
     """
 
     block_size: int
     max_model_len: int
     max_num_batched_tokens: int
     is_float32: bool
+    adapter_bytes: int = 0
 
 
 def choose_num_blocks(
@@ -99,17 +102,19 @@ def blocks_that_fit(memory: DeviceMemory, model: LlamaForCausalLM, room: CacheRo
     blocks = max(0, int(total * utilization) - used - kept) // block_bytes
     needed = -(-room.max_model_len // room.block_size)
     if blocks < needed:
+        and_adapters = " and adapters need" if room.adapter_bytes else " needs"
+        lower = f"MAX_MODEL_LEN{', ADAPTER_MEMORY_MB' if room.adapter_bytes else ''} or MAX_NUM_BATCHED_TOKENS"
         raise SettingError(
             f"GPU_MEMORY_UTILIZATION={utilization:g} of {total / _GIB:.1f} GiB: {used / _GIB:.1f} are in use and a "
-            f"step needs {kept / _GIB:.1f}, which leaves {blocks} KV blocks of {block_bytes:,} bytes; one request of "
-            f"MAX_MODEL_LEN={room.max_model_len} needs {needed}. Lower MAX_MODEL_LEN or MAX_NUM_BATCHED_TOKENS, "
-            "raise GPU_MEMORY_UTILIZATION, or end other processes on this GPU"
+            f"step{and_adapters} {kept / _GIB:.1f}, which leaves {blocks} KV blocks of {block_bytes:,} bytes; one "
+            f"request of MAX_MODEL_LEN={room.max_model_len} needs {needed}. Lower {lower}, raise "
+            "GPU_MEMORY_UTILIZATION, or end other processes on this GPU"
         )
     return blocks
 
 
 def step_bytes(config: ModelConfig, room: CacheRoom) -> int:
-    """Memory of the largest step beside weights and cache, from above: tensors that exist at once, and graphs."""
+    """Memory beside weights and cache, from above: tensors that exist at once in a step, graphs, and adapters."""
     shape, hidden, inner = config.attention, config.hidden_size, config.intermediate_size
     queries = shape.num_heads * shape.head_dim
     widest = max(2 * inner, queries + 2 * shape.num_kv_heads * shape.head_dim, hidden)
@@ -121,7 +126,10 @@ def step_bytes(config: ModelConfig, room: CacheRoom) -> int:
     split = rows if room.is_float32 else min(rows, _SMALL_STEP)  # rows of matmuls whose parts are added up
     parts = 4 * split * max(_splits(hidden) * widest, _splits(max(inner, queries)) * hidden)
     logits = config.vocab_size * max(6 * rows, 4 * split * (1 + _splits(hidden)))
-    return (rows + _SMALL_STEP) * row + matrix + parts + logits + _ATTENTION_PARTS + _GRAPHS
+    adapters = room.adapter_bytes
+    if adapters:  # and the sums between their two products
+        adapters += 4 * rows * 3 * _splits(max(hidden, inner, queries)) * DEFAULT_MAX_RANK
+    return (rows + _SMALL_STEP) * row + matrix + parts + logits + adapters + _ATTENTION_PARTS + _GRAPHS
 
 
 def _splits(inputs: int) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from serving.engines.paged.clock import StepClock
-from serving.engines.paged.head import Head
+from serving.engines.paged.head import MAX_ALLOWED, Head
 from serving.engines.paged.sampler import RunnerOutput, Sampler
 from serving.engines.paged.scheduled_step import ScheduledRequest, SchedulerOutput
 from serving.engines.paged.step_batch import Batch, build_batch
@@ -67,12 +68,24 @@ class ModelRunner:
         self._sampler = Sampler(vocab_size=model.config.vocab_size)
         self._graphs: StepGraphs | None = None
 
-    def warm_up(self, sizes: Sequence[int]) -> None:
-        """Run passes with these numbers of rows, all padding, so that the device's kernels are compiled."""
+    def warm_up(self, sizes: Sequence[int], adapters: Sequence[LoraAdapter] = ()) -> None:
+        """Run passes, all padding, so that the device's kernels are compiled.
+
+        Args:
+            sizes: numbers of rows of passes.
+            adapters: each is used in one more pass of one row.
+        """
+        allowed = np.zeros((1, -(-self._model.config.vocab_size // 32)), np.int32)
+        allowed[0, 0] = 0b11
         with torch.inference_mode():
             for rows in sizes:
                 hidden = self._run(PaddedInputs(rows=rows, seqs=1, blocks=1, device=self._device))
+            for adapter in adapters:
+                alone = LoraBatch((LoraSegment(0, 1, adapter),))
+                self._run(PaddedInputs(rows=1, seqs=1, blocks=1, device=self._device), alone)
             self._model.compute_logits(hidden[:1])
+            first = torch.zeros(1, dtype=torch.int32)
+            self._model.compute_allowed_logits(hidden, first, torch.from_numpy(allowed), MAX_ALLOWED)
 
     def record_graphs(
         self, recorder: Recorder, *, max_seqs: int, max_model_len: int, progress: Callable[[int, int], None]
@@ -109,11 +122,11 @@ class ModelRunner:
         return result
 
     def _forward(self, batch: Batch, lora: LoraBatch | None) -> Tensor:
-        if self._graphs is not None and (hidden := self._graphs.run(batch)) is not None:
-            assert lora is None, "adapters are refused where there are graphs"
+        # The recordings have no adapters: a step with one is launched kernel by kernel.
+        if self._graphs is not None and lora is None and (hidden := self._graphs.run(batch)) is not None:
             return hidden
         if self._device != "cpu":
-            return self._run(PaddedInputs.of(batch, self._device))
+            return self._run(PaddedInputs.of(batch, self._device), lora)
         metadata = AttentionMetadata(
             query_start=torch.from_numpy(batch.query_start),
             context_lens=torch.from_numpy(batch.context_lens),
@@ -123,5 +136,5 @@ class ModelRunner:
         ids, positions = torch.from_numpy(batch.input_ids), torch.from_numpy(batch.positions)
         return self._model.forward(ids, positions, self._kv_caches, metadata, lora)
 
-    def _run(self, inputs: PaddedInputs) -> Tensor:
-        return self._model.forward(inputs.input_ids, inputs.positions, self._kv_caches, inputs.metadata)
+    def _run(self, inputs: PaddedInputs, lora: LoraBatch | None = None) -> Tensor:
+        return self._model.forward(inputs.input_ids, inputs.positions, self._kv_caches, inputs.metadata, lora)

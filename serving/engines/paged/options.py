@@ -87,6 +87,11 @@ def make_drafter(
     return load_drafter(settings.weights_dir, tokenizer, lambda: embedding, LinearCost(row_cost), adapter_models=models)
 
 
+def adapter_bytes(settings: Settings) -> int:
+    """Limit of all loaded adapters together; 0 if requests may name none."""
+    return 0 if settings.adapters is None and settings.adapter_sources is None else memory_bytes(settings)
+
+
 def open_adapters(
     settings: Settings,
     known: Mapping[str, AdapterEntry],

@@ -117,6 +117,33 @@ def dequantize(
     tl.store(addresses, weight.to(tl.float16), mask=(columns < num_outputs)[:, None])
 
 
+@triton.jit
+def dense_sums(
+    x_ptr,
+    first_row,
+    num_rows,
+    weight_ptr,
+    columns,
+    exists,
+    split,
+    num_inputs,
+    INPUTS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SPLIT_STEPS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """x · weightᵀ over a split of the inputs for 16 rows of x and the given rows of the weight, where they exist."""
+    acc = tl.zeros((16, COLUMNS), dtype=tl.float32)
+    for step in range(split * SPLIT_STEPS, min((split + 1) * SPLIT_STEPS, tl.cdiv(num_inputs, INPUTS))):
+        inputs = step * INPUTS + tl.arange(0, INPUTS)
+        addresses = weight_ptr + columns[:, None].to(tl.int64) * num_inputs + inputs[None, :]
+        inside = exists[:, None] & (inputs < num_inputs)[None, :]
+        weight = tl.load(addresses, mask=inside, other=0.0).to(tl.float32)
+        x = load_rows(x_ptr, first_row, inputs, num_rows, num_inputs, num_inputs, tl.float32)
+        acc += dot(x, tl.trans(weight), PRECISION)
+    return acc
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def dense(
     x_ptr,  # [num_rows, num_inputs] float32
@@ -136,16 +163,60 @@ def dense(
     """
     tile, split, first_row = tl.program_id(0), tl.program_id(1), tl.program_id(2) * 16
     columns = tile * COLUMNS + tl.arange(0, COLUMNS)
-    acc = tl.zeros((16, COLUMNS), dtype=tl.float32)
-    for step in range(split * SPLIT_STEPS, min((split + 1) * SPLIT_STEPS, tl.cdiv(num_inputs, INPUTS))):
-        inputs = step * INPUTS + tl.arange(0, INPUTS)
-        addresses = weight_ptr + columns[:, None].to(tl.int64) * num_inputs + inputs[None, :]
-        inside = (columns < num_outputs)[:, None] & (inputs < num_inputs)[None, :]
-        weight = tl.load(addresses, mask=inside, other=0.0).to(tl.float32)
-        x = load_rows(x_ptr, first_row, inputs, num_rows, num_inputs, num_inputs, tl.float32)
-        acc += dot(x, tl.trans(weight), PRECISION)
+    exists = columns < num_outputs
+    acc = dense_sums(
+        x_ptr,
+        first_row,
+        num_rows,
+        weight_ptr,
+        columns,
+        exists,
+        split,
+        num_inputs,
+        INPUTS,
+        COLUMNS,
+        SPLIT_STEPS,
+        PRECISION,
+    )
     part_ptr = out_ptr + split.to(tl.int64) * num_rows * num_outputs
     store_rows(part_ptr, acc, first_row, columns, num_rows, num_outputs, num_outputs)
+
+
+@triton.jit
+def chosen(
+    x_ptr,  # [rows, num_inputs] float32
+    weight_ptr,  # [outputs, num_inputs] any float
+    columns_ptr,  # [tiles, COLUMNS] int32: rows of the weight; negative: none
+    rows_ptr,  # [tiles] int32: the row of x
+    out_ptr,  # [splits, tiles, COLUMNS] float32
+    num_inputs,
+    INPUTS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SPLIT_STEPS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """out[split] = one row of x times chosen rows of the weight, with the sums of `dense`; grid: (tiles, splits)."""
+    tile, split = tl.program_id(0), tl.program_id(1)
+    row_ptr = x_ptr + tl.load(rows_ptr + tile).to(tl.int64) * num_inputs
+    places = tl.arange(0, COLUMNS)
+    columns = tl.load(columns_ptr + tile * COLUMNS + places)
+    # A tile has 16 rows, of which the first exists.
+    acc = dense_sums(
+        row_ptr,
+        0,
+        1,
+        weight_ptr,
+        columns,
+        columns >= 0,
+        split,
+        num_inputs,
+        INPUTS,
+        COLUMNS,
+        SPLIT_STEPS,
+        PRECISION,
+    )
+    part_ptr = out_ptr + (split.to(tl.int64) * tl.num_programs(0) + tile) * COLUMNS
+    store_rows(part_ptr, acc, 0, places, 1, COLUMNS, COLUMNS)
 
 
 @triton.jit(do_not_specialize=["num_rows", "splits"])

@@ -21,6 +21,7 @@ class TileSizes:
         split_inputs: inputs that one program adds up.
         keys: keys of a step of attention.
         split_keys: keys that one program attends to.
+        adapter_columns: outputs of a tile of an adapter's second product.
     """
 
     columns: int = 32  # with 64 columns of 128 inputs, a tile of 64 rows spills registers
@@ -29,10 +30,15 @@ class TileSizes:
     split_inputs: int = 1024
     keys: int = 32
     split_keys: int = 512
+    adapter_columns: int = 64
 
     def awq_inputs(self, group_size: int) -> int:
         """Inputs of a step: the largest power of two that divides the group size, up to `inputs`."""
         return min(self.inputs, group_size & -group_size)
+
+    def split(self, step: int) -> int:
+        """Inputs that one program adds up in steps of `step`: at least one step."""
+        return max(self.split_inputs, step)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ have not been compared yet.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 import triton
 from torch import Tensor
@@ -17,13 +16,14 @@ from serving.kernels.base import AttentionMetadata, AttentionShape, AwqTensors, 
 from serving.kernels.lora import LoraBatch, LoraSite
 from serving.kernels.masked_products import MaskedProducts
 from serving.kernels.reference import ReferenceKernels
-from serving.kernels.shape_checks import KernelArgumentError, check_adjustment, check_tensor
+from serving.kernels.shape_checks import check_adjustment, check_tensor
 from serving.kernels.triton import elementwise_device
 from serving.kernels.triton.launching import INTERPRETED, launch
 from serving.kernels.triton.tiles import TileSizes, power_of_two
 from serving.kernels.triton.triton_attention import TritonAttention
+from serving.kernels.triton.triton_chosen import TritonChosen
+from serving.kernels.triton.triton_lora import TritonLora
 from serving.kernels.triton.triton_matmul import TritonMatmul
-from serving.kernels.upload import upload
 
 _FLOAT = torch.float32
 _BLOCK = 1024
@@ -41,8 +41,11 @@ class TritonKernels(ReferenceKernels):
     def __init__(self, device: str, *, half: bool, tiles: TileSizes | None = None) -> None:
         super().__init__(device)
         self._half = half
-        self._matmul = TritonMatmul(tiles or TileSizes(), half=half)
-        self._attention = TritonAttention(tiles or TileSizes(), half=half)
+        tiles = tiles or TileSizes()
+        self._matmul = TritonMatmul(tiles, half=half)
+        self._chosen = TritonChosen(tiles, half=half)
+        self._attention = TritonAttention(tiles, half=half)
+        self._lora = TritonLora(tiles, device, half=half)
 
     @property
     def name(self) -> str:
@@ -133,25 +136,9 @@ class TritonKernels(ReferenceKernels):
         self._matmul.dense_gemm(x, weight, out)
 
     def add_lora(self, x: Tensor, lora: LoraBatch, site: LoraSite, out: Tensor) -> None:
-        """Not computed: the engine refuses adapters on this device before it loads a model."""
-        raise KernelArgumentError("the Triton kernels have no adapters")
+        """See `Kernels.add_lora`."""
+        self._lora.add_lora(x, lora, site, out)
 
     def masked_products(self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, out: MaskedProducts) -> None:
-        """See `Kernels.masked_products`. All columns are computed, for the rows that have more than one."""
-        most = out.columns.shape[1]
-        bits = np.unpackbits(bitmasks.numpy().view(np.uint8), axis=1, bitorder="little")
-        counts = bits.sum(axis=1, dtype=np.int64)
-        out.counts.copy_(torch.from_numpy(np.where(counts <= most, counts, -1)))
-        out.products.zero_()
-        out.columns.zero_()
-        for i in np.flatnonzero((counts > 0) & (counts <= most)).tolist():
-            out.columns[i, : counts[i]] = torch.from_numpy(np.flatnonzero(bits[i]))
-        computed = torch.from_numpy(np.flatnonzero((counts > 1) & (counts <= most)))
-        if computed.numel() == 0:
-            return
-        device = self._device
-        selected = x.index_select(0, upload(rows[computed], device))
-        whole = torch.empty(selected.shape[0], weight.shape[0], device=device)
-        self.dense_gemm(selected, weight, whole)
-        # The only place where a step waits for the GPU.
-        out.products[computed] = whole.gather(1, upload(out.columns[computed].long(), device)).cpu()
+        """See `Kernels.masked_products`."""
+        self._chosen.masked_products(x, weight, rows, bitmasks, out)

@@ -70,8 +70,8 @@ class TritonMatmul:
             out.copy_(x.half() @ self.dequantize(weight).T)
             return
         inputs, dots = self._tiles.awq_inputs(weight.group_size), 1 if rows <= ROWS else _DOTS
-        splits = triton.cdiv(weight.in_features, self._split(inputs))
-        parts = _parts(out, splits)
+        splits = triton.cdiv(weight.in_features, self._tiles.split(inputs))
+        parts = make_parts(out, splits)
         launch(
             matmul_device.w4a16,
             (weight.quants.shape[0], splits, triton.cdiv(rows, ROWS * dots)),
@@ -79,11 +79,11 @@ class TritonMatmul:
             GROUP=weight.group_size,
             INPUTS=inputs,
             COLUMNS=self._tiles.columns,
-            SPLIT_STEPS=self._split(inputs) // inputs,
+            SPLIT_STEPS=self._tiles.split(inputs) // inputs,
             DOTS=dots,
             DTYPE=tl.float16 if self._half else tl.float32,
         )
-        _sum(parts, out)
+        sum_parts(parts, out)
 
     def dequantize(self, weight: AwqWeight) -> Tensor:
         """(q − z) · s, rounded, as [N, K] float16."""
@@ -109,32 +109,28 @@ class TritonMatmul:
             out.copy_(x.to(weight.dtype) @ weight.T)
             return
         inputs = self._tiles.dense_inputs
-        splits = triton.cdiv(num_inputs, self._split(inputs))
-        parts = _parts(out, splits)
+        splits = triton.cdiv(num_inputs, self._tiles.split(inputs))
+        parts = make_parts(out, splits)
         launch(
             matmul_device.dense,
             (triton.cdiv(num_outputs, self._tiles.columns), splits, triton.cdiv(rows, ROWS)),
             *(x, weight, parts, rows, num_inputs, num_outputs),
             INPUTS=inputs,
             COLUMNS=self._tiles.columns,
-            SPLIT_STEPS=self._split(inputs) // inputs,
+            SPLIT_STEPS=self._tiles.split(inputs) // inputs,
             PRECISION="tf32" if self._half else "ieee",
         )
-        _sum(parts, out)
-
-    def _split(self, inputs: int) -> int:
-        """Inputs that one program adds up: at least one step."""
-        return max(self._tiles.split_inputs, inputs)
+        sum_parts(parts, out)
 
 
-def _parts(out: Tensor, splits: int) -> Tensor:
+def make_parts(out: Tensor, splits: int) -> Tensor:
     """Where the kernel writes its sums [splits, rows, outputs]: into the output itself if that has their layout."""
     if splits == 1 and out.is_contiguous():
         return out[None]
     return torch.empty(splits, *out.shape, device=out.device)
 
 
-def _sum(parts: Tensor, out: Tensor) -> None:
+def sum_parts(parts: Tensor, out: Tensor) -> None:
     """Add up the parts in their order, unless the only one is the output."""
     if parts.data_ptr() == out.data_ptr():
         return

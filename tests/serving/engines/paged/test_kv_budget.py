@@ -9,7 +9,7 @@ import torch
 
 from serving.config import Settings
 from serving.engines.paged.kv_budget import CacheRoom, choose_num_blocks, step_bytes
-from serving.engines.paged.options import default_num_blocks
+from serving.engines.paged.options import adapter_bytes, default_num_blocks
 from serving.errors import SettingError
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.select import Device
@@ -75,6 +75,18 @@ def test_a_step_needs_no_more_than_was_kept_for_it(tmp_path, is_float32):
     assert step_bytes(config, replace(room, max_num_batched_tokens=1024)) - step_bytes(config, room) > gate_up + logits
     assert step_bytes(config, replace(room, is_float32=True)) >= step_bytes(config, room)
     assert step_bytes(config, replace(room, is_float32=True)) > step_bytes(config, replace(room, is_float32=False))
+
+
+def test_adapters_have_memory_of_their_own_where_requests_may_name_some(model):
+    room = replace(ROOM, adapter_bytes=GIB)
+    assert step_bytes(model.config, room) - step_bytes(model.config, ROOM) == pytest.approx(GIB, rel=0.01)
+    assert step_bytes(model.config, room) > step_bytes(model.config, ROOM) + GIB, "and for what is between two products"
+    assert adapter_bytes(Settings()) == 0
+    assert adapter_bytes(Settings(adapters="adapters.yaml", adapter_memory_mb=5)) == 5_000_000
+    with pytest.raises(
+        SettingError, match=r"a step and adapters need 1\.\d.*Lower MAX_MODEL_LEN, ADAPTER_MEMORY_MB or"
+    ):
+        choose_num_blocks(Settings(), model, room, Device.CUDA, FakeMemory(6 * GIB))
 
 
 @pytest.mark.gpu

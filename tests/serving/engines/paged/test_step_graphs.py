@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from serving.devices import has_cuda_device
-from serving.engines.paged.model_runner import ModelRunner
+from serving.engines.paged.model_runner import ModelRunner, lora_batch
 from serving.engines.paged.scheduled_step import ScheduledRequest, SchedulerOutput
 from serving.engines.paged.step_batch import build_batch
 from serving.engines.paged.step_graphs import StepGraphs
@@ -16,6 +16,7 @@ from serving.engines.paged.step_inputs import PaddedInputs
 from serving.kernels.base import PADDING_SLOT
 from serving.layers.rope import RopeConfig, RotaryTable
 from tests.serving.engines.paged.paged_fakes import make_prompt, make_request
+from tests.serving.kernels.lora_inputs import random_adapter
 from tests.serving.kernels.triton.placing import DEVICE
 from tests.serving.models import tiny_checkpoints
 
@@ -146,6 +147,46 @@ def assert_same_bits(found, expected):
     for mine, theirs in zip(caches, caches_2, strict=True):
         assert torch.equal(mine.nan_to_num(nan=7.0), theirs.nan_to_num(nan=7.0)), "padding was stored"
         assert mine.isnan().any(), "or the check finds nothing"
+
+
+def test_a_step_with_an_adapter_is_launched_and_others_are_replayed(folder):
+    """Also in one batch: the row without an adapter has the bits of a replayed pass."""
+    with torch.device("cpu"):
+        model = make_runner(folder)._model
+        adapter = random_adapter((3,), shapes=model.weights.decoder.projections)
+
+    class Counting:
+        replays = 0
+
+        def record(self, run):
+            hidden = run()
+
+            def replay():
+                self.replays += 1
+                hidden.copy_(run())
+
+            return hidden, replay
+
+    recorder, states = Counting(), []
+    runner = make_runner(folder, recorder)
+    for lora in (None, adapter):
+        first, second = item(make_prompt(9, 1), [3], 0, 9), item(make_prompt(20), [5, 2], 0, 20)
+        second.request.lora = lora
+        batch = build_batch([first, second], BLOCK_SIZE)
+        with torch.inference_mode():
+            states.append(runner._forward(batch, lora_batch([first, second])).clone())
+        assert recorder.replays == 1, "by the first step only"
+    assert torch.equal(states[0][:9], states[1][:9])
+    assert not torch.equal(states[0][9:], states[1][9:])
+
+
+def test_kernels_are_compiled_for_adapters_of_each_type(folder):
+    from serving.engines.paged.cuda_start import blank_adapters
+
+    runner = make_runner(folder)
+    adapters = blank_adapters(runner._model.weights.decoder)
+    assert [one.layers[0][0].down.dtype for one in adapters] == [torch.float16, torch.bfloat16, torch.float32]
+    runner.warm_up((1,), adapters)
 
 
 @pytest.mark.skipif(has_cuda_device(), reason="the stand-in records on the CPU")

@@ -18,15 +18,16 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from serving.kernels.base import AttentionShape
-from serving.kernels.triton import attention_device, elementwise_device, matmul_device
+from serving.kernels.triton import attention_device, elementwise_device, lora_device, matmul_device
 from serving.kernels.triton.tiles import AttentionTile, TileSizes, power_of_two
 
 TILES = TileSizes()
-LOOPS = ("w4a16, 16 rows", "w4a16, 64 rows", "dense", "attend_splits")  # kernels that have a loop over their inputs
+# Kernels that have a loop over their inputs
+LOOPS = ("w4a16, 16 rows", "w4a16, 64 rows", "dense", "chosen", "attend_splits", "shrink", "expand")
 # Mistral 7B: 4,096 hidden, 14,336 inner, 32 heads of 128 on 8 KV heads
 SHAPE = AttentionShape(32, 8, 128, 4096)
-INTS = ("query_start_ptr", "context_lens_ptr", "block_tables_ptr", "slots_ptr")
-UNALIGNED = ("num_rows", "num_seqs", "first_tile", "num_splits", "table_width", "splits")
+INTS = ("query_start_ptr", "context_lens_ptr", "block_tables_ptr", "slots_ptr", "columns_ptr", "rows_ptr")
+UNALIGNED = ("num_rows", "num_seqs", "first_tile", "num_splits", "table_width", "splits", "place")
 
 
 def kernels() -> dict[str, tuple[object, dict[str, object], dict[str, str]]]:
@@ -43,12 +44,17 @@ def kernels() -> dict[str, tuple[object, dict[str, object], dict[str, str]]]:
     packed = {"quants_ptr": "*i32", "zeros_ptr": "*u8", "scales_ptr": "*fp16"}
     dense_steps = TILES.split_inputs // TILES.dense_inputs
     dense = {"INPUTS": TILES.dense_inputs, "COLUMNS": TILES.columns, "SPLIT_STEPS": dense_steps, "PRECISION": "tf32"}
+    adapters = {"PARTS": 3, "TYPE": triton.language.float16, "PRECISION": "tf32"}
+    shrunk = {"INPUTS": TILES.dense_inputs, "SPLIT_STEPS": dense_steps}
     return {
         "w4a16, 16 rows": (matmul_device.w4a16, {**split, "DOTS": 1}, packed),
         "w4a16, 64 rows": (matmul_device.w4a16, {**split, "DOTS": 4}, packed),
         "dequantize": (matmul_device.dequantize, awq, {**packed, "out_ptr": "*fp16"}),
         "dense": (matmul_device.dense, dense, {"weight_ptr": "*fp16"}),
+        "chosen": (matmul_device.chosen, dense, {"weight_ptr": "*fp16"}),
         "sum_splits": (matmul_device.sum_splits, {"BLOCK": 1024}, {}),
+        "shrink": (lora_device.shrink, {**adapters, **shrunk}, {"tiles_ptr": "*i64"}),
+        "expand": (lora_device.expand, {**adapters, "COLUMNS": TILES.adapter_columns}, {"tiles_ptr": "*i64"}),
         "attend_splits": (
             attention_device.attend_splits,
             {**attention, "KEYS": TILES.keys, "DTYPE": triton.language.float16},

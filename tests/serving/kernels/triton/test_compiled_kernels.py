@@ -16,7 +16,11 @@ from pipeline.paths import ROOT
 
 # Shared memory of a block in KiB, by CUDA's programming guide, table "Technical Specifications per Compute Capability"
 SHARED_KIB = {80: 163, 89: 99, 90: 227, 100: 227}
-LOOPS = ("w4a16, 16 rows", "w4a16, 64 rows", "dense", "attend_splits")
+# Kernels with loops, and how many loads of 16 bytes they have at least
+LOOPS = {
+    **{"w4a16, 16 rows": 10, "w4a16, 64 rows": 10, "dense": 10, "chosen": 10},
+    **{"attend_splits": 10, "shrink": 9, "expand": 1},
+}
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +48,15 @@ def test_no_kernel_spills_registers(compiled):
 
 @pytest.mark.parametrize("capability", SHARED_KIB)
 def test_kernels_with_loops_fit_shared_memory_and_load_16_bytes_at_a_time(compiled, capability):
-    for name in LOOPS:
+    for name, wide_loads in LOOPS.items():
         found = compiled[f"{name}, sm_{capability}"]
         assert found["shared"] <= SHARED_KIB[capability] * 1024, name
-        assert found["wide_loads"] >= 10, name
+        assert found["wide_loads"] >= wide_loads, name
+
+
+@pytest.mark.parametrize("capability", SHARED_KIB)
+def test_of_an_adapter_only_addresses_and_sizes_are_loaded_otherwise(compiled, capability):
+    assert compiled[f"shrink, sm_{capability}"]["narrow_loads"] <= 5
 
 
 @pytest.mark.parametrize("name", ["w4a16, 16 rows", "w4a16, 64 rows", "dense"])

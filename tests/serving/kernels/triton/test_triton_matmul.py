@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
-from pipeline.gpu_check.kernel_operands import int32, poisoned, random_awq
+from pipeline.gpu_check.kernel_operands import poisoned, random_awq
 from serving.kernels.base import AwqTensors
-from serving.kernels.masked_products import MaskedProducts
 from serving.kernels.reference import dequantize_awq
 from serving.kernels.shape_checks import KernelArgumentError
 from tests.serving.kernels.triton.placing import DEVICE, ON_THE_GPU
@@ -87,27 +85,6 @@ def test_a_part_of_a_wider_output_is_written_and_nothing_else(float32):
     assert torch.equal(out[:, 10:50], multiply_dense(float32, weight, x))
     assert out[:, :10].isnan().all()
     assert out[:, 50:].isnan().all()
-
-
-def test_products_of_allowed_columns_equal_those_of_the_whole_product(kernels):
-    weight, x = torch.randn(70, 48).half(), torch.randn(9, 48)
-    whole = multiply_dense(kernels, weight, x)
-    columns = [[3, 31, 32, 69], [5], [], list(range(50)), [0, 64]]
-    bits = np.zeros((len(columns), 96), np.uint8)
-    for row, chosen in zip(bits, columns, strict=True):
-        row[chosen] = 1
-    bitmasks = torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").view(np.int32))
-    most = 6
-    with torch.device("cpu"):
-        rows = int32([8, 0, 0, 1, 4])
-        found = MaskedProducts(int32([-7] * 5), torch.full((5, most), -7).int(), poisoned(5, most))
-    kernels.masked_products(x, weight, rows, bitmasks, found)
-    assert found.counts.tolist() == [4, 1, 0, -1, 2]
-    for i, wanted in enumerate(columns):
-        if len(wanted) <= most:
-            assert found.columns[i, : len(wanted)].tolist() == wanted
-            expected = whole[rows[i], wanted].cpu() if len(wanted) > 1 else torch.zeros(len(wanted))
-            assert torch.equal(found.products[i, : len(wanted)], expected.to("cpu"))
 
 
 def test_bad_arguments_are_refused_before_anything_is_written(float32):
