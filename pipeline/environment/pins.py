@@ -20,6 +20,7 @@ ENVIRONMENTS = {
     "llama": ".venv-llama",
     "replicate2": ".venv-replicate2",
     "ray": ".venv-ray",
+    "ray-data": ".venv-ray-data",
     "sbom": ".venv-sbom",
     "storage": ".venv-storage",
     "storage-servers": ".venv-storage-servers",
