@@ -19,6 +19,11 @@ from pipeline.batch.json_lines import to_line
 from pipeline.batch.rows import RowAnswer
 
 
+def journal_of(output: Path) -> Path:
+    """The file of an output's answers so far."""
+    return output.with_name(f"{output.name}.progress.jsonl")
+
+
 class AnswerJournal:
     """The answers so far; only one process at a time can have it open.
 

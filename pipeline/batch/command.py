@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +15,7 @@ from pipeline.batch.make_workers import RayPlace, make_workers
 from pipeline.batch.output import Output
 from pipeline.batch.row_inputs import RowInputs
 from pipeline.batch.run_batch import BatchPlan, BatchResult, run_batch
+from pipeline.batch.run_files import RunFiles
 from pipeline.batch.table import Table
 from pipeline.package.command_inputs import read_schema
 from pipeline.paths import ROOT
@@ -27,8 +27,11 @@ from tasks.errors import TaskError
 
 
 def main(
-    data: Annotated[Path, typer.Argument(metavar="INPUT", help="JSONL, CSV or Parquet: a file, or a folder of files")],
-    out: Annotated[Path, typer.Option(help="file of results; its ending says the format")],
+    data: Annotated[
+        str,
+        typer.Argument(metavar="INPUT", help="JSONL, CSV or Parquet: a file or a folder; also s3://… or gs://…"),
+    ],
+    out: Annotated[str, typer.Option(help="file of results; its ending says the format; also s3://… or gs://…")],
     local: Annotated[bool, typer.Option("--local", help="one engine in this process; the default")] = False,
     on_ray: Annotated[bool, typer.Option("--ray", help="engines in Ray actors, on this machine")] = False,
     address: Annotated[
@@ -60,9 +63,11 @@ def main(
     """
     with report_errors(BatchError, TaskError, OSError):
         place = _place(local, on_ray, address, engines)
-        result = _run(
-            data.resolve(), out.resolve(), inputs or [], constants or [], answer, Budget(rows, tokens, minutes), place
-        )
+        files = RunFiles(data, out)
+        files.fetch()
+        result = _run(files, inputs or [], constants or [], answer, Budget(rows, tokens, minutes), place)
+        if not result.num_left:
+            files.remove_copies()
     _report(result, out)
 
 
@@ -78,18 +83,17 @@ def _place(local: bool, on_ray: bool, address: str | None, engines: int | None) 
 
 
 def _run(
-    data: Path,
-    out: Path,
+    files: RunFiles,
     inputs: list[str],
     constants: list[str],
     answer: str,
     budget: Budget,
     place: RayPlace | None,
 ) -> BatchResult:
-    table = Table(data)
+    table = Table(files.data)
     survey = table.survey()
     row_inputs = RowInputs(read_schema(), tuple(survey.types), _sources(inputs), constants)
-    output = Output(out, survey.types, answer)
+    output = Output(files.out, survey.types, answer)
     ensure_weights()
     os.chdir(ROOT)  # paths of the weights in the settings are relative to it
     settings = Settings()
@@ -108,7 +112,7 @@ def _run(
         return runners[-1]
 
     try:
-        return asyncio.run(run_batch(BatchPlan(table, survey, output, identity), start, budget))
+        return asyncio.run(run_batch(BatchPlan(table, survey, output, identity, files.publish), start, budget))
     finally:
         for runner in runners:
             runner.close()
@@ -121,7 +125,7 @@ def _sources(pairs: list[str]) -> dict[str, str]:
     return {name: column for name, _, column in (pair.partition("=") for pair in pairs)}
 
 
-def _report(result: BatchResult, out: Path) -> None:
+def _report(result: BatchResult, out: str) -> None:
     say(f"{out}: {result.num_rows - result.num_left:,} of {result.num_rows:,} rows, {result.num_failed:,} failed now")
     if result.num_left:
         say(f"Stopped after {result.spent}; {result.num_left:,} rows are left. Repeat the command to continue.")

@@ -7,17 +7,15 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from pipeline.batch.answer_journal import AnswerJournal
+from pipeline.batch.answer_journal import AnswerJournal, journal_of
 from pipeline.batch.budget import Budget, BudgetMeter
 from pipeline.batch.errors import BatchError
 from pipeline.batch.output import Output
 from pipeline.batch.progress_line import ProgressLine
 from pipeline.batch.rows import Runner
 from pipeline.batch.table import Survey, Table
-
-JOURNAL_ENDING: Final = ".progress.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +44,19 @@ class BatchPlan:
         survey: of the table.
         output: where results go.
         identity: what makes this run another one than others with the same output, by name.
+        publish: called when the output has been written, before the answers so far are deleted.
     """
 
     table: Table
     survey: Survey
     output: Output
     identity: Mapping[str, Any]
+    publish: Callable[[], None] = lambda: None
 
     @property
     def journal(self) -> Path:
         """File of the answers so far."""
-        return self.output.path.with_name(self.output.path.name + JOURNAL_ENDING)
+        return journal_of(self.output.path)
 
     def check(self) -> None:
         """Whether the output may be written.
@@ -92,6 +92,7 @@ async def run_batch(plan: BatchPlan, start: Callable[[int], Runner], budget: Bud
         plan.output.write(
             (row.values, answer) for row in plan.table.rows() if (answer := journal.get(row.number)) is not None
         )
+        plan.publish()
         left = plan.survey.num_rows - len(journal)
         if not left:
             journal.remove()

@@ -80,7 +80,7 @@ def _files(path: Path) -> list[Path]:
     elif path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in _READERS)
     else:
-        raise BatchError(f"{path} does not exist; give a file or a folder on this machine")
+        raise BatchError(f"{path} does not exist; give a file or a folder of this machine, s3://… or gs://…")
     suffixes = {file.suffix for file in files}
     if len(suffixes) != 1 or not suffixes <= _READERS.keys():
         found = ", ".join(sorted(suffixes)) or "no file of these formats"
@@ -147,3 +147,4 @@ _READERS: Final[dict[str, Callable[[Path], Iterator[Record]]]] = {
     ".csv": _read_csv,
     ".parquet": _read_parquet,
 }
+ENDINGS: Final = tuple(_READERS)

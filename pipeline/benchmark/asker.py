@@ -67,10 +67,17 @@ class Asker:
             return None
         reader = self._task.prepare(question.inputs).reader
         try:
-            text = reader.push(reply.text) + reader.finish(FinishReason(reply.finish))
-            return comparison_key(parse_query(text, None)) if self.task_name == "honeycomb" else _json_or_text(text)
+            return self.final_meaning(reader.push(reply.text) + reader.finish(FinishReason(reply.finish)))
         except TaskError:
             return None
+
+    def final_meaning(self, text: str) -> str:
+        """The same for an answer as predict returns it.
+
+        Raises:
+            TaskError: it is none.
+        """
+        return comparison_key(parse_query(text, None)) if self.task_name == "honeycomb" else _json_or_text(text)
 
     def _constraint(self, question: Question, prompt: Prompt, dialect: Dialect) -> Mapping[str, Any] | None:
         if prompt.constraint is None or dialect is Dialect.NONE:

@@ -17,6 +17,8 @@ from pipeline.benchmark.adapter_plan import AdapterPlan
 from pipeline.benchmark.asker import Asker
 from pipeline.benchmark.compare import changes
 from pipeline.benchmark.measure import Stage
+from pipeline.benchmark.offline_command import RUNNERS, batch_table, bench_batch, read_rows
+from pipeline.benchmark.offline_runners import NAMES, find_runner
 from pipeline.benchmark.peer_weights import WeightForms
 from pipeline.benchmark.peers import DEFAULT, PEERS, Peer
 from pipeline.benchmark.question_source import evaluation_questions, measured_questions
@@ -35,6 +37,7 @@ app = typer.Typer(add_completion=False)
 console = Console(stderr=True)  # progress and warnings
 WORKLOADS = ",".join(STANDARD)
 ADAPTERS = "adapters"  # many adapters on one base: other weights than the other workloads
+BATCH = "batch"  # whole commands that answer a file of rows
 WITH_ADAPTERS = "paged,paged-plain,vllm"
 FOLDER = {"file_okay": False}
 
@@ -43,7 +46,7 @@ FOLDER = {"file_okay": False}
 def bench(
     engines: Annotated[str, typer.Option(help=f"comma-separated, from {', '.join(PEERS)}")] = ",".join(DEFAULT),
     workloads: Annotated[
-        str, typer.Option(help=f"comma-separated, from {', '.join(Workload)}, passes; or {ADAPTERS} alone")
+        str, typer.Option(help=f"comma-separated, from {', '.join(Workload)}, passes; or {ADAPTERS} or {BATCH} alone")
     ] = f"{WORKLOADS},passes",
     rounds: Annotated[int | None, typer.Option(min=1, help="repetitions of all workloads")] = None,
     starts: Annotated[int, typer.Option(min=1, help="how often each engine is started")] = 1,
@@ -59,7 +62,7 @@ def bench(
     evaluation: Annotated[
         Path | None, typer.Option(help='JSONL of {"input": …}, for Honeycomb {nlq, cols}, for counting passes')
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="number of requests from --evaluation")] = 500,
+    limit: Annotated[int, typer.Option(min=1, help="number of requests from --evaluation, or of rows")] = 500,
     adapters: Annotated[
         Path | None, typer.Option(help=f"adapters.yaml for {ADAPTERS}; by default that of examples/adapters")
     ] = None,
@@ -83,6 +86,9 @@ def bench(
     try:
         if workloads == ADAPTERS:
             _bench_adapters(engines, weights, adapters, quick, rounds, json_file)
+            return
+        if workloads == BATCH:
+            _bench_batch(engines, weights, unquantized, evaluation, limit, rounds, json_file)
             return
         if result_file is not None:
             result = read_result(result_file)
@@ -120,6 +126,29 @@ def _bench_adapters(
     plan = replace(plan, rounds=rounds or plan.rounds)
     result = bench_adapters(peers, base, adapters, plan, _warn)
     Console(width=None if sys.stdout.isatty() else 150).print(adapter_table(result))
+    if json_file is not None:
+        write_json(json_file, result)
+    print(json.dumps(result["engines"], ensure_ascii=False))
+
+
+def _bench_batch(
+    engines: str,
+    weights: Path | None,
+    unquantized: Path | None,
+    rows: Path | None,
+    limit: int,
+    rounds: int | None,
+    json_file: Path | None,
+) -> None:
+    folder = weights_or_default(weights)
+    asker, forms = Asker(folder), WeightForms(folder, unquantized=unquantized, cache=ROOT / "build/bench")
+    runners = {}
+    for name in dict.fromkeys((RUNNERS if engines == ",".join(DEFAULT) else engines).split(",")):
+        if (runner := find_runner(name, forms, asker)) is None:
+            raise typer.BadParameter(f"{name!r} answers no rows here; give some of {', '.join(NAMES)}")
+        runners[name] = runner
+    result = bench_batch(runners, read_rows(folder, asker, rows, limit), forms, asker, rounds or 1, _warn)
+    Console(width=None if sys.stdout.isatty() else 150).print(batch_table(result))
     if json_file is not None:
         write_json(json_file, result)
     print(json.dumps(result["engines"], ensure_ascii=False))

@@ -20,7 +20,10 @@ ENVIRONMENTS = {
     "llama": ".venv-llama",
     "replicate2": ".venv-replicate2",
     "ray": ".venv-ray",
+    "ray-data": ".venv-ray-data",
     "sbom": ".venv-sbom",
+    "storage": ".venv-storage",
+    "storage-servers": ".venv-storage-servers",
 }
 # Environment → the one that must be installed into the same folder first, because its packages are built with that.
 BUILT_ON = {"vllm-suffix": "vllm"}

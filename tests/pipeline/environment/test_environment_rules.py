@@ -100,7 +100,7 @@ def test_every_installed_package_is_pinned(name):
     pinned = {re.sub("[._]", "-", pin).lower() for pin in re.findall(r"^([\w.-]+)==", text, re.MULTILINE)}
     resolved = {line.partition("==")[0] for line in install.load_uv().resolve(*files)}
     cuda = {package for package in resolved if package.startswith(("nvidia-", "cuda-", "triton"))}
-    assert len(resolved) > 5
+    assert resolved
     assert resolved - pinned - cuda == set()
 
 
