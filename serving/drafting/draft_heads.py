@@ -127,7 +127,7 @@ class HeadText:
         heads = self._heads
         if self._candidates is None or self._rows is None:
             prompt = torch.tensor(self._prompt[-_PROMPT_CANDIDATES:], dtype=torch.int64)
-            tokens = torch.cat((heads.answer_tokens, prompt[prompt < self.vocab_size])).unique()
+            tokens = torch.unique(torch.cat((heads.answer_tokens, prompt[prompt < self.vocab_size])))
             self._candidates, self._rows = tokens.int().numpy(), heads.model_head[tokens].float()
         if self._logits is None:
             x = torch.from_numpy(hidden)

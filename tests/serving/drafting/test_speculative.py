@@ -6,44 +6,14 @@ import json
 
 import pytest
 
-from serving.constraints import LarkConstraint
 from serving.drafting.ngrams import NgramTable
 from serving.drafting.speculative import SpeculativeDrafter
 from serving.drafting.step_cost import LinearCost
 from serving.drafting.trust import Trust
 from serving.engines.paged.request import Request
 from serving.errors import GrammarError
-from serving.grammar.compiler import GrammarCompiler
 from serving.types import FinishReason, GenerationRequest
-from tests.tiny_tokenizers import byte_level
-
-TOKENIZER = byte_level()
-GRAMMARS = GrammarCompiler(TOKENIZER, vocab_size=TOKENIZER.vocab_size)
-GRAMMAR = 'start: "{\\"column\\": \\"" NAME "\\"}"\nNAME: "duration" | "durable" | "name"\n'
-
-
-def encode(text: str) -> list[int]:
-    return TOKENIZER.encode(text, add_bos=False)
-
-
-def make_request(prompt: str, written: str = "", grammar: str | None = None, name: str = "r") -> Request:
-    state = None if grammar is None else GRAMMARS.compile(LarkConstraint(grammar))
-    request = Request(GenerationRequest(name, tuple(encode(prompt))), seed=0, grammar=state)
-    request.token_ids += encode(written)
-    if state is not None:
-        assert state.accept(encode(written)) == len(encode(written))
-    return request
-
-
-def make_drafter(texts: list[str] | None = None, row_cost: float = 0.0) -> SpeculativeDrafter:
-    table = None if texts is None else NgramTable.build([encode(text) for text in texts])
-    drafter = SpeculativeDrafter(table, cost=LinearCost(row_cost), without_space=TOKENIZER.without_space)
-    drafter.begin_step(1)
-    return drafter
-
-
-def propose(drafter: SpeculativeDrafter, request: Request, max_tokens: int = 30) -> str:
-    return TOKENIZER.decode(drafter.propose(request, max_tokens))
+from tests.serving.drafting.draft_requests import GRAMMAR, TOKENIZER, encode, make_drafter, make_request, propose
 
 
 def test_tokens_that_the_grammar_forces_are_all_proposed():
@@ -191,53 +161,6 @@ def test_a_draft_model_replaces_the_table_except_for_adapters_and_prompts_that_i
     with_its_own = make_request("mine", name="d")
     with_its_own.adapter = "own"
     assert propose(drafter, with_its_own).startswith("delta gamma")
-
-
-class OracleHeads:
-    """Fake heads that know the next two tokens."""
-
-    vocab_size = TOKENIZER.vocab_size
-
-    def __init__(self, answer: str) -> None:
-        self._answer = encode(answer)
-        self.start = 0
-
-    def observe(self, hidden, num_tokens: int) -> None:
-        """They know the answer."""
-
-    def guesses(self, num_tokens: int, bitmask) -> list[tuple[int, int]]:
-        if not self.start <= num_tokens < self.start + 2:
-            return []
-        token = self._answer[num_tokens - 1]
-        assert bitmask is None or bitmask[token // 32] >> token % 32 & 1
-        return [(token, 250)]
-
-
-def test_heads_are_asked_for_the_few_tokens_that_they_see_and_ngrams_for_others():
-    drafter = make_drafter()
-    for name in "abc":  # a finished answer of a request with heads is learned as well
-        request = make_request("q", "xz gamma", name=name)
-        request.heads = OracleHeads("")
-        request.finish_reason = FinishReason.STOP
-        drafter.propose(request, 1)
-        drafter.finish(request)
-    answer = encode("xz gamma")
-    request = make_request("q", name="d")
-    request.heads = OracleHeads("xz gamma")
-    request.heads.start = 1
-    drafts = drafter.propose(request, 30)
-    assert drafts[:2] == answer[:2]
-    assert drafter.sources(request, len(drafts))[:3] == ("heads", "heads", "recent")
-
-
-def test_heads_are_asked_where_the_grammar_forces_nothing_and_only_for_allowed_tokens():
-    drafter = make_drafter()
-    written = '{"column": "'
-    request = make_request("q", written, GRAMMAR)
-    request.heads = OracleHeads(f"{written}name")
-    request.heads.start = request.num_tokens
-    assert propose(drafter, request) == 'name"}'
-    assert drafter.sources(request, 2) == ("heads", "forced")
 
 
 def test_a_finished_answer_is_learned_for_its_adapter_only_and_an_aborted_one_never():
