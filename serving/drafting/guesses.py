@@ -1,4 +1,4 @@
-"""The sources of guesses at a request's next tokens: a draft model, or n-grams.
+"""The sources of guesses at a request's next tokens: a draft model, or n-grams and perhaps trained heads.
 
 Suffix matching as a drafter is from "Prompt Lookup Decoding" (Saxena 2023) and "SuffixDecoding" (Oliaro et al. 2024).
 """
@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from serving.drafting.draft_text import DraftText
-from serving.drafting.drafter import Grammar
+from serving.drafting.drafter import Grammar, Heads
 from serving.drafting.ngrams import START, Context, NgramTable, RecentNgrams
 from serving.drafting.suffix import SuffixText
 from serving.drafting.trust import MAX_ADAPTERS, MODEL_STEPS, TABLE_STEPS, Source
@@ -136,6 +136,32 @@ class NgramGuesses:
         recent = self._recent.get(self._adapter)
         if recent is not None:
             yield "recent", 256, recent.successors(self._answer)
+
+
+class HeadGuesses(NgramGuesses):
+    """Guesses of trained heads, which see only a few tokens ahead, and of n-grams: see `NgramGuesses`."""
+
+    def __init__(
+        self,
+        heads: Heads,
+        prompt: Sequence[int],
+        *,
+        table: NgramTable | None,
+        recent: RecentAnswers,
+        adapter: str | None,
+        without_space: Callable[[int], int],
+    ) -> None:
+        super().__init__(prompt, table=table, recent=recent, adapter=adapter, without_space=without_space)
+        self._heads = heads
+        self._bitmask = np.zeros(-(-heads.vocab_size // 32), np.int32)
+
+    def suggestions(self, grammar: Grammar | None) -> Iterator[Suggestion]:
+        """See `Guesses`."""
+        if grammar is not None:
+            grammar.fill_bitmask(self._bitmask)
+        num_tokens = self._num_prompt + len(self)
+        yield "heads", MODEL_STEPS, self._heads.guesses(num_tokens, None if grammar is None else self._bitmask)
+        yield from super().suggestions(grammar)
 
 
 class RecentAnswers:

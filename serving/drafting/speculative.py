@@ -3,7 +3,8 @@
 Each draft comes from the first of these sources that has one:
   1. several tokens of which the draft model is confident, checked by the grammar in one call;
   2. the tokens that the grammar forces;
-  3. the likeliest token among the suggestions of the draft model, or of n-grams without one (`guesses.py`).
+  3. the likeliest token among the suggestions of the draft model, or without one of trained heads and of n-grams
+     (`guesses.py`).
 
 The number of drafts: if one more row makes a step that yields N tokens dearer by the share s (`step_cost.py`), a draft
 is worth its row if the probability that it is accepted is above s N: only then does the step get cheaper per token.
@@ -18,10 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from serving.drafting.draft_model import DraftModel
 from serving.drafting.drafter import DraftRequest, Grammar
-from serving.drafting.guesses import Guesses, ModelGuesses, NgramGuesses, RecentAnswers
+from serving.drafting.guesses import Guesses, HeadGuesses, ModelGuesses, NgramGuesses, RecentAnswers
 from serving.drafting.ngrams import NgramTable
 from serving.drafting.step_cost import StepCost
 from serving.drafting.trust import Source, Trust, TrustByAdapter
@@ -47,7 +49,8 @@ class SpeculativeDrafter:
     Args:
         table: n-grams of typical answers, if the weights include them.
         model: the draft model, if the weights include one. It was trained for the base checkpoint.
-        adapter_models: draft models that were trained for adapters; requests of other adapters use n-grams.
+        adapter_models: draft models that were trained for adapters; requests of other adapters use n-grams,
+            and heads if they have any.
         cost: of one more row in a step.
         without_space: maps a token to the same token without its leading space, so that a word in running text matches
             the same word in quotes.
@@ -152,7 +155,8 @@ class SpeculativeDrafter:
             text = model.begin(prompt)
             if text is not None:
                 return ModelGuesses(text)
-        return NgramGuesses(
+        make = NgramGuesses if request.heads is None else partial(HeadGuesses, request.heads)
+        return make(
             prompt,
             table=self._table,
             recent=self._recent,

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 MAX_ADAPTERS = 64  # whose past is kept
 Source = tuple[str, int]  # name of the source of a guess, and the class of its confidence or match length
-MODEL_STEPS = 20  # classes of confidence for guesses of the draft model
+MODEL_STEPS = 20  # classes of confidence for guesses of the draft model and of trained heads
 TABLE_STEPS = 10  # classes of confidence for guesses of the n-gram table
 
 # Priors: acceptance rates measured on 100 answers that the model was not trained on.
@@ -59,6 +59,6 @@ def _prior(source: Source) -> float:
     kind, strength = source
     if kind == "table":
         return (strength + 0.5) / TABLE_STEPS
-    if kind == "model":
+    if kind in ("model", "heads"):
         return (strength + 0.5) / MODEL_STEPS
     return min(0.9, _START_TRUST[kind] + 0.12 * strength)

@@ -18,6 +18,7 @@ from serving.constraints import Constraint
 from serving.devices import has_cuda_device
 from serving.engine import Engine
 from serving.engines.paged import options
+from serving.engines.paged.adapter_heads import heads_of
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.clock import StepClock
 from serving.engines.paged.core import EngineCore
@@ -148,7 +149,8 @@ class PagedEngine:
         grammar = await self._compile(request.constraint)
         seed = secrets.randbits(63) if request.sampling.seed is None else request.sampling.seed
         processor = make_processor(request, self._tokenizer.eos_token_ids)
-        return Request(request, seed=seed, grammar=grammar, logits_processor=processor, lora=lora)
+        heads = heads_of(lora, request.prompt_token_ids)
+        return Request(request, seed=seed, grammar=grammar, logits_processor=processor, lora=lora, heads=heads)
 
     async def _compile(self, constraint: Constraint | None) -> GrammarState | None:
         if constraint is None:
@@ -229,7 +231,7 @@ def create(settings: Settings) -> Engine:
     )
     fits = partial(check_fit, blocks=blocks, max_model_len=max_model_len, vocab_size=config.vocab_size, adapters=())
     try:
-        adapters = options.open_adapters(settings, known, model.weights.decoder, GoldenCheck(core, fits))
+        adapters = options.open_adapters(settings, known, model.weights, GoldenCheck(core, fits))
     except BaseException:
         core.close()
         raise

@@ -13,7 +13,7 @@ from serving.engines.paged.clock import StepClock
 from serving.engines.paged.head import MAX_ALLOWED, Head
 from serving.engines.paged.sampler import RunnerOutput, Sampler
 from serving.engines.paged.scheduled_step import ScheduledRequest, SchedulerOutput
-from serving.engines.paged.step_batch import Batch, build_batch
+from serving.engines.paged.step_batch import Batch, Ints, build_batch
 from serving.engines.paged.step_graphs import MAX_CONTEXT, Recorder, StepGraphs
 from serving.engines.paged.step_inputs import PaddedInputs
 from serving.kernels.lora import LoraAdapter, LoraBatch, LoraSegment
@@ -35,6 +35,19 @@ def lora_batch(scheduled: Sequence[ScheduledRequest]) -> LoraBatch | None:
             first = segments.pop().first
         segments.append(LoraSegment(first, stop, lora))
     return LoraBatch(tuple(segments)) if segments else None
+
+
+def _show_heads(
+    hidden: Tensor, logit_rows: Ints, scheduled: Sequence[ScheduledRequest], sampled_token_ids: Sequence[Sequence[int]]
+) -> None:
+    """Give the trained heads of each request the hidden state that has chosen the request's last new token."""
+    first = 0
+    for item, token_ids in zip(scheduled, sampled_token_ids, strict=True):
+        heads = item.request.heads
+        if heads is not None and token_ids:
+            row = hidden[int(logit_rows[first + len(token_ids) - 1])]
+            heads.observe(row.cpu().numpy(), item.request.num_tokens + len(token_ids))
+        first += 1 + len(item.draft_token_ids) if item.samples else 0
 
 
 class ModelRunner:
@@ -118,6 +131,7 @@ class ModelRunner:
             self._clock.lap("prefill" if has_prompt else "decode")
             rows = self._head.logits(hidden, batch.logit_rows, output.scheduled)
         result = self._sampler.sample(rows, output.scheduled)
+        _show_heads(hidden, batch.logit_rows, output.scheduled, result.sampled_token_ids)
         self._clock.lap("sample")
         return result
 

@@ -10,18 +10,20 @@ from torch import Tensor
 
 from serving.adapter_settings import adapter_folders, memory_bytes
 from serving.adapters.adapter_companions import check_companions
-from serving.adapters.adapter_store import AdapterStore
+from serving.adapters.adapter_store import AdapterStore, Loaded
 from serving.adapters.golden import GoldenPrompt, read_golden
 from serving.adapters.registry import AdapterEntry
 from serving.config import Settings
 from serving.drafting.drafter import Drafter, NoDrafter
 from serving.drafting.load_drafter import load_drafter
 from serving.drafting.step_cost import LinearCost
+from serving.engines.paged.adapter_heads import with_heads
 from serving.engines.paged.combined_adapters import combine_adapters
 from serving.errors import ContextLengthError, SettingError
-from serving.kernels.base import Activations, DecoderWeights
+from serving.kernels.base import Activations
 from serving.kernels.lora import LoraAdapter
 from serving.models.config import ModelConfig
+from serving.models.llama import ModelWeights
 from serving.models.lora_loader import LoadedAdapter, load_lora
 from serving.text import Tokenizer
 
@@ -95,7 +97,7 @@ def adapter_bytes(settings: Settings) -> int:
 def open_adapters(
     settings: Settings,
     known: Mapping[str, AdapterEntry],
-    weights: DecoderWeights,
+    weights: ModelWeights,
     check_golden: Callable[[str, LoraAdapter, Sequence[GoldenPrompt]], None],
 ) -> AdapterStore[LoraAdapter]:
     """The adapters that requests may name, of which the pinned ones are loaded.
@@ -116,13 +118,19 @@ def open_adapters(
         with folders.open(entry) as folder:
             with reading:
                 check_companions(folder, entry.task or settings.weights_dir, base=settings.weights_dir)
-                loaded = load_lora(folder, weights, max_rank=entry.max_rank, max_bytes=max_bytes)
+                loaded = load_lora(folder, weights.decoder, max_rank=entry.max_rank, max_bytes=max_bytes)
                 golden = read_golden(folder) if settings.adapter_golden else ()
             if entry.digest in (None, loaded.digest):  # with another one the store refuses it
                 check_golden(entry.name, loaded.lora, golden)
-            return loaded
+            return add_heads(entry, loaded)
 
-    store = AdapterStore(known, load, combine=combine_adapters, max_bytes=max_bytes, on_close=folders.close)
+    def add_heads(entry: AdapterEntry, loaded: LoadedAdapter) -> LoadedAdapter:
+        return loaded if settings.speculation == "off" else with_heads(entry, loaded, weights.head)
+
+    def combine(entry: AdapterEntry, parts: Mapping[str, Loaded[LoraAdapter]]) -> LoadedAdapter:
+        return add_heads(entry, combine_adapters(entry, parts))
+
+    store = AdapterStore(known, load, combine=combine, max_bytes=max_bytes, on_close=folders.close)
     store.load_pinned()
     return store
 

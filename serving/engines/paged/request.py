@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from serving.drafting.drafter import Grammar
+from serving.drafting.drafter import Grammar, Heads
 from serving.engines.paged.logits_processor import LogitsProcessor
 from serving.types import FinishReason, GenerationRequest
 
@@ -30,6 +30,7 @@ class Request:
         grammar: the state of its constraint; None for free text.
         logits_processor: applies its penalties and `min_tokens`; None if it has neither.
         lora: the matrices of its adapter, for the model runner; None without an adapter.
+        heads: the trained heads of its adapter, which guess tokens for the drafter; None without.
     """
 
     __slots__ = (
@@ -40,6 +41,7 @@ class Request:
         "draft_token_count",
         "finish_reason",
         "grammar",
+        "heads",
         "logits_processor",
         "lora",
         "max_tokens",
@@ -63,6 +65,7 @@ class Request:
         grammar: Grammar | None = None,
         logits_processor: LogitsProcessor | None = None,
         lora: object | None = None,
+        heads: Heads | None = None,
     ) -> None:
         self.request_id = source.request_id
         self.sampling = source.sampling
@@ -72,6 +75,7 @@ class Request:
         self.grammar = grammar
         self.logits_processor = logits_processor
         self.lora = lora
+        self.heads = heads
         self.token_ids = list(source.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0

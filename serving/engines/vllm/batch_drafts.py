@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from serving.drafting.drafter import Drafter, Grammar
+from serving.drafting.drafter import Drafter, Grammar, Heads
 from serving.drafting.step_cost import MeasuredCost
 from serving.errors import GrammarError
 from serving.types import FinishReason
@@ -121,6 +121,7 @@ class _RunningRequest:
         self.request_id = row.request_id
         self.adapter = row.adapter
         self.grammar: Grammar | None = None
+        self.heads: Heads | None = None  # vLLM does not give hidden states to its drafters
         self.finish_reason: FinishReason | None = None
         self.output_token_ids: list[int] = []
         self.has_drafts = False

@@ -68,10 +68,11 @@ def lora_args(settings: Settings) -> dict[str, Any]:
             raise AdapterError(
                 f"adapter {name!r}: vLLM takes no combine; write the adapter with scripts/merge_adapters, and list it"
             )
-        if entry.draft_model is not None:
-            raise AdapterError(
-                f"adapter {name!r}: draft_model would be ignored by vLLM; remove it, or set ENGINE=paged"
-            )
+        for field, file in (("draft_model", entry.draft_model), ("draft_heads", entry.draft_heads)):
+            if file is not None:
+                raise AdapterError(
+                    f"adapter {name!r}: {field} would be ignored by vLLM; remove it, or set ENGINE=paged"
+                )
     return {
         "enable_lora": True,
         "max_loras": settings.max_loras or DEFAULT_MAX_LORAS,
