@@ -20,6 +20,7 @@ ENVIRONMENTS = {
     "llama": ".venv-llama",
     "replicate2": ".venv-replicate2",
     "ray": ".venv-ray",
+    "modal": ".venv-modal",
     "sbom": ".venv-sbom",
 }
 # Environment → the one that must be installed into the same folder first, because its packages are built with that.
