@@ -30,24 +30,24 @@ app = modal.App("my-model", image=image, include_source=False)
 class Model:
     """The model on one GPU; Modal starts more of them while requests wait."""
 
-    @modal.enter()
+    @modal.enter()  # type: ignore[untyped-decorator]  # Modal's types are in .venv-modal only
     def start(self) -> None:
         """Start the engine, before the first request."""
         from deploy.huggingface.handler import EndpointHandler  # in the container only
 
         self._handler = EndpointHandler(str(ROOT))
 
-    @modal.method()
+    @modal.method()  # type: ignore[untyped-decorator]
     def answer(self, request: dict[str, Any]) -> Any:
         """Answer one request, or a list of them; see `EndpointHandler`."""
         return self._handler(request)
 
-    @modal.fastapi_endpoint(method="POST", requires_proxy_auth=True)
+    @modal.fastapi_endpoint(method="POST", requires_proxy_auth=True)  # type: ignore[untyped-decorator]
     def ask(self, request: dict[str, Any]) -> Any:
         """The same over HTTP, for callers with a key of Modal's."""
         return self._handler(request)
 
-    @modal.exit()
+    @modal.exit()  # type: ignore[untyped-decorator]
     def stop(self) -> None:
         """End the engine."""
         self._handler.model.engine.close()

@@ -40,8 +40,9 @@ class ModelReplica:
         self._schema["info"]["x-weights-digest"] = served_model()[1]
         rules = self._schema["components"]["schemas"]["Input"]["properties"]
         self._defaults = {name: rule["default"] for name, rule in rules.items() if "default" in rule}
-        self._predictor = ServedPredictor(serve.get_replica_context().replica_id.unique_id)
-        self._predictor.setup()
+        predictor = ServedPredictor(serve.get_replica_context().replica_id.unique_id)
+        predictor.setup()
+        self._predictor = predictor
 
     def __del__(self) -> None:
         """Ray Serve's way to end a replica: end the engine, with processes that it has started."""

@@ -67,7 +67,9 @@ class RayUpstream:
             async with asyncio.timeout(_SECONDS):
                 status = await asyncio.to_thread(serve.status)
         except (RayError, RayServeException, TimeoutError) as error:
-            raise UpstreamError(f"Ray Serve's controller does not answer: {error}") from error
+            if self._deployed_at is not None:
+                return "READY"  # replicas answer without the controller
+            raise UpstreamClosedError(f"Ray Serve's controller does not answer: {error}") from error
         application = status.applications.get(self._application)
         deployment = None if application is None else application.deployments.get(self._deployment)
         if application is None or deployment is None or not deployment.replica_states.get("RUNNING"):
