@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -69,7 +70,7 @@ async def test_other_weights_under_load_without_a_failed_request(
     service: RayService, weights: list[dict[str, str]]
 ) -> None:
     before = ask(service)
-    load = Load(service.url, at_once=200)
+    load, started = Load(service.url, at_once=200), time.monotonic()
     running = asyncio.create_task(load.run())
     await load.wait_for(50)
     update = service.start(weights[1], "--address", service.cluster, "--replicas", "2")
@@ -83,12 +84,14 @@ async def test_other_weights_under_load_without_a_failed_request(
     failed = [one for one in load.ended if one.get("status") != "succeeded"]
     assert failed == []
     assert num_during > 100, "it went on answering"
-    after = ask(service)
-    assert after["output"] != before["output"]
-    assert after["version"] != before["version"], "the door knows that the weights are others"
+    assert ask(service)["output"] != before["output"]
+    async with asyncio.timeout(120):  # the door asks every second, on busy cores less often
+        while ask(service)["version"] == before["version"]:
+            await asyncio.sleep(1)
     replicas = {one["metrics"]["replica"] for one in load.ended}
     assert len(replicas) == 4, "two old ones and two new ones"
-    print(f"{len(load.ended)} predictions, {num_during} of them until the update was complete")
+    took = time.monotonic() - started
+    print(f"{len(load.ended)} predictions in {took:.0f} s, {num_during} of them until the update was complete")
 
 
 async def test_a_replica_is_killed_under_load(service: RayService) -> None:
