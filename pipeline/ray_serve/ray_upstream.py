@@ -31,7 +31,7 @@ class RayUpstream:
         self._application, self._deployment = application, deployment
         self._handle = serve.get_deployment_handle(deployment, app_name=application)
         self._running: dict[str, Any] = {}  # prediction → response
-        self._deployed_at: float | None = None  # when the weights that the door knows were deployed
+        self._is_settled = False  # whether the last check found no deployment under way
         self._info: ModelInfo | None = None
 
     @asynccontextmanager
@@ -67,15 +67,17 @@ class RayUpstream:
             async with asyncio.timeout(_SECONDS):
                 status = await asyncio.to_thread(serve.status)
         except (RayError, RayServeException, TimeoutError) as error:
-            if self._deployed_at is not None:
+            if self._info is not None:
+                self._is_settled = False  # a deployment may have passed unseen
                 return "READY"  # replicas answer without the controller
             raise UpstreamClosedError(f"Ray Serve's controller does not answer: {error}") from error
         application = status.applications.get(self._application)
         deployment = None if application is None else application.deployments.get(self._deployment)
         if application is None or deployment is None or not deployment.replica_states.get("RUNNING"):
             raise UpstreamClosedError("no replica is running")  # predictions wait for the next
-        if application.status == "RUNNING" and application.last_deployed_time_s != self._deployed_at:
-            self._deployed_at, self._info = application.last_deployed_time_s, None
+        was_settled, self._is_settled = self._is_settled, application.status == "RUNNING"
+        if self._is_settled and not was_settled:
+            self._info = None
             return "STARTING"
         return "READY"
 

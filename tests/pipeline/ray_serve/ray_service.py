@@ -65,7 +65,7 @@ class RayService:
         found = []
         for process in psutil.Process(self.process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
-                if process.cmdline()[:1] == [REPLICA]:
+                if "".join(process.cmdline()[:1]).startswith(REPLICA):  # while it works, a method's name follows
                     found.append(process)
         return found
 
