@@ -108,14 +108,19 @@ class Load:
         self.is_stopped = False
 
     async def run(self) -> None:
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(timeout=300, limits=limits) as client:
-            await asyncio.gather(*(self._send(client, number) for number in range(self._at_once)))
+        # Each request has a connection of its own: an idle one may be closed by the proxy while it is taken again.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        try:
+            async with httpx.AsyncClient(timeout=300, limits=limits) as client:
+                await asyncio.gather(*(self._send(client, number) for number in range(self._at_once)))
+        finally:
+            self.is_stopped = True
 
     async def wait_for(self, number: int) -> None:
         """Until so many more have ended."""
         wanted = len(self.ended) + number
         while len(self.ended) < wanted:
+            assert not self.is_stopped, "a request had no answer; its error is that of run()"
             await asyncio.sleep(0.05)
 
     async def _send(self, client: httpx.AsyncClient, number: int) -> None:
