@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from fastapi import Depends, FastAPI
@@ -12,6 +12,7 @@ from gateway.door import open_door
 from gateway.keys.login_page import LOGIN
 from gateway.metrics import METRICS
 from gateway.metrics.request_counter import RequestCounter
+from gateway.model_server import ModelServer
 from gateway.openai import OPENAI
 from gateway.pages import PAGES
 from gateway.probes import PROBES
@@ -32,14 +33,19 @@ APIS: tuple[Api, ...] = (
 )
 
 
-def create_app(settings: DoorSettings) -> FastAPI:
-    """The application; the door opens when the server starts it and closes when that stops."""
+def create_app(settings: DoorSettings, servers: Callable[[], Sequence[ModelServer]] | None = None) -> FastAPI:
+    """The application; the door opens when the server starts it and closes when that stops.
+
+    Args:
+        settings: of this process.
+        servers: see `open_door`.
+    """
 
     tracing = open_tracing()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_door(settings) as door, AsyncExitStack() as stack:
+        async with open_door(settings, servers) as door, AsyncExitStack() as stack:
             if tracing is not None:
                 stack.push_async_callback(tracing.close)
                 door.runner.on_start.append(tracing.follow)

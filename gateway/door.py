@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -17,6 +17,7 @@ from gateway.keys.callers import Caller, Callers
 from gateway.keys.key_file import KeyFile
 from gateway.meters import Meters
 from gateway.model_info import ModelInfoReader
+from gateway.model_server import ModelServer
 from gateway.pool import Pool
 from gateway.predictions import Prediction, timestamp
 from gateway.runner import Runner
@@ -80,8 +81,14 @@ async def get_whole_door(request: Request) -> Door:
 
 
 @asynccontextmanager
-async def open_door(settings: DoorSettings) -> AsyncIterator[Door]:
+async def open_door(
+    settings: DoorSettings, servers: Callable[[], Sequence[ModelServer]] | None = None
+) -> AsyncIterator[Door]:
     """A door that works; at the end, running predictions are finished or marked as interrupted.
+
+    Args:
+        settings: of this process.
+        servers: makes the clients of the servers; None for those of the Cog servers in the settings.
 
     Raises:
         SettingsError: the settings ask for a cache that cannot work.
@@ -93,7 +100,7 @@ async def open_door(settings: DoorSettings) -> AsyncIterator[Door]:
         stack.push_async_callback(store.close)
         if interrupted:
             _log.warning("%d predictions were interrupted when the door last stopped", len(interrupted))
-        pool = Pool([Upstream(url) for url in settings.upstreams])
+        pool = Pool([Upstream(url) for url in settings.upstreams] if servers is None else servers())
         stack.push_async_callback(pool.close)
         model = ModelInfoReader(pool, name=settings.model, weights_digest=settings.weights_digest)
         meters = Meters(settings.model)

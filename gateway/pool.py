@@ -9,7 +9,8 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from gateway.upstream import Upstream, UpstreamClosedError, UpstreamError
+from gateway.model_server import ModelServer
+from gateway.upstream import UpstreamClosedError, UpstreamError
 
 _log = logging.getLogger(__name__)
 HEALTH_SECONDS = 1.0  # between two health checks of one server
@@ -22,7 +23,7 @@ FULL_SECONDS = 0.5  # how long a server that was full is left alone, unless one 
 class Server:
     """One Cog server and what the door knows of it."""
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, upstream: ModelServer) -> None:
         self.upstream = upstream
         self.outstanding = 0  # predictions that the door has there
         self.is_healthy = False  # until its first health check
@@ -41,7 +42,7 @@ class Pool:
 
     num_returns = 0  # how often a server became healthy, perhaps with another model
 
-    def __init__(self, servers: Sequence[Upstream]) -> None:
+    def __init__(self, servers: Sequence[ModelServer]) -> None:
         self.servers = tuple(Server(upstream) for upstream in servers)
         self._waiting: dict[asyncio.Event, None] = {}  # in order of arrival
         self._tasks: list[asyncio.Task[None]] = []

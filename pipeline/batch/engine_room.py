@@ -29,13 +29,16 @@ class Room:
     threads: int | None
 
 
-def find_room(machines: Sequence[Mapping[str, float]], engines: int | None, settings: Settings) -> Room:
+def find_room(
+    machines: Sequence[Mapping[str, float]], engines: int | None, settings: Settings, option: str = "--engines"
+) -> Room:
     """How many engines there will be, and what each of them gets.
 
     Args:
         machines: resources of each by Ray's names.
         engines: how many were asked for; None for as many as fit.
         settings: of the engines.
+        option: of the command that says how many.
 
     Raises:
         BatchError: there is no room for them.
@@ -48,7 +51,7 @@ def find_room(machines: Sequence[Mapping[str, float]], engines: int | None, sett
         raise BatchError("no machine of the cluster has a CPU for Ray; add one with `ray start`")
     fitting = sum(int(machine.get("GPU", 0)) // each for machine in having)
     if gpus and (engines or 1) > fitting:
-        wanted = "one engine" if engines is None else f"--engines {engines}"
+        wanted = "one engine" if engines is None else f"{option} {engines}"
         raise BatchError(
             f"the cluster's {gpus} GPUs are too few for {wanted}, with {each} each; there is room for {fitting}"
         )

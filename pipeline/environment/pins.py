@@ -21,6 +21,7 @@ ENVIRONMENTS = {
     "replicate2": ".venv-replicate2",
     "ray": ".venv-ray",
     "ray-data": ".venv-ray-data",
+    "modal": ".venv-modal",
     "sbom": ".venv-sbom",
     "storage": ".venv-storage",
     "storage-servers": ".venv-storage-servers",

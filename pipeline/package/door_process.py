@@ -31,7 +31,7 @@ class DoorProcess:
 
     def __init__(self, host: str, port: int, *, cog_url: str) -> None:
         self._url = local_url(host, port)
-        self._model, digest = _served()
+        self._model, digest = served_model()
         self._command = [sys.executable, "-m", "gateway", "--host", host, "--port", str(port)]
         self._command += ["--upstream", cog_url, "--model", self._model]
         self._command += ["--weights-digest", digest] if digest else []
@@ -107,7 +107,7 @@ def read_json(url: str) -> dict[str, Any]:
         return {}
 
 
-def _served() -> tuple[str, str]:
+def served_model() -> tuple[str, str]:
     """The model's name for clients, and the digest of its weights; Cog's server says what is wrong with the lock."""
     try:
         settings = Settings()

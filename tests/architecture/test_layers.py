@@ -53,6 +53,10 @@ MAY_IMPORT = {
         *(*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.package"),
         *("serving.predictor", "serving.prediction_trace"),  # it answers as predict does
     ),
+    "pipeline.ray_serve": (
+        *(*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.package", "pipeline.batch"),
+        "serving.predictor",
+    ),
     "pipeline.package.templates": ("serving.predictor",),  # of predict.py in a new package
     "pipeline.publishing": (
         *SERVING_FRONT,

@@ -1,0 +1,1 @@
+"""scripts/serve --ray: the package as a Ray Serve application."""

@@ -1,0 +1,106 @@
+"""Deploys the package on Ray Serve: an application with the model's replicas, and one with the door."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import ray
+from ray import serve
+from ray.serve.config import RequestRouterConfig
+
+from gateway.settings import DoorSettings
+from pipeline.batch.engine_room import find_room
+from pipeline.paths import ROOT
+from pipeline.ray_serve.door_replica import DOOR, MODEL, DoorReplica
+from pipeline.ray_serve.model_replica import ModelReplica
+from pipeline.ray_serve.prefix_router import PrefixRouter
+from serving.config import Settings
+
+_HEAD: Final = {"node:__internal_head__": 0.001}  # where the HTTP proxy and the file of predictions are
+_STREAMS: Final = 100_000  # requests of the door at once, which has limits of its own
+_QUICK: Final = {"metrics_interval_s": 1.0, "look_back_period_s": 5.0, "upscale_delay_s": 5.0, "downscale_delay_s": 300}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is deployed.
+
+    Args:
+        replicas: number of replicas; None for one on each GPU, or on each machine if there are no GPUs.
+        max_replicas: Ray adds replicas up to this number while requests wait; None keeps the number.
+        concurrency: requests of a replica at once.
+    """
+
+    replicas: int | None
+    max_replicas: int | None
+    concurrency: int
+
+
+def deploy_model(size: Size, settings: Settings, lock: str, prefix_inputs: tuple[str, ...]) -> None:
+    """Deploy the model, or replace one replica after the other where it is deployed already; returns once all run.
+
+    Args:
+        size: how much.
+        settings: of the engines.
+        lock: SHA-256 of the lock of weights.
+        prefix_inputs: see `DoorSettings`.
+
+    Raises:
+        BatchError: there is no room.
+        RuntimeError: a replica does not start; the message has its error.
+    """
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    room = find_room(machines, size.max_replicas or size.replicas, settings, option="--replicas")
+    replicas = size.replicas or (1 if size.max_replicas else room.engines)
+    threads = {} if room.threads is None or settings.num_threads else {"NUM_THREADS": str(room.threads)}
+    given = {name: value for name, value in os.environ.items() if name.lower() in Settings.model_fields}
+    environment = _in({"TOKEN_TRACE": "1", **threads, **given})
+    model = serve.deployment(ModelReplica).options(
+        name=MODEL,
+        **_number(replicas, size),
+        max_ongoing_requests=size.concurrency,
+        ray_actor_options={"num_cpus": room.cpus, "num_gpus": room.gpus, **environment},
+        request_router_config=RequestRouterConfig(
+            request_router_class=PrefixRouter, request_router_kwargs={"prefix_inputs": list(prefix_inputs)}
+        ),
+        health_check_period_s=5.0,
+        health_check_timeout_s=90.0,  # the check itself takes at most 60 s
+        graceful_shutdown_timeout_s=1800.0,  # an old replica finishes its predictions, whose limit this is
+    )
+    serve.run(model.bind(lock), name=MODEL, route_prefix=None)
+
+
+def deploy_door(settings: DoorSettings) -> None:
+    """Deploy the door where none runs; another's settings stay as they are.
+
+    Args:
+        settings: of the door; Ray's HTTP proxy listens at their address.
+    """
+    if DOOR in serve.status().applications:
+        return
+    given = {name: value for name, value in os.environ.items() if name.startswith(("DOOR_", "OTEL_"))}
+    own = settings.model_copy(update={"database": settings.database.resolve()})
+    given |= {f"DOOR_{name.upper()}": str(getattr(own, name)) for name in ("host", "port", "model", "database")}
+    door = serve.deployment(DoorReplica).options(
+        name=DOOR,
+        num_replicas=1,
+        max_ongoing_requests=_STREAMS,
+        ray_actor_options={"num_cpus": 0, "resources": _HEAD, **_in(given)},
+        graceful_shutdown_timeout_s=settings.drain_seconds + 5,
+    )
+    serve.run(door.bind(), name=DOOR, route_prefix="/")
+
+
+def _number(replicas: int, size: Size) -> dict[str, Any]:
+    if size.max_replicas is None:
+        return {"num_replicas": replicas}
+    target = {"target_ongoing_requests": size.concurrency}  # more run or wait than replicas have places for
+    return {"autoscaling_config": {"min_replicas": replicas, "max_replicas": size.max_replicas, **target, **_QUICK}}
+
+
+def _in(environment: Mapping[str, str]) -> dict[str, Any]:
+    """The actor option for environment variables."""
+    return {"runtime_env": {"env_vars": {"PYTHONPATH": str(ROOT), **environment}}}

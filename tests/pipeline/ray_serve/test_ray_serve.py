@@ -1,0 +1,147 @@
+"""scripts/serve --ray on a real Ray: answers, routing by prefix, other weights and lost replicas under load."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+import pytest
+
+from tests.cog.tiny_weights import make_tiny_weights
+from tests.pipeline.ray_serve.ray_service import ROOT, Load, RayService, fail
+
+pytestmark = [pytest.mark.index, pytest.mark.timeout(900)]  # Ray's processes take long to start on busy cores
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    """Settings for two sets of weights, which were trained on other prompts and so give other answers."""
+    made = []
+    for name, surface in [("old", "json"), ("new", "python-repr")]:
+        folder = tmp_path_factory.mktemp(name)
+        made.append(make_tiny_weights(folder, surface=surface))
+    return made
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, weights: list[dict[str, str]]) -> Iterator[RayService]:
+    database = tmp_path_factory.mktemp("door") / "predictions.sqlite"
+    with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        service = RayService(Path(folder), database, weights[0], "--replicas", "2")
+        try:
+            service.wait_until_ready()
+            yield service
+        finally:
+            said = service.close()
+        assert service.process.returncode == 0, said[-3000:]
+
+
+def ask(service: RayService, **inputs: object) -> dict:
+    url = f"{service.url}/v1/models/local/tiny/predictions"
+    body = {"input": {"nlq": "count by a", "cols": "a, b", **inputs}}
+    return httpx.post(url, json=body, headers={"Prefer": "wait=60"}, timeout=100).json()
+
+
+def test_answers_and_errors_are_those_of_cog(service: RayService) -> None:
+    answer = ask(service)
+    assert answer["status"] == "succeeded", answer
+    assert '"COUNT"' in "".join(answer["output"])
+    assert len(answer["output"]) > 1, "it streams"
+    assert answer["metrics"].keys() >= {"input_token_count", "finish_reason", "predict_time", "replica"}
+    assert "input.max_tokens: 'x' is not of type 'integer'" in ask(service, max_tokens="x")["detail"]
+    failed = ask(service, cols="['a")
+    assert (failed["status"], failed["metrics"]["error_type"]) == ("failed", "InputError")
+    assert failed["error"].startswith("cols: ")
+
+
+def test_a_prompts_beginning_stays_with_its_replica(service: RayService) -> None:
+    found = [{ask(service, cols=f"a{n}, b")["metrics"]["replica"] for _ in range(4)} for n in range(8)]
+    assert [len(replicas) for replicas in found] == [1] * 8
+    assert len(set.union(*found)) == 2, "other prompts may have the other replica"
+
+
+async def test_other_weights_under_load_without_a_failed_request(
+    service: RayService, weights: list[dict[str, str]]
+) -> None:
+    before = ask(service)
+    load, started = Load(service.url, at_once=200), time.monotonic()
+    running = asyncio.create_task(load.run())
+    await load.wait_for(50)
+    update = service.start(weights[1], "--address", service.cluster, "--replicas", "2")
+    said, _ = await asyncio.to_thread(update.communicate)
+    num_during = len(load.ended)
+    await load.wait_for(200)
+    load.is_stopped = True
+    await running
+    if update.returncode:
+        fail(said)
+    failed = [one for one in load.ended if one.get("status") != "succeeded"]
+    assert failed == []
+    assert num_during > 100, "it went on answering"
+    assert ask(service)["output"] != before["output"]
+    async with asyncio.timeout(120):  # the door asks every second, on busy cores less often
+        while ask(service)["version"] == before["version"]:
+            await asyncio.sleep(1)
+    replicas = {one["metrics"]["replica"] for one in load.ended}
+    assert len(replicas) == 4, "two old ones and two new ones"
+    took = time.monotonic() - started
+    print(f"{len(load.ended)} predictions in {took:.0f} s, {num_during} of them until the update was complete")
+
+
+async def test_a_replica_is_killed_under_load(service: RayService) -> None:
+    load = Load(service.url, at_once=64)
+    running = asyncio.create_task(load.run())
+    await load.wait_for(100)
+    victim, *others = service.replicas()
+    assert len(others) == 1
+    victim.kill()
+    await load.wait_for(400)
+    load.is_stopped = True
+    await running
+    failed = [one for one in load.ended if one.get("status") != "succeeded"]
+    # Whoever has seen a part of an answer must not get another one; everybody else is asked for again.
+    assert [one for one in failed if not one["output"] or "ended while it answered" not in one["error"]] == []
+    async with asyncio.timeout(300):
+        while len(service.replicas()) < 2:
+            await asyncio.sleep(1)
+    assert ask(service)["status"] == "succeeded"
+    print(f"{len(load.ended)} predictions, {len(failed)} of them were broken off")
+
+
+def test_a_prediction_can_be_cancelled(service: RayService) -> None:
+    created = httpx.post(
+        f"{service.url}/v1/models/local/tiny/predictions", json={"input": {"nlq": "x " * 900, "cols": "a, b"}}
+    ).json()
+    httpx.post(created["urls"]["cancel"])
+    with httpx.Client(timeout=60) as client:
+        while (final := client.get(created["urls"]["get"]).json())["status"] in ("starting", "processing"):
+            pass
+    assert final["status"] in ("canceled", "succeeded")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--ray", "--bare"), "leave out --bare and --port"),
+        (("--replicas", "2"), "add --ray"),
+        (("--address", "ray://127.0.0.1:10001"), "give HOST:PORT"),
+        (("--ray", "--replicas", "3", "--max-replicas", "2"), "--max-replicas 2 is less than --replicas 3"),
+    ],
+)
+def test_mistakes_are_reported_with_their_remedy(
+    weights: list[dict[str, str]], options: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {**weights[0], "ENGINE": "fake"}.items():
+        monkeypatch.setenv(name, value)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "serve"), *options], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode != 0
+    assert message in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
