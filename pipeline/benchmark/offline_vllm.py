@@ -6,6 +6,7 @@ python -m pipeline.benchmark.offline_vllm serve SETTINGS PORT
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -49,7 +50,6 @@ def generate(settings: Settings, asks: Path, answers: Path) -> None:
 
 def serve(settings: Settings, port: int) -> None:
     """Run vLLM's OpenAI server with the same engine, until it is ended."""
-    import uvloop
     from vllm.entrypoints.openai.api_server import run_server
     from vllm.entrypoints.openai.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -58,7 +58,7 @@ def serve(settings: Settings, port: int) -> None:
     for name, value in vars(engine_args(settings)).items():
         setattr(options, name, value)
     options.served_model_name = ["model"]
-    uvloop.run(run_server(options))
+    asyncio.run(run_server(options))
 
 
 def to_request(ask: Ask) -> GenerationRequest:
