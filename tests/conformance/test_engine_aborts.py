@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import aclosing
 
 import pytest
 
@@ -35,11 +36,18 @@ async def test_closing_a_finished_stream_does_nothing(engine: Engine, kind: Kind
     await stream.aclose()
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.001, 0.05])
-async def test_cancelling_the_task_that_reads_frees_the_request(engine: Engine, kind: Kind, delay: float) -> None:
+@pytest.mark.parametrize("moment", ["at once", "admitted", "answering"])
+async def test_cancelling_the_task_that_reads_frees_the_request(engine: Engine, kind: Kind, moment: str) -> None:
     """Immediately, while the request is admitted, or in the middle of its answer."""
-    task = asyncio.create_task(answer(engine, ask_long(kind.tokenizer)))
-    await asyncio.sleep(delay)
+    began = asyncio.Event()
+
+    async def read() -> None:
+        async with aclosing(engine.generate(ask_long(kind.tokenizer))) as stream:
+            async for _ in stream:
+                began.set()
+
+    task = asyncio.create_task(read())
+    await (began.wait() if moment == "answering" else asyncio.sleep(0.001 if moment == "admitted" else 0))
     before = engine.stats()  # a fast machine has taken any number of steps by now
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
