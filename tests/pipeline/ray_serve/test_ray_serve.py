@@ -105,7 +105,7 @@ async def test_a_replica_is_killed_under_load(service: RayService) -> None:
     load.is_stopped = True
     await running
     failed = [one for one in load.ended if one.get("status") != "succeeded"]
-    # Whoever has seen a part of an answer must not get another one; everybody else is asked for again.
+    # A client that has received a part of an answer gets an error; the other requests are sent to the new replica.
     assert [one for one in failed if not one["output"] or "ended while it answered" not in one["error"]] == []
     async with asyncio.timeout(300):
         while len(service.replicas()) < 2:
