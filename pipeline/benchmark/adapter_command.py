@@ -33,9 +33,16 @@ _NOTE: Final = "its CPU build runs adapters without compilation, and keeps room 
 
 
 def bench_adapters(
-    peers: Sequence[Peer], base: Path | None, adapters: Path | None, plan: AdapterPlan, say: Callable[[str], None]
+    peers: Sequence[Peer],
+    base: Path | None,
+    adapters: Path | None,
+    plan: AdapterPlan,
+    say: Callable[[str], None],
+    keep: Callable[[Mapping[str, Any]], None] = lambda result: None,
 ) -> dict[str, Any]:
     """Measure, and return the result; an engine that fails has its error there.
+
+    After Ctrl-C or SIGTERM, the result has the parts that were complete.
 
     Args:
         peers: the engines.
@@ -43,6 +50,7 @@ def bench_adapters(
         adapters: the list, of folders with questions; None for the example adapters.
         plan: sizes.
         say: called with what is measured next.
+        keep: called with the result so far after each part.
 
     Raises:
         QuestionError: the base or the questions of an adapter are missing.
@@ -57,15 +65,7 @@ def bench_adapters(
     questions = read_questions(read_registry(adapters or LIST), base)
     folder = ROOT / "build/bench/adapters"
     merged = _merged(base, questions[0], folder, say)
-    engines: dict[str, Any] = {}
-    for peer in peers:
-        note = _NOTE if peer.settings.get("engine") == "vllm" else ""
-        try:
-            engines[peer.name] = AdapterBench(peer, base, questions, plan, folder, say).measure(merged) | {"note": note}
-        except (EngineFailedError, EnvironmentFailedError) as error:
-            say(f"{peer.name}: {error}")
-            engines[peer.name] = {"error": str(error), "note": note}
-    return {
+    result: dict[str, Any] = {
         "version": VERSION,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["scripts/bench", *sys.argv[1:]]),
@@ -73,8 +73,22 @@ def bench_adapters(
         "machine": describe_machine(),
         "base": {"folder": base.name, "sha256": digest(base)},
         "plan": asdict(plan),
-        "engines": engines,
+        "interrupted": False,
+        "engines": {},
     }
+    try:
+        for peer in peers:
+            figures = result["engines"][peer.name] = {"note": _NOTE if peer.settings.get("engine") == "vllm" else ""}
+            try:
+                bench = AdapterBench(peer, base, questions, plan, folder, say)
+                bench.measure(merged, figures, lambda: keep(result))
+            except (EngineFailedError, EnvironmentFailedError) as error:
+                say(f"{peer.name}: {error}")
+                figures["error"] = str(error)
+    except KeyboardInterrupt:
+        result["interrupted"] = True
+        say("interrupted; what was measured so far follows")
+    return result
 
 
 def adapter_table(result: Mapping[str, Any]) -> Table:
@@ -92,23 +106,23 @@ def adapter_table(result: Mapping[str, Any]) -> Table:
 
 
 def _rows(figures: Mapping[str, Any]) -> dict[str, str]:
-    if "error" in figures:
-        return {"failed": figures["error"].splitlines()[0][:60]}
-    found: dict[str, str] = {}
-    for kind in figures["rounds"][0]:
-        rates = [number[kind]["answers_per_s"] for number in figures["rounds"]]
+    """A row for each figure; parts that were not measured have none."""
+    found = {"failed": figures["error"].splitlines()[0][:60]} if "error" in figures else {}
+    rounds = figures.get("rounds", ())
+    for kind in rounds[0] if rounds else ():
+        rates = [number[kind]["answers_per_s"] for number in rounds]
         label = f"{kind} adapters" if kind.isdigit() else kind
         found[f"answers/s, {label}"] = f"{median(rates):.1f}"
         if kind.isdigit():
-            found[f"MB an adapter, {label}"] = f"{figures['rounds'][0][kind]['mb_per_adapter']:.1f}"
-    cold, long = figures["cold"], figures["long"]
-    found |= {
-        "cold adapter, first answer p95 ms": f"{cold['first_answer_p95_ms']:.0f}",
-        "others meanwhile, p95 grows by": f"{cold['others_growth']:.0%}",
-        "long run, answers/s": f"{long['answers_per_s']:.1f}",
-        "long run, RSS grows by MB": f"{long['rss_growth_mb']:.0f}",
-    }
-    return found | {f"right, {name}": f"{right} of {all_}" for name, (right, all_) in figures["right"].items()}
+            found[f"MB an adapter, {label}"] = f"{rounds[0][kind]['mb_per_adapter']:.1f}"
+    if cold := figures.get("cold"):
+        found["cold adapter, first answer p95 ms"] = f"{cold['first_answer_p95_ms']:.0f}"
+        found["others meanwhile, p95 grows by"] = f"{cold['others_growth']:.0%}"
+    if long := figures.get("long"):
+        found["long run, answers/s"] = f"{long['answers_per_s']:.1f}"
+        found["long run, RSS grows by MB"] = f"{long['rss_growth_mb']:.0f}"
+    right = figures.get("right", {})
+    return found | {f"right, {name}": f"{number} of {all_}" for name, (number, all_) in right.items()}
 
 
 def _merged(base: Path, first: AdapterQuestions, folder: Path, say: Callable[[str], None]) -> Path | None:

@@ -45,20 +45,27 @@ class AdapterBench:
         self._folder, self._say = folder, say
         self._largest = max((*plan.counts, plan.users + plan.cold))
 
-    def measure(self, merged: Path | None) -> dict[str, Any]:
-        """All figures.
+    def measure(self, merged: Path | None, figures: dict[str, Any], keep: Callable[[], None]) -> None:
+        """Measure everything.
 
         Args:
             merged: the base with the first adapter merged into it, if it is to be compared.
+            figures: filled part by part.
+            keep: called after each part, so that a run that is ended keeps the parts before.
 
         Raises:
             EngineFailedError: the engine ended, or an answer was an error.
         """
-        result: dict[str, Any] = {"right": self.right(), "rounds": []}
+        figures["right"] = self.right()
+        keep()
+        figures["rounds"] = []
         for number in range(self._plan.rounds):
-            result["rounds"].append(self.rates(number, merged))
-        result |= {"cold": self.cold(), "long": self.long()}
-        return result
+            figures["rounds"].append(self.rates(number, merged))
+            keep()
+        figures["cold"] = self.cold()
+        keep()
+        figures["long"] = self.long()
+        keep()
 
     def right(self) -> dict[str, list[int]]:
         """For each adapter the number of right answers to held-out questions, and of all."""
@@ -134,6 +141,8 @@ class AdapterBench:
                 ]
                 seconds += _run(engine, asks, plan.long_users).wall
                 memory.append(engine.memory_mb()["rss_mb"])
+                answered = part * (number + 1)
+                self._say(f"{self._peer.name}: {answered:,} answered, {answered / seconds:.1f}/s, {memory[-1]:.0f} MB")
         return {
             "predictions": part * plan.long_parts,
             "adapters": count,

@@ -52,7 +52,7 @@ class Batches:
                 return [self._seen_before(questions, dialect, round_number), Batch(asks, 1)]
             case Workload.OPEN:
                 assert variant is not None, "an open loop has a rate"
-                return [Batch(at_rate(asks, variant, seed=f"arrivals {variant}"), len(asks))]
+                return [Batch(at_rate(asks, variant), len(asks))]
             case Workload.USERS:
                 return [Batch(asks, int(variant or 1))]
         return [Batch(asks, {Workload.LOAD_8: 8, Workload.LOAD_32: 32}.get(workload, 1))]

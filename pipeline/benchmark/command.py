@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -124,10 +126,11 @@ def _bench_adapters(
         raise typer.BadParameter(f"{other[0]} has no adapters here; give --engines {WITH_ADAPTERS}")
     plan = AdapterPlan.quick() if quick else AdapterPlan()
     plan = replace(plan, rounds=rounds or plan.rounds)
-    result = bench_adapters(peers, base, adapters, plan, _warn)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # handled like Ctrl-C
+    keep = (lambda result: None) if json_file is None else partial(write_json, json_file)
+    result = bench_adapters(peers, base, adapters, plan, _warn, keep)
+    keep(result)
     Console(width=None if sys.stdout.isatty() else 150).print(adapter_table(result))
-    if json_file is not None:
-        write_json(json_file, result)
     print(json.dumps(result["engines"], ensure_ascii=False))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Protocol
 
 from pipeline.benchmark.protocol import Ask
@@ -46,11 +47,13 @@ class Questions(Protocol):
         ...
 
 
-def at_rate(asks: Sequence[Ask], rate: float, seed: str) -> tuple[Ask, ...]:
+def arrival_times(count: int, rate: float) -> list[float]:
+    """Seconds at which requests arrive in a Poisson process of `rate` requests a second; always the same ones."""
+    rng = random.Random(f"arrivals {rate:g}")
+    return list(accumulate(rng.expovariate(rate) for _ in range(count)))
+
+
+def at_rate(asks: Sequence[Ask], rate: float) -> tuple[Ask, ...]:
     """The same requests with Poisson arrivals at `rate` requests a second, like those of many independent users."""
-    rng = random.Random(seed)
-    now, arriving = 0.0, []
-    for ask in asks:
-        now += rng.expovariate(rate)
-        arriving.append(replace(ask, at=now))
-    return tuple(arriving)
+    times = arrival_times(len(asks), rate)
+    return tuple(replace(ask, at=time) for ask, time in zip(asks, times, strict=True))

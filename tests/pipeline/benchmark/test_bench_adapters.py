@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,3 +96,20 @@ def test_everything_is_measured_with_real_engines(base: Path, adapters: Path) ->
     assert figures["cold"]["first_answer_p95_ms"] >= figures["cold"]["first_token_p95_ms"] > 0
     assert figures["long"]["predictions"] == 8 and len(figures["long"]["rss_mb"]) == 2
     assert "long run, answers/s" in adapter_table(result).columns[0]._cells
+
+
+def test_a_run_that_is_ended_keeps_the_parts_before(base: Path, adapters: Path) -> None:
+    kept: list[str] = []
+
+    def end_at_cold(message: str) -> None:
+        if "cold" in message:
+            raise KeyboardInterrupt
+
+    def keep(result: Mapping[str, Any]) -> None:
+        kept.append(json.dumps(result))
+
+    result = bench_adapters([PEERS["paged-plain"]], base, adapters, PLAN, end_at_cold, keep)
+    assert result["interrupted"] and len(kept) == 2  # after the held-out questions and after the round
+    figures = result["engines"]["paged-plain"]
+    assert json.loads(kept[-1])["engines"]["paged-plain"] == figures and figures.keys() == {"note", "right", "rounds"}
+    assert "answers/s, 2 adapters" in adapter_table(result).columns[0]._cells

@@ -58,7 +58,7 @@ def test_a_batch_is_returned_in_order_with_times_and_counts(process: EngineProce
 
 
 def test_an_open_loop_sends_requests_without_waiting_for_answers(process: EngineProcess) -> None:
-    asks = at_rate([Ask(str(i), (20,), max_tokens=4) for i in range(10)], rate=50, seed="x")
+    asks = at_rate([Ask(str(i), (20,), max_tokens=4) for i in range(10)], rate=50)
     last = asks[-1].at
     assert last is not None
     done = process.run(Batch(asks, concurrency=len(asks)), timeout=30)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,17 +30,22 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     return made
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, weights: list[dict[str, str]]) -> Iterator[RayService]:
-    database = tmp_path_factory.mktemp("door") / "predictions.sqlite"
+@contextmanager
+def started(door: Path, settings: dict[str, str], *options: str) -> Iterator[RayService]:
     with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
-        service = RayService(Path(folder), database, weights[0], "--replicas", "2")
+        service = RayService(Path(folder), door / "predictions.sqlite", settings, *options)
         try:
             service.wait_until_ready()
             yield service
         finally:
             said = service.close()
         assert service.process.returncode == 0, said[-3000:]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, weights: list[dict[str, str]]) -> Iterator[RayService]:
+    with started(tmp_path_factory.mktemp("door"), weights[0], "--replicas", "2") as service:
+        yield service
 
 
 def ask(service: RayService, **inputs: object) -> dict:
@@ -123,6 +129,22 @@ def test_a_prediction_can_be_cancelled(service: RayService) -> None:
         while (final := client.get(created["urls"]["get"]).json())["status"] in ("starting", "processing"):
             pass
     assert final["status"] in ("canceled", "succeeded")
+
+
+async def test_a_replica_is_added_while_requests_wait(tmp_path: Path, weights: list[dict[str, str]]) -> None:
+    with started(tmp_path, weights[0], "--replicas", "1", "--max-replicas", "2") as service:
+        load = Load(service.url, at_once=100)  # more than the places of a replica, of which cog.yaml has 32
+        running = asyncio.create_task(load.run())
+        await load.wait_for(10)
+        assert len({one["metrics"]["replica"] for one in load.ended}) == 1
+        async with asyncio.timeout(300):
+            while len({one["metrics"]["replica"] for one in load.ended[-50:]}) < 2:
+                assert not load.is_stopped
+                await asyncio.sleep(0.2)
+        load.is_stopped = True
+        await running
+        assert [one for one in load.ended if one.get("status") != "succeeded"] == []
+        assert len(service.replicas()) == 2, "not more than --max-replicas"
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
-from pipeline.simulation.arrivals import ArrivalsError, generate, read_arrivals
+from pipeline.benchmark.questions import arrival_times
+from pipeline.simulation.arrivals import Arrivals, ArrivalsError, generate, read_arrivals
 from pipeline.simulation.capacity import fewest_replicas, measure
+from pipeline.simulation.check import compare
 from pipeline.simulation.command import main
-from pipeline.simulation.fleet import Fleet, Scaling
+from pipeline.simulation.fleet import Fleet, Scaling, simulate
 from pipeline.simulation.service_times import ServiceTimes, ServiceTimesError, read_service_times
 
 SERVICE = ServiceTimes(np.linspace(0.04, 0.08, 50), np.linspace(0.02, 0.04, 50), {1: 1.0, 8: 1.3, 32: 1.4})
@@ -121,3 +124,40 @@ def test_the_command_plans_with_and_without_prefix_routing(tmp_path: Path) -> No
     assert all(plan["found"]["p99"] <= 0.2 for plan in found)
     code, output = run("--simulate", result, "--p99", 0.2, "--engine", "vllm")
     assert (code, "Traceback" in output) == (1, False)
+
+
+def open_load(rate: float, slowdown: float = 1.0) -> dict[str, Any]:
+    """What a replica that is as the simulation assumes would be measured to take, or one that is slower."""
+    times = arrival_times(60, rate)
+    arrivals = Arrivals(np.array(times), np.arange(60))
+    outcome = simulate(Fleet(1), SERVICE, arrivals, np.random.default_rng(7))
+    replies = [{"e2e": slowdown * second} for second in outcome.latencies]
+    return {"engine": "paged", "variant": rate, "workload": "open", "wall": times[-1], "replies": replies}
+
+
+def test_a_replica_is_compared_with_measured_latencies(tmp_path: Path) -> None:
+    def result(*loads: dict[str, Any]) -> Path:
+        path = tmp_path / "bench.json"
+        runs = [
+            {"workload": name, "engine": "paged", "variant": None, "concurrency": users, "wall": wall, "replies": one}
+            for name, users, wall, one in [
+                ("one-new", 1, 3.0, [{"e2e": second} for second in SERVICE.new]),
+                ("one-seen", 1, 1.5, [{"e2e": second} for second in SERVICE.seen]),
+                ("load-8", 8, 50 * SERVICE.new.mean() / 1.3, [{"e2e": 1.0}] * 50),
+                ("load-32", 32, 50 * SERVICE.new.mean() / 1.4, [{"e2e": 1.0}] * 50),
+            ]
+        ]
+        path.write_text(json.dumps({"runs": [*runs, *loads]}))
+        return path
+
+    right = compare(result(open_load(2.0), open_load(12.0)), "paged", Console(quiet=True))
+    assert [(one.rate, one.percentile) for one in right] == [(2.0, 50), (2.0, 95), (12.0, 50), (12.0, 95)]
+    assert all(one.low <= one.measured <= one.high for one in right)
+    wrong = compare(result(open_load(12.0, slowdown=1.5)), "paged", Console(quiet=True))
+    assert all(one.measured > one.high for one in wrong)
+    out = tmp_path / "check.json"
+    code, output = run("--simulate", result(open_load(2.0)), "--check", "--json", out)
+    assert (code, len(json.loads(out.read_text())["compared"])) == (0, 2), output
+    code, output = run("--simulate", result(), "--check")
+    assert code == 1 and "no workload open" in output
+    assert run("--simulate", result())[0] == 2, "neither --p99 nor --check"
