@@ -113,6 +113,7 @@ def open_adapters(
     """
     folders, max_bytes = adapter_folders(settings), memory_bytes(settings)
     reading = threading.BoundedSemaphore(2)  # whole files are in memory meanwhile
+    passed: set[tuple[str, str]] = set()  # name and digest of those whose golden answers were right
 
     def load(entry: AdapterEntry) -> LoadedAdapter:
         with folders.open(entry) as folder:
@@ -120,8 +121,10 @@ def open_adapters(
                 check_companions(folder, entry.task or settings.weights_dir, base=settings.weights_dir)
                 loaded = load_lora(folder, weights.decoder, max_rank=entry.max_rank, max_bytes=max_bytes)
                 golden = read_golden(folder) if settings.adapter_golden else ()
-            if entry.digest in (None, loaded.digest):  # with another one the store refuses it
+            known_good = (entry.name, loaded.digest) in passed  # it was dropped, and is loaded again
+            if not known_good and entry.digest in (None, loaded.digest):  # with another one the store refuses it
                 check_golden(entry.name, loaded.lora, golden)
+                passed.add((entry.name, loaded.digest))
             return add_heads(entry, loaded)
 
     def add_heads(entry: AdapterEntry, loaded: LoadedAdapter) -> LoadedAdapter:

@@ -9,12 +9,15 @@ import shutil
 import pytest
 
 from pipeline.evaluation.golden_file import make_golden
+from serving.adapter_settings import known_adapters
 from serving.adapters.golden import read_golden
 from serving.config import Settings
 from serving.engine import create_engine
+from serving.engines.paged.options import open_adapters
 from serving.errors import AdapterError, SettingError
 from serving.kernels.reference import ReferenceKernels
 from serving.models.loader import load_with_kernels
+from serving.models.lora_loader import load_lora
 from serving.types import GenerationRequest, SamplingParams
 from serving.weights.adapter_files import GOLDEN
 from tests import tiny_tokenizers
@@ -111,3 +114,22 @@ async def test_nothing_that_was_computed_for_the_check_is_reused(start, golden_a
     prompt = read_golden(golden_adapter)[0].prompt
     answer = await collect(start(golden_adapter, block_size=4), ask("a", prompt))
     assert answer.metrics.cached_token_count == 0
+
+
+async def test_an_adapter_that_was_dropped_is_not_asked_again(base, golden_adapter, tmp_path):
+    weights, asked = load_with_kernels(base, ReferenceKernels()).weights, []
+    nbytes = load_lora(golden_adapter, weights.decoder, max_rank=4, max_bytes=10**6).lora.nbytes
+    names = [f"a{number}" for number in range(10**6 // nbytes + 1)]  # one more than fit
+    registry = write_registry(tmp_path / "adapters.yaml", dict.fromkeys(names, golden_adapter))
+    settings = Settings(weights_dir=base, adapters=registry, adapter_memory_mb=1)
+
+    def check(name, lora, prompts):
+        asked.append((name, len(prompts)))
+
+    store = open_adapters(settings, known_adapters(settings), weights, check)
+    for name in names * 2:
+        assert (name not in store.in_memory) or name == names[-1]
+        async with store.lease(name):
+            pass
+    store.close()
+    assert asked == [(name, 3) for name in names]
