@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from serving.config import Settings
-from serving.devices import has_cuda_device
 from serving.engine import create_engine
 from serving.types import GenerationRequest, SamplingParams
 from tests import tiny_tokenizers
 from tests.pipeline.weights import quantizing
+from tests.serving.engines.vllm.four_bit_kernels import NEEDS_KERNELS
 from tests.serving.models import tiny_checkpoints
 
 pytestmark = pytest.mark.vllm
@@ -48,13 +48,6 @@ PACKINGS: dict[str, Callable[[Path, Any], None]] = {
 PROMPTS = ("the slowest traces", "count by name", "last hour", "errors", "café", "12345")
 
 
-def has_kernels() -> bool:
-    """vLLM's four-bit kernels need a GPU or AVX512."""
-    cpu = Path("/proc/cpuinfo")
-    return has_cuda_device() or (cpu.exists() and "avx512f" in cpu.read_text("utf-8"))
-
-
-NEEDS_KERNELS = pytest.mark.skipif(not has_kernels(), reason="vLLM's four-bit kernels need a GPU or a CPU with AVX512")
 # The search takes half a minute, so it is made only where both tests run.
 MARKS = {"quantize_awq": (pytest.mark.awq, NEEDS_KERNELS)}
 
