@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -127,7 +127,11 @@ def _bench_adapters(
     plan = AdapterPlan.quick() if quick else AdapterPlan()
     plan = replace(plan, rounds=rounds or plan.rounds)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # handled like Ctrl-C
-    keep = (lambda result: None) if json_file is None else partial(write_json, json_file)
+
+    def keep(result: Mapping[str, Any]) -> None:
+        if json_file is not None:
+            write_json(json_file, result)
+
     result = bench_adapters(peers, base, adapters, plan, _warn, keep)
     keep(result)
     Console(width=None if sys.stdout.isatty() else 150).print(adapter_table(result))
