@@ -50,13 +50,16 @@ def generate(settings: Settings, asks: Path, answers: Path) -> None:
 
 def serve(settings: Settings, port: int) -> None:
     """Run vLLM's OpenAI server with the same engine, until it is ended."""
-    from vllm.entrypoints.openai.api_server import run_server
-    from vllm.entrypoints.openai.cli_args import make_arg_parser
+    from vllm.config import StructuredOutputsConfig
+    from vllm.entrypoints.launchers.api_server.entry import run_server
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     options: Any = make_arg_parser(FlexibleArgumentParser()).parse_args(["--host", "127.0.0.1", "--port", str(port)])
     for name, value in vars(engine_args(settings)).items():
         setattr(options, name, value)
+    grammars = options.structured_outputs_config
+    options.structured_outputs_config = StructuredOutputsConfig(**grammars) if isinstance(grammars, dict) else grammars
     options.served_model_name = ["model"]
     asyncio.run(run_server(options))
 
