@@ -44,7 +44,8 @@ class Tree:
         (folder / "scripts" / "probe").write_text(SCRIPT)
         self.require("cpu", "tiny==1")
         for version in ("1", "2"):
-            self.make_wheel("tiny", version, f"VERSION = {version}\n")
+            # Python takes a compiled module for current if time in seconds and size of the source are the same.
+            self.make_wheel("tiny", version, f"VERSION = {version}\n" + "#" * int(version))
         self.make_wheel("uv", UV_VERSION, "", f'#!/bin/sh\nexec {install.load_uv().program} "$@"\n')
 
     def require(self, name: str, text: str) -> None:
