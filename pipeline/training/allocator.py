@@ -5,17 +5,17 @@ whose lists of free blocks grow long. Memory still becomes fragmented, so what i
 every few steps.
 
     environment |= preload(environment)  # before the interpreter starts
-    keep_freed_memory(); every few steps: release_freed_memory()
+    every few steps: release_freed_memory()
+
+`serving/freed_memory.py` has what glibc is told where there is no jemalloc.
 """
 
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 _PURGE_ALL = b"arena.4096.purge"  # 4096 is jemalloc's MALLCTL_ARENAS_ALL
 _LIBRARY = "libjemalloc.so.2"
 
@@ -31,17 +31,6 @@ def preload(environment: Mapping[str, str]) -> dict[str, str]:
     # blocks have no separate arena, which would return them at once.
     variables["MALLOC_CONF"] = "thp:always,oversize_threshold:0,dirty_decay_ms:3000,muzzy_decay_ms:0,narenas:2"
     return {name: value for name, value in variables.items() if name not in environment}
-
-
-def keep_freed_memory() -> None:
-    """Tell glibc to reuse freed memory instead of returning it; has no effect on jemalloc."""
-    if not sys.platform.startswith("linux"):
-        return
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_MAX, 0)
-        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-        libc.mallopt(_M_ARENA_MAX, 1)
 
 
 def release_freed_memory() -> None:

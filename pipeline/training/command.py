@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pipeline.evaluation.cases import CaseFileError
-from pipeline.training.allocator import keep_freed_memory
 from pipeline.training.errors import AdapterError
 from pipeline.training.examples import tokenize_cases
 from pipeline.training.lora_model import TARGETS, LoraModel
@@ -26,6 +25,7 @@ from pipeline.weights.awq_search_file import load_search_result
 from pipeline.weights.default_weights import base_or_default
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
+from serving.freed_memory import keep_freed_memory
 from tasks.errors import TaskError
 
 app = typer.Typer(add_completion=False)

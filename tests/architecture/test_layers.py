@@ -13,7 +13,10 @@ from tests.architecture.source_tree import PRODUCT, ROOT, Module, modules, withi
 THIS_REPOSITORY = ("serving", "tasks", "pipeline", "examples", "scripts", "deploy", "predict", "tests")
 # What a folder may import of this repository besides itself. `serving.predictor` connects an engine with a task.
 SERVING_FRONT = (
-    *(f"serving.{name}" for name in ("types", "errors", "constraints", "grammar", "request_checks", "devices")),
+    *(
+        f"serving.{name}"
+        for name in ("types", "errors", "constraints", "grammar", "request_checks", "devices", "freed_memory")
+    ),
     *(
         f"serving.{name}"
         for name in ("config", "engine", "text", "weights", "drafting", "adapters", "adapter_settings")

@@ -22,6 +22,7 @@ from vllm.platforms import current_platform
 
 from serving.engines.vllm.batch_drafts import BatchDrafts, DraftRow
 from serving.engines.vllm.draft_config import PROPOSER, WORKER, version_fault
+from serving.freed_memory import keep_freed_memory
 
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker as _Worker
@@ -167,6 +168,8 @@ class DraftWorker(_Worker):  # type: ignore[misc]
     def load_model(self, **options: Any) -> None:
         """Like vLLM's method; then loads the drafter."""
         super().load_model(**options)
+        if current_platform.is_cpu():
+            keep_freed_memory()  # a step has three copies of its logits: 100 MB each for 500 drafts
         if (proposer := self._proposer()) is not None:
             proposer.attach(self.model_runner)
 

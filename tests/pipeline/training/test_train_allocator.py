@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[3]
 # Blocks freed below a small one that is kept: glibc keeps their memory, and jemalloc if configured so.
 PROGRAM = """
 import numpy as np
-from pipeline.training.allocator import keep_freed_memory, release_freed_memory
+from pipeline.training.allocator import release_freed_memory
+from serving.freed_memory import keep_freed_memory
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
