@@ -21,7 +21,7 @@ from serving.engine import create_engine
 from serving.errors import ContextLengthError, InvalidRequestError, ServingError
 from serving.logprob_metric import logprob_metric
 from serving.prediction_trace import PredictionTrace
-from serving.text import Tokenizer
+from serving.text import Tokenizer, context_length
 from serving.token_trace import token_trace
 from serving.tracing import BeginTrace, begin_nothing, open_tracing
 from serving.types import FinishReason, GenerationOutput, GenerationRequest, RequestMetrics, TokenLogprob
@@ -48,7 +48,8 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
         """Load the model, once its files are found to be those of the lock."""
         settings = Settings()
         verify(settings.weights_dir, settings.weights_lock)
-        self.tokenizer = Tokenizer.from_dir(settings.weights_dir)
+        longest = settings.max_model_len or context_length(settings.weights_dir)
+        self.tokenizer = Tokenizer.from_dir(settings.weights_dir, context_length=longest)
         self.task = create_task(settings.weights_dir, self.tokenizer)
         listed = {} if settings.adapters is None else read_registry(settings.adapters)
         self.adapter_tokenizers = adapter_tokenizers(listed, settings.weights_dir, self.tokenizer)
@@ -93,9 +94,13 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
 
         Raises:
             InputError: an input is wrong.
+            ContextLengthError: the prompt is far too long.
         """
         task = self._task_of(inputs.get(ADAPTER) or None)
-        return task.prepare({name: value for name, value in inputs.items() if name != ADAPTER})
+        try:
+            return task.prepare({name: value for name, value in inputs.items() if name != ADAPTER})
+        except ContextLengthError as error:
+            raise _too_long(task, error) from error
 
     def _task_of(self, adapter: str | None) -> Task:
         return self.adapter_tasks.get(adapter, self.task) if adapter else self.task
@@ -123,8 +128,7 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
                     if shown := prompt.reader.push(output.text):
                         yield shown
             except ContextLengthError as error:
-                message = f"{task.long_inputs}: {error}; {task.shorten_hint}"
-                raise ContextLengthError(message) from error
+                raise _too_long(task, error) from error
         assert output.metrics is not None, "an engine's last delta has metrics"
         assert output.finish_reason is not None, "an engine's last delta has a finish reason"
         trace.generated(output.metrics)
@@ -175,6 +179,10 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
             return InvalidRequestError(f"max_tokens: the answer was not complete after {written}; give more")
         full = f"the model's context of {self.engine.max_model_len} tokens is full"
         return ContextLengthError(f"{task.long_inputs}: {full} after {written} of the answer; {task.shorten_hint}")
+
+
+def _too_long(task: Task, error: ContextLengthError) -> ContextLengthError:
+    return ContextLengthError(f"{task.long_inputs}: {error}; {task.shorten_hint}")
 
 
 def _request(prompt: Prompt, adapter: str | None) -> GenerationRequest:

@@ -1,4 +1,4 @@
-"""A package of the small model as a chat, whose callers send schemas and messages."""
+"""Packages of the small model as a chat, whose callers send schemas and messages, and of its base with adapters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from pipeline.package.write_schema import write_schema
 from pipeline.paths import ROOT
 
-_PREDICT: Final = ROOT / "pipeline" / "package" / "templates" / "predict_chat.py"
+_TEMPLATES: Final = ROOT / "pipeline" / "package" / "templates"
 _SCHEMA: Final = Path(".cog") / "openapi_schema.json"
 # ChatML, the form of the small model's base.
 _TEMPLATE: Final = (
@@ -25,10 +25,10 @@ def chat_files() -> dict[str, str]:
     return {"task.json": json.dumps(task), "chat_template.jinja": _TEMPLATE}
 
 
-def write_package(folder: Path) -> Path:
-    """A folder in which Cog finds a chat's predict.py and its schema; returns it."""
+def write_package(folder: Path, task: str) -> Path:
+    """A folder in which Cog finds predict.py of a task (chat, schema) and its schema; returns it."""
     (folder / ".cog").mkdir(parents=True)
-    shutil.copy(_PREDICT, folder / "predict.py")
+    shutil.copy(_TEMPLATES / f"predict_{task}.py", folder / "predict.py")
     shutil.copy(ROOT / _SCHEMA, folder / _SCHEMA)
     write_schema(folder)
     return folder

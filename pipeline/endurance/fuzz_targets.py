@@ -15,7 +15,7 @@ from pipeline.endurance.random_inputs import mistaken, mistaken_bytes, text, val
 from pipeline.endurance.stage import Stage
 from serving.errors import ServingError, WeightsError
 from serving.grammar import check_constraint
-from serving.text import Tokenizer
+from serving.text import Tokenizer, context_length
 from serving.types import FinishReason
 from serving.weights import WeightsLock
 from serving.weights.safetensors_header import read_safetensors_header
@@ -68,7 +68,7 @@ class Target:
 
 def targets(stage: Stage) -> list[Target]:
     """All of them, with the small model's tokenizer and files."""
-    tokenizer = Tokenizer.from_dir(stage.weights)
+    tokenizer = Tokenizer.from_dir(stage.weights, context_length=context_length(stage.weights))
     honeycomb = create_task(stage.weights, tokenizer)
     folder = stage.subfolder("fuzz")
     chat_settings = linked_weights(stage.weights, folder / "chat", chat_files())

@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
@@ -14,13 +15,12 @@ from pipeline.endurance.client import Answer, Client, at_most, opened
 from pipeline.endurance.cog_process import CogServer
 from pipeline.endurance.processes import resident_bytes
 from pipeline.endurance.row import Amounts, Check, Result
-from pipeline.endurance.stage import Stage
-from pipeline.endurance.workload import chats, mixed
+from pipeline.endurance.stage import ADAPTERS, Stage
+from pipeline.endurance.workload import adapter_questions, chats, mixed
 
 _CLIENTS: Final = 16
 _BATCH: Final = 200  # predictions between two looks at the memory
 _WARM_UP: Final = 0.3  # share of the looks; caches fill for a while
-_CHATS: Final = 0.2  # share of the predictions, and of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +47,46 @@ class Run:
         return median(warm[-size:]) / median(warm[:size]) - 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Questions for one server.
+
+    Args:
+        name: in the result.
+        server: starts it.
+        questions: of which random ones are asked.
+        share: of the predictions, and of the time; 0 for what the others leave.
+    """
+
+    name: str
+    server: Callable[[], AbstractContextManager[CogServer]]
+    questions: list[dict[str, Any]]
+    share: float = 0.0
+
+
 def soak(stage: Stage, amounts: Amounts) -> Result:
-    """Queries, and then chats with seeds and schemas, at once; memory is read between batches."""
+    """Queries, then chats with seeds and schemas, then adapters, at once; memory is read between batches."""
     seconds = amounts.minutes * 30
-    num_chats = 0 if amounts.is_quick else int(_CHATS * amounts.soak)
-    questions, num_queries = mixed(amounts.distinct, seed=1), amounts.soak - num_chats
-    queries = _soak(
-        stage.server, questions, num_queries, (1 - _CHATS) * seconds, lambda done: stage.progress(done / amounts.soak)
-    )
-    runs = {"queries": queries}
-    if num_chats:
-        with stage.chat_server() as server:
-            runs["chats"] = _soak(
+    runs, done = dict[str, Run](), 0
+    parts: list[_Part] = [_Part("queries", lambda: nullcontext(stage.server), mixed(amounts.distinct, seed=1))]
+    if not amounts.is_quick:
+        few = max(4, amounts.distinct // 4)
+        parts += [
+            _Part("chats", stage.chat_server, chats(few), share=0.15),
+            _Part("adapters", stage.adapter_server, adapter_questions(ADAPTERS, few), share=0.15),
+        ]
+    others = sum(part.share for part in parts[1:])
+    for part in parts:
+        share = part.share or 1 - others
+        with part.server() as server:
+            run = _soak(
                 server,
-                chats(max(4, amounts.distinct // 4)),
-                num_chats,
-                _CHATS * seconds,
-                lambda done: stage.progress((num_queries + done) / amounts.soak),
+                part.questions,
+                round(share * amounts.soak),
+                share * seconds,
+                lambda asked, before=done: stage.progress((before + asked) / amounts.soak),  # type: ignore[misc]
             )
+        runs[part.name], done = run, done + run.asked
     wrong = [loss for run in runs.values() for loss in run.wrong]
     missing = amounts.soak - sum(run.asked for run in runs.values())
     return Result(
@@ -78,8 +100,8 @@ def soak(stage: Stage, amounts: Amounts) -> Result:
         ),
         about={
             **{name: run.asked for name, run in runs.items()},
-            "different questions": len(questions),
-            "resident MB at the end": round(queries.memory[-1] / 1e6),
+            "different questions": sum(len(part.questions) for part in parts),
+            **{f"{name}: resident MB at the end": round(run.memory[-1] / 1e6) for name, run in runs.items()},
             "answers that are errors, alone as well": sum(run.failed_alone for run in runs.values()),
         },
         losses=tuple(wrong[:5]),

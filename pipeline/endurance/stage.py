@@ -19,6 +19,8 @@ from pipeline.paths import ROOT
 from pipeline.weights.recipes import find_recipe
 
 SMALL: Final = "honeycomb-nlq-small"
+BASE: Final = ROOT / "weights" / "smollm2-135m-instruct"  # of the example adapters, unquantized
+ADAPTERS: Final = ROOT / "examples" / "adapters"
 SLOTS: Final = 32  # predictions at once, as in cog.yaml
 _REFERENCE: Final = "pipeline/endurance/observed_predict.py:ObservedPredictor"
 
@@ -79,11 +81,30 @@ class Stage:
         """The small model as a chat, whose callers send schemas and seeds; the shared server ends before."""
         self.close()
         folder = self.subfolder("chat")
-        env = {**self.settings, **linked_weights(self.weights, folder / "weights", chat_files())}
-        env |= {"PYTHONPATH": str(ROOT), "COG_LOG_LEVEL": "warning"}
-        package = write_package(folder / "package")
-        with CogServer("predict.py:Predictor", env=env, log=folder / "server.log", package=package) as server:
+        weights = linked_weights(self.weights, folder / "weights", chat_files())
+        with self._package_server(folder, "chat", weights) as server:
             yield server
+
+    @contextmanager
+    def adapter_server(self) -> Iterator[CogServer]:
+        """The small model's base with the example adapters; the shared server ends before.
+
+        Raises:
+            ServerFailedError: the base is not built.
+        """
+        self.close()
+        if not BASE.is_dir():
+            raise ServerFailedError(f"{BASE.name} is not built: scripts/build_base {BASE.name} {BASE} --unquantized")
+        folder = self.subfolder("adapters")
+        task = {"task.json": (ADAPTERS / "task.json").read_text("utf-8")}
+        weights = linked_weights(BASE, folder / "weights", task)
+        with self._package_server(folder, "schema", {**weights, "ADAPTERS": str(ADAPTERS / "adapters.yaml")}) as server:
+            yield server
+
+    def _package_server(self, folder: Path, task: str, env: Mapping[str, str]) -> CogServer:
+        whole = {**self.settings, "PYTHONPATH": str(ROOT), "COG_LOG_LEVEL": "warning", **env}
+        package = write_package(folder / "package", task)
+        return CogServer("predict.py:Predictor", env=whole, log=folder / "server.log", package=package)
 
     def failed_start(self, env: Mapping[str, str]) -> tuple[str, str]:
         """Start a server that must not become ready; its status and the setup's log. The shared one ends before."""

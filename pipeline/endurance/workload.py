@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from pipeline.benchmark.honeycomb_questions import HoneycombQuestions, read_teams
@@ -50,6 +51,28 @@ def chats(count: int) -> list[dict[str, Any]]:
         if number % 4 == 3:
             inputs |= {"stop_sequences": [".", "\n\n"], "repetition_penalty": 1.1}
         found.append(inputs)
+    return found
+
+
+def adapter_questions(folder: Path, count: int) -> list[dict[str, Any]]:
+    """Inputs for the example adapters, each in turn and greedy or sampled with seeds; every ninth is for the base.
+
+    Args:
+        folder: with a folder of each adapter.
+        count: how many.
+    """
+    names = sorted(path.parent.name for path in folder.glob("*/questions.jsonl"))
+    texts = {name: (folder / name / "questions.jsonl").read_text("utf-8").splitlines() for name in names}
+    found = []
+    for number in range(count):
+        name = [*names, None][number % (len(names) + 1)]
+        lines = texts[name or names[0]]
+        inputs = {"text": json.loads(lines[number % len(lines)])["input"], "max_tokens": 96}
+        found.append(
+            inputs
+            | ({"adapter": name} if name else {})
+            | ({"temperature": 1.0, "seed": number} if number % 4 == 0 else {})
+        )
     return found
 
 

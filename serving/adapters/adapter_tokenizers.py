@@ -40,7 +40,7 @@ def adapter_tokenizers(entries: Mapping[str, AdapterEntry], base: Path, tokenize
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception for a file that it cannot parse
             raise AdapterError(f"adapter {name!r}: task: {path} cannot be used: {error}") from error
-        found[name] = Tokenizer(backend, eos_token_ids=tokenizer.eos_token_ids)
+        found[name] = Tokenizer(backend, eos_token_ids=tokenizer.eos_token_ids, context_length=tokenizer.context_length)
     return found
 
 

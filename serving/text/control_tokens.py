@@ -54,6 +54,7 @@ class ControlTokens:
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         _rename(content, self._names)
         self._backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+        self._context_length = tokenizer.context_length
 
     @property
     def words(self) -> frozenset[str]:
@@ -73,11 +74,12 @@ class ControlTokens:
         """Token ids. No BOS is added: if a checkpoint needs one, its template writes it.
 
         Raises:
-            InvalidRequestError: a text is not Unicode (it holds half of a surrogate pair).
+            InvalidRequestError: see `encode_text`.
             WeightsError: the tokenizer's result has other control tokens.
         """
         parts = list(segments)
-        ids = encode_text(self._backend, "".join(self._names[text] if control else text for text, control in parts))
+        text = "".join(self._names[text] if control else text for text, control in parts)
+        ids = encode_text(self._backend, text, self._context_length)
         expected = self.control_ids(self._ids[text] for text, control in parts if control)
         if (found := self.control_ids(ids)) != expected:
             raise WeightsError(f"tokenizer.json: the control tokens {expected} of a prompt are read as {found}")

@@ -214,6 +214,7 @@ def create(settings: Settings) -> Engine:
         drafter=options.make_drafter(settings, tokenizer, model.weights.embedding, model.row_cost, known),
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
+        long_share=options.long_share(model.row_cost, max_num_batched_tokens),
         max_model_len=max_model_len,
         max_draft_tokens=max_draft_tokens,
         eos_token_ids=frozenset(tokenizer.eos_token_ids),

@@ -4,10 +4,10 @@ There are no phases: a step computes some of a request's tokens that are not com
 token, or everything again after a preemption. If the last token is among them, drafts may follow, and it yields tokens.
 
 Requests are served first come, first served: running before waiting ones, older before younger ones; of waiting ones,
-one of each adapter in turn (`waiting_queue.py`). If all places are taken, an adapter that has none gets one of the
-adapter with most. A request that needs blocks when there are none preempts the youngest, which returns to the head of
-the queue. The oldest therefore always makes progress; and because a request that does not
-fit the cache alone is refused, there is no deadlock.
+one of each adapter in turn (`waiting_queue.py`). A prompt that is longer than a step leaves room for others
+(`token_shares.py`). If all places are taken, an adapter that has none gets one of the adapter with most. A request that
+needs blocks when there are none preempts the youngest, which returns to the head of the queue. The oldest therefore
+always makes progress; and because a request that does not fit the cache alone is refused, there is no deadlock.
 
     output = scheduler.schedule()
     updates = scheduler.update_from_output(output, sampled_token_ids)
@@ -22,9 +22,11 @@ from serving.drafting.drafter import Drafter
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.request import Request, RequestStatus
 from serving.engines.paged.scheduled_step import RequestUpdate, ScheduledRequest, SchedulerOutput
+from serving.engines.paged.token_shares import token_shares
 from serving.engines.paged.waiting_queue import WaitingQueue
 from serving.types import CHOSEN, FinishReason
 
+_STEPS_TO_NEXT = 3  # a client's next request comes within so many steps of the answer before
 _MEAN_WEIGHT = 0.05  # weight of the newest value in the moving average of drafts
 
 
@@ -36,6 +38,7 @@ class Scheduler:
         drafter: proposes draft tokens.
         max_num_seqs: limit of requests running at once.
         max_num_batched_tokens: limit of tokens in a step, including drafts.
+        long_share: tokens of a prompt that does not fit one step in each of its steps, while there are other requests.
         max_model_len: limit of prompt and output tokens of a request.
         max_draft_tokens: limit of drafts of a request in a step. Prompts leave room for as many drafts as decoding
             requests have had on average, up to half of `max_num_batched_tokens`.
@@ -49,6 +52,7 @@ class Scheduler:
         drafter: Drafter,
         max_num_seqs: int,
         max_num_batched_tokens: int,
+        long_share: int,
         max_model_len: int,
         max_draft_tokens: int,
         eos_token_ids: frozenset[int],
@@ -57,11 +61,13 @@ class Scheduler:
         self._drafter = drafter
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
+        self._long_share = long_share
         self._max_model_len = max_model_len
         self._max_draft_tokens = max_draft_tokens
         self._eos_token_ids = eos_token_ids
         self._waiting = WaitingQueue()
         self._running: list[Request] = []
+        self._steps_without_others = _STEPS_TO_NEXT  # steps in a row that had long prompts only
         self._mean_drafts = float(max_draft_tokens)  # per decoding request and step: a moving average
 
     @property
@@ -94,6 +100,8 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Choose the tokens of the next step, and allocate blocks for them."""
         output = SchedulerOutput()
+        has_others = bool(self._running and self._waiting) or not all(map(self._is_long, self._running))
+        self._steps_without_others = 0 if has_others else self._steps_without_others + 1
         self._give_turn()
         budget = self._max_num_batched_tokens - self._reserve_for_drafts()
         self._schedule_running(output, budget)
@@ -123,14 +131,23 @@ class Scheduler:
         return min(ready * each, spare // 2)
 
     def _schedule_running(self, output: SchedulerOutput, budget: int) -> None:
-        index = 0
-        while index < len(self._running) and output.num_scheduled_tokens < budget:
+        shares = token_shares(
+            [request.num_tokens - request.num_computed_tokens for request in self._running],
+            [self._is_long(request) for request in self._running],
+            budget,
+            long_share=self._long_share,
+            has_others=self._steps_without_others < _STEPS_TO_NEXT,
+        )
+        for index, share in enumerate(shares):
+            if index == len(self._running):
+                return  # the younger ones have been preempted
+            if share == 0:
+                continue
             request = self._running[index]
-            item = self._next_tokens(request, budget - output.num_scheduled_tokens)
+            item = self._next_tokens(request, share)
             if not self._make_room(request, item.end, output):
                 return  # it was the youngest, and has been preempted itself
             output.add(item)
-            index += 1
 
     def _schedule_waiting(self, output: SchedulerOutput, budget: int) -> None:
         while (
@@ -142,10 +159,17 @@ class Scheduler:
             request = self._waiting.pop()
             self._running.append(request)
             request.status = RequestStatus.RUNNING
-            item = self._next_tokens(request, budget - output.num_scheduled_tokens)
+            room = budget - output.num_scheduled_tokens
+            limit = self._long_share if output.scheduled and self._is_long(request) else room
+            item = self._next_tokens(request, min(room, limit))
             allocated = self._blocks.allocate(request, item.end)
             assert allocated is not None, "admitted without room"
             output.add(item)
+
+    def _is_long(self, request: Request) -> bool:
+        """Whether it is in the middle of a prompt that does not fit one step."""
+        prompt = request.num_tokens - request.cached_token_count
+        return prompt > self._max_num_batched_tokens and request.num_tokens - request.num_computed_tokens > 1
 
     def _next_tokens(self, request: Request, budget: int) -> ScheduledRequest:
         start = request.num_computed_tokens

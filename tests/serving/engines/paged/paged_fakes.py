@@ -205,6 +205,7 @@ class Harness:
             drafter=drafter or NoDrafter(),
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
+            long_share=max(1, max_num_batched_tokens // 4),
             max_model_len=max_model_len,
             max_draft_tokens=max_draft_tokens,
             eos_token_ids=frozenset({EOS}),

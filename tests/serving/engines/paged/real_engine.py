@@ -37,6 +37,7 @@ def assemble(
         drafter=drafter or NoDrafter(),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
+        long_share=max(1, max_num_batched_tokens // 4),
         max_model_len=max_model_len,
         max_draft_tokens=max_draft_tokens if drafter else 0,
         eos_token_ids=frozenset(tokenizer.eos_token_ids),
