@@ -45,7 +45,7 @@ class ObservedEngine:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.name, self.max_model_len = engine.name, engine.max_model_len
-        self._num_requests = 0
+        self._num_requests = self._num_open = 0
         self._aborted = {"before a token": 0, "after a token": 0}
         self._returns: list[int] = []  # steps until all blocks were free, of aborts that left nothing in flight
         self._watching: set[asyncio.Task[None]] = set()
@@ -62,6 +62,7 @@ class ObservedEngine:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationOutput, None]:
         """See `Engine.generate`."""
         self._num_requests += 1
+        self._num_open += 1
         has_token = is_finished = False
         try:
             async with aclosing(self._engine.generate(request)) as outputs:
@@ -76,12 +77,14 @@ class ObservedEngine:
                 self._watching.add(task)
                 task.add_done_callback(self._watching.discard)
             raise
+        finally:
+            self._num_open -= 1
 
     async def _watch_blocks(self, step: int) -> None:
         """Count the steps until every block is free, unless another request is in flight meanwhile."""
         while True:
             stats = self._engine.stats()
-            if stats.num_waiting or stats.num_running > 1:
+            if self._num_open or stats.num_waiting or stats.num_running > 1:
                 return
             if stats.num_free_blocks == stats.num_blocks:
                 self._returns.append(stats.num_steps - step)

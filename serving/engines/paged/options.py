@@ -155,7 +155,7 @@ def max_model_len(settings: Settings, config: ModelConfig) -> int:
 def default_num_blocks(longest: int, *, max_num_seqs: int, block_size: int) -> int:
     """Blocks for one request of `longest` tokens, or for up to 32 requests of 768 tokens, whichever is more.
 
-    With the default model they take 566 MB in float32 and half of that in bfloat16. On a CPU their memory is allocated
+    With the default model they take 604 MB in float32 and half of that in bfloat16. On a CPU their memory is allocated
     after the start up to 512 MiB and a quarter of the available memory, the rest when it is first used.
     """
     num_tokens = max(longest, 768 * min(32, max_num_seqs))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import llguidance
 import pytest
 import tokenizers
 from tokenizers import models, processors
 
-from serving.errors import InvalidRequestError, WeightsError
-from serving.text import Tokenizer
-from tests import tiny_tokenizers
+from serving.errors import ContextLengthError, InvalidRequestError, WeightsError
+from serving.text import Tokenizer, context_length
+from tests import small_model, tiny_tokenizers
 
 TOKENIZERS = {"byte-level": tiny_tokenizers.byte_level(), "metaspace": tiny_tokenizers.metaspace()}
 
@@ -68,6 +69,32 @@ def test_truncation_in_the_file_does_not_truncate_prompts() -> None:
 def test_an_unpaired_surrogate_is_an_input_error(tokenizer: Tokenizer) -> None:
     with pytest.raises(InvalidRequestError, match="surrogate"):
         tokenizer.encode("a\ud83d")
+
+
+@pytest.mark.weights
+def test_a_text_far_over_the_context_is_refused_before_it_is_read_to_its_end(base_tokenizer: Tokenizer) -> None:
+    limited = Tokenizer.from_dir(small_model.WEIGHTS, context_length=100)
+    # Half of a surrogate pair is found only by reading it.
+    with pytest.raises(ContextLengthError, match="more tokens than the model's context of 100"):
+        limited.encode("1" * 401 + "\ud800")
+    for text in ("1" * 400, "count of errors " * 100):  # short enough to be read; few tokens at its beginning
+        assert limited.encode(text) == base_tokenizer.encode(text)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"max_position_embeddings": 8192}, 8192),
+        ({"max_position_embeddings": 8192, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, 8192),
+        ({"max_position_embeddings": 8192, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, None),
+        ({"text_config": {"max_position_embeddings": 8192}}, None),
+    ],
+)
+def test_the_context_length_is_known_only_where_the_configuration_is_plain(
+    config: dict[str, Any], expected: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert context_length(tmp_path) == expected
 
 
 def test_ids_without_a_token_decode_to_nothing(tokenizer: Tokenizer) -> None:
