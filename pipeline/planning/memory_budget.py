@@ -84,7 +84,7 @@ def cpu_resident(shape: ModelShape, memory: Memory, context: int, max_num_seqs: 
     Args:
         context: MAX_MODEL_LEN.
     """
-    tokens = max(context, 384 * min(32, max_num_seqs))
+    tokens = max(context, 768 * min(32, max_num_seqs))
     kv = min(tokens * memory.kv_per_token, _CPU_KV_AT_START)
     return memory.fixed + kv + shape.num_layers * _HUGE_PAGE
 
