@@ -55,35 +55,37 @@ class _Part:
         name: in the result.
         server: starts it.
         questions: of which random ones are asked.
-        share: of the predictions, and of the time; 0 for what the others leave.
+        share: of the predictions, and of the time; the last part also gets the time that the others leave.
     """
 
     name: str
     server: Callable[[], AbstractContextManager[CogServer]]
     questions: list[dict[str, Any]]
-    share: float = 0.0
+    share: float
 
 
 def soak(stage: Stage, amounts: Amounts) -> Result:
-    """Queries, then chats with seeds and schemas, then adapters, at once; memory is read between batches."""
-    seconds = amounts.minutes * 30
-    runs, done = dict[str, Run](), 0
-    parts: list[_Part] = [_Part("queries", lambda: nullcontext(stage.server), mixed(amounts.distinct, seed=1))]
-    if not amounts.is_quick:
-        few = max(4, amounts.distinct // 4)
-        parts += [
+    """Chats with seeds and schemas, adapters, and then queries, at once; memory is read between batches."""
+    end, seconds = time.monotonic() + amounts.minutes * 30, amounts.minutes * 30
+    few = max(4, amounts.distinct // 4)
+    parts = (
+        []
+        if amounts.is_quick
+        else [
             _Part("chats", stage.chat_server, chats(few), share=0.15),
             _Part("adapters", stage.adapter_server, adapter_questions(ADAPTERS, few), share=0.15),
         ]
-    others = sum(part.share for part in parts[1:])
+    )
+    rest = 1 - sum(part.share for part in parts)
+    parts.append(_Part("queries", lambda: nullcontext(stage.server), mixed(amounts.distinct, seed=1), share=rest))
+    runs, done = dict[str, Run](), 0
     for part in parts:
-        share = part.share or 1 - others
         with part.server() as server:
             run = _soak(
                 server,
                 part.questions,
-                round(share * amounts.soak),
-                share * seconds,
+                round(part.share * amounts.soak),
+                end - time.monotonic() if part is parts[-1] else part.share * seconds,
                 lambda asked, before=done: stage.progress((before + asked) / amounts.soak),  # type: ignore[misc]
             )
         runs[part.name], done = run, done + run.asked
