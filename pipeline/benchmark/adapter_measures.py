@@ -46,7 +46,7 @@ class AdapterBench:
         self._largest = max((*plan.counts, plan.users + plan.cold))
 
     def measure(self, merged: Path | None, figures: dict[str, Any], keep: Callable[[], None]) -> None:
-        """Measure everything.
+        """Measure the parts of the plan.
 
         Args:
             merged: the base with the first adapter merged into it, if it is to be compared.
@@ -56,16 +56,21 @@ class AdapterBench:
         Raises:
             EngineFailedError: the engine ended, or an answer was an error.
         """
-        figures["right"] = self.right()
-        keep()
-        figures["rounds"] = []
-        for number in range(self._plan.rounds):
-            figures["rounds"].append(self.rates(number, merged))
+        parts = self._plan.parts
+        if "right" in parts:
+            figures["right"] = self.right()
             keep()
-        figures["cold"] = self.cold()
-        keep()
-        figures["long"] = self.long()
-        keep()
+        if "rates" in parts:
+            figures["rounds"] = []
+            for number in range(self._plan.rounds):
+                figures["rounds"].append(self.rates(number, merged))
+                keep()
+        if "cold" in parts:
+            figures["cold"] = self.cold()
+            keep()
+        if "long" in parts:
+            figures["long"] = self.long()
+            keep()
 
     def right(self) -> dict[str, list[int]]:
         """For each adapter the number of right answers to held-out questions, and of all."""

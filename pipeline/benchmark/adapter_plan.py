@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+PARTS: Final = ("right", "rates", "cold", "long")
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,6 +13,7 @@ class AdapterPlan:
     """How much is measured.
 
     Args:
+        parts: what is measured, of `PARTS`.
         rounds: repetitions of the rates.
         counts: numbers of adapters that share one base; more than there are, as copies under other names.
         asked: requests in each measurement of a rate.
@@ -22,6 +26,7 @@ class AdapterPlan:
         long_kept: adapters that fit in memory in it.
     """
 
+    parts: tuple[str, ...] = PARTS
     rounds: int = 3
     counts: tuple[int, ...] = (8, 32, 128)
     asked: int = 512

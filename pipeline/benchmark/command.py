@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pipeline.benchmark.adapter_command import adapter_table, bench_adapters
-from pipeline.benchmark.adapter_plan import AdapterPlan
+from pipeline.benchmark.adapter_plan import PARTS, AdapterPlan
 from pipeline.benchmark.asker import Asker
 from pipeline.benchmark.compare import changes
 from pipeline.benchmark.measure import Stage
@@ -68,6 +68,9 @@ def bench(
     adapters: Annotated[
         Path | None, typer.Option(help=f"adapters.yaml for {ADAPTERS}; by default that of examples/adapters")
     ] = None,
+    parts: Annotated[
+        str, typer.Option(help=f"of the workload {ADAPTERS}: comma-separated, from {', '.join(PARTS)}")
+    ] = ",".join(PARTS),
     weights: Annotated[
         Path | None,
         typer.Option(
@@ -87,7 +90,7 @@ def bench(
     """Measure and compare engines: latency, throughput, passes, memory, time to ready."""
     try:
         if workloads == ADAPTERS:
-            _bench_adapters(engines, weights, adapters, quick, rounds, json_file)
+            _bench_adapters(engines, weights, adapters, parts, quick, rounds, json_file)
             return
         if workloads == BATCH:
             _bench_batch(engines, weights, unquantized, evaluation, limit, rounds, json_file)
@@ -119,13 +122,22 @@ def bench(
 
 
 def _bench_adapters(
-    engines: str, base: Path | None, adapters: Path | None, quick: bool, rounds: int | None, json_file: Path | None
+    engines: str,
+    base: Path | None,
+    adapters: Path | None,
+    parts: str,
+    quick: bool,
+    rounds: int | None,
+    json_file: Path | None,
 ) -> None:
     peers = _peers(WITH_ADAPTERS if engines == ",".join(DEFAULT) else engines)
     if other := [peer.name for peer in peers if peer.settings.get("engine") not in ("paged", "vllm")]:
         raise typer.BadParameter(f"{other[0]} has no adapters here; give --engines {WITH_ADAPTERS}")
+    wanted = tuple(dict.fromkeys(parts.split(",")))
+    if unknown := [part for part in wanted if part not in PARTS]:
+        raise typer.BadParameter(f"unknown part {unknown[0]!r}; known are {', '.join(PARTS)}")
     plan = AdapterPlan.quick() if quick else AdapterPlan()
-    plan = replace(plan, rounds=rounds or plan.rounds)
+    plan = replace(plan, parts=wanted, rounds=rounds or plan.rounds)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # handled like Ctrl-C
 
     def keep(result: Mapping[str, Any]) -> None:

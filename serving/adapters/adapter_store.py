@@ -94,7 +94,8 @@ class AdapterStore(Generic[T]):
         self._lock = threading.Lock()  # guards the next two and all slots
         self._slots: OrderedDict[str, _Slot[T]] = OrderedDict()  # least recently used first
         self._digests: dict[str, str] = {}  # of what has been loaded once
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="adapter-load")
+        # More than one: most of a load may be waiting for the answers to its golden prompts.
+        self._threads = ThreadPoolExecutor(4, thread_name_prefix="adapter-load")
         # Apart, so that slow servers and combinations hold up no adapter of a folder.
         self._remote_threads = ThreadPoolExecutor(8, thread_name_prefix="adapter-fetch")
 

@@ -98,6 +98,13 @@ def test_everything_is_measured_with_real_engines(base: Path, adapters: Path) ->
     assert "long run, answers/s" in adapter_table(result).columns[0]._cells
 
 
+def test_only_the_named_parts_are_measured(base: Path, adapters: Path) -> None:
+    plan = replace(PLAN, parts=("right",))
+    result = bench_adapters([PEERS["paged-plain"]], base, adapters, plan, lambda message: None)
+    assert result["engines"]["paged-plain"].keys() == {"note", "right"}
+    assert result["plan"]["parts"] == ("right",)
+
+
 def test_a_run_that_is_ended_keeps_the_parts_before(base: Path, adapters: Path) -> None:
     kept: list[str] = []
 

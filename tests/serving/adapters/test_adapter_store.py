@@ -194,3 +194,17 @@ async def test_slow_sources_hold_up_no_adapter_of_a_folder(folders):
         task.cancel()
     folders.gate.set()
     store.close()
+
+
+async def test_adapters_whose_loads_wait_hold_up_no_other(make, folders):
+    store = make(room=3)
+    folders.gate.clear()
+    waiting = [asyncio.create_task(use(store, name)) for name in "abc"]
+
+    async def all_started() -> None:
+        while len(folders.loads) < 3:
+            await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(all_started(), 5)
+    folders.gate.set()
+    assert all(await asyncio.gather(*waiting))
