@@ -71,6 +71,9 @@ def bench(
     parts: Annotated[
         str, typer.Option(help=f"of the workload {ADAPTERS}: comma-separated, from {', '.join(PARTS)}")
     ] = ",".join(PARTS),
+    asked: Annotated[
+        int | None, typer.Option(min=1, help=f"requests in each measurement of a rate of {ADAPTERS}; default 512")
+    ] = None,
     weights: Annotated[
         Path | None,
         typer.Option(
@@ -90,7 +93,7 @@ def bench(
     """Measure and compare engines: latency, throughput, passes, memory, time to ready."""
     try:
         if workloads == ADAPTERS:
-            _bench_adapters(engines, weights, adapters, parts, quick, rounds, json_file)
+            _bench_adapters(engines, weights, adapters, parts, asked, quick, rounds, json_file)
             return
         if workloads == BATCH:
             _bench_batch(engines, weights, unquantized, evaluation, limit, rounds, json_file)
@@ -126,6 +129,7 @@ def _bench_adapters(
     base: Path | None,
     adapters: Path | None,
     parts: str,
+    asked: int | None,
     quick: bool,
     rounds: int | None,
     json_file: Path | None,
@@ -137,7 +141,7 @@ def _bench_adapters(
     if unknown := [part for part in wanted if part not in PARTS]:
         raise typer.BadParameter(f"unknown part {unknown[0]!r}; known are {', '.join(PARTS)}")
     plan = AdapterPlan.quick() if quick else AdapterPlan()
-    plan = replace(plan, parts=wanted, rounds=rounds or plan.rounds)
+    plan = replace(plan, parts=wanted, rounds=rounds or plan.rounds, asked=asked or plan.asked)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # handled like Ctrl-C
 
     def keep(result: Mapping[str, Any]) -> None:
