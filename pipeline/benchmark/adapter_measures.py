@@ -63,8 +63,8 @@ class AdapterBench:
         if "rates" in parts:
             figures["rounds"] = []
             for number in range(self._plan.rounds):
-                figures["rounds"].append(self.rates(number, merged))
-                keep()
+                figures["rounds"].append({})
+                self.rates(number, merged, figures["rounds"][-1], keep)
         if "cold" in parts:
             figures["cold"] = self.cold()
             keep()
@@ -81,14 +81,16 @@ class AdapterBench:
                 for one in self._questions
             }
 
-    def rates(self, number: int, merged: Path | None) -> dict[str, Any]:
+    def rates(self, number: int, merged: Path | None, found: dict[str, Any], keep: Callable[[], None]) -> None:
         """Answers per second, with every number of adapters; all are asked the same questions.
 
         Args:
             number: of the round.
             merged: see `measure`.
+            found: filled rate by rate.
+            keep: called after each rate.
         """
-        plan, found = self._plan, dict[str, Any]()
+        plan = self._plan
         names = copies(self._questions, len(self._questions))
         asks = mixed(self._questions, names, plan.asked)
         self._say(f"{self._peer.name}: round {number + 1}, one adapter at a time")
@@ -97,14 +99,16 @@ class AdapterBench:
             "answers_per_s": len(asks) / sum(one["seconds"] for one in alone.values()),
             "adapters": {name: one["answers_per_s"] for name, one in alone.items()},
         }
+        keep()
         for count in plan.counts:
             self._say(f"{self._peer.name}: round {number + 1}, {count} adapters")
             found[str(count)] = self._rate(mixed(self._questions, copies(self._questions, count), plan.asked))
+            keep()
         if merged is not None:
             self._say(f"{self._peer.name}: round {number + 1}, a merged model")
             plain = [replace(ask, adapter=None) for ask in asks if ask.adapter == names[0]]
             found["merged"] = self._rate(plain, merged)
-        return found
+            keep()
 
     def cold(self) -> dict[str, Any]:
         """First answers of adapters that were never asked, and the other requests beside them and without them."""

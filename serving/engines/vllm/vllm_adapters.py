@@ -107,18 +107,19 @@ def open_store(settings: Settings, llm: AsyncLLM, call: Call, send: Call) -> Ada
     def load(entry: AdapterEntry) -> VllmLoaded:
         from vllm.lora.request import LoRARequest
 
-        with folders.open(entry) as folder, reading:
-            check_companions(folder, entry.task or settings.weights_dir, base=settings.weights_dir)
-            nbytes = check_lora(folder, shapes, max_rank=entry.max_rank, max_bytes=max_bytes)
-            digest = adapter_digest(folder)
-            if entry.digest not in (None, digest):
-                raise AdapterError(f"it has the digest {digest}, not {entry.digest}")
-            number, place = next(numbers), str(folder.resolve())
-            request = LoRARequest(entry.name, number, place)
+        with folders.open(entry) as folder:
+            with reading:
+                check_companions(folder, entry.task or settings.weights_dir, base=settings.weights_dir)
+                nbytes = check_lora(folder, shapes, max_rank=entry.max_rank, max_bytes=max_bytes)
+                digest = adapter_digest(folder)
+                if entry.digest not in (None, digest):
+                    raise AdapterError(f"it has the digest {digest}, not {entry.digest}")
+                golden = read_golden(folder) if settings.adapter_golden else ()
+                number, place = next(numbers), str(folder.resolve())
+                request = LoRARequest(entry.name, number, place)
+                call(lambda: llm.add_lora(request))
             # Under another name, by which vLLM's prefix cache tells adapters apart: one that is refused leaves nothing.
             asked = LoRARequest(f"golden prompts of {entry.name}", number, place)
-            golden = read_golden(folder) if settings.adapter_golden else ()
-            call(lambda: llm.add_lora(request))
             if (entry.name, digest) not in passed:  # otherwise it was dropped, and is loaded again
                 try:
                     call(lambda: check_golden(llm, asked, golden, end_tokens))

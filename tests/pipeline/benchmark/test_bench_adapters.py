@@ -116,7 +116,7 @@ def test_a_run_that_is_ended_keeps_the_parts_before(base: Path, adapters: Path) 
         kept.append(json.dumps(result))
 
     result = bench_adapters([PEERS["paged-plain"]], base, adapters, PLAN, end_at_cold, keep)
-    assert result["interrupted"] and len(kept) == 2  # after the held-out questions and after the round
+    assert result["interrupted"] and len(kept) == 4  # after the held-out questions and each of three rates
     figures = result["engines"]["paged-plain"]
     assert json.loads(kept[-1])["engines"]["paged-plain"] == figures and figures.keys() == {"note", "right", "rounds"}
     assert "answers/s, 2 adapters" in adapter_table(result).columns[0]._cells
