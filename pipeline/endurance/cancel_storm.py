@@ -15,7 +15,7 @@ from pipeline.endurance.workload import has_foreign_mark, marked
 _WAVE: Final = 32  # predictions at once
 _RUNNING: Final = 8  # of them in the engine's batch; the others wait in its queue
 _MANY_COLUMNS: Final = 80  # make a prompt of several steps
-_QUIET: Final = 0.3  # seconds without any request, in which blocks return
+_QUIET: Final = (0.3, 1.0, 3.0)  # seconds without any request, in which blocks return; a slow CPU needs more
 _LOOKS: Final = 100  # at the counters, until blocks count as lost
 # How predictions are ended. With many columns, the prompt is still computed a moment after its start.
 _ENDS: Final = (
@@ -36,6 +36,7 @@ def cancel_storm(stage: Stage, amounts: Amounts) -> Result:
         for start in range(0, amounts.cancels, _WAVE):
             numbers = range(start, min(start + _WAVE, amounts.cancels))
             wave = asyncio.run(_wave(server.url, numbers))
+            asyncio.run(_alone(stage, server, start))
             answers += wave
             foreign += sum(has_foreign_mark(one.text, number) for number, one in zip(numbers, wave, strict=True))
             lost_blocks += _num_missing(stage, server)
@@ -78,12 +79,21 @@ async def _wave(url: str, numbers: range) -> list[Answer]:
         return await client.stream(f"storm-{number}", marked(number, num_columns=_MANY_COLUMNS if is_long else 6), end)
 
     async with opened(url) as client:
-        answers = list(await asyncio.gather(*(one(client, number) for number in numbers)))
-        # Alone, so that the steps until its blocks are back can be counted.
+        return list(await asyncio.gather(*(one(client, number) for number in numbers)))
+
+
+async def _alone(stage: Stage, server: CogServer, wave: int) -> None:
+    """End predictions with no other in flight, so that the steps until their blocks are back can be counted."""
+    counted = len((await asyncio.to_thread(stage.stats, server))["steps_until_free"])
+    async with opened(server.url) as client:
         for end in (_ENDS[2], _ENDS[-1]):
-            await client.stream(f"storm-{numbers.start}-{end.after}", marked(0, num_columns=_MANY_COLUMNS), end)
-            await asyncio.sleep(_QUIET)
-        return answers
+            for quiet in _QUIET:
+                name = f"storm-{wave}-{end.after}-{quiet}"
+                await client.stream(name, marked(0, num_columns=_MANY_COLUMNS), end)
+                await asyncio.sleep(quiet)
+                before, counted = counted, len((await asyncio.to_thread(stage.stats, server))["steps_until_free"])
+                if counted > before:
+                    break
 
 
 def _num_missing(stage: Stage, server: CogServer) -> int:

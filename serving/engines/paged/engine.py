@@ -226,7 +226,7 @@ def create(settings: Settings) -> Engine:
     core = EngineCore(
         scheduler,
         runner,
-        watch=StepWatch(blocked_limit=5.0, busy_limit=options.busy_limit(config, max_num_batched_tokens)),
+        watch=StepWatch(blocked_limit=5.0, busy_limit=options.busy_limit(config, max_num_batched_tokens, device)),
         max_in_flight=settings.max_num_seqs + settings.max_queue,
         clock=clock,
     )

@@ -31,8 +31,10 @@ def test_every_row_passes_with_tiny_amounts(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr[-6000:]
+    assert (tmp_path / "result.json").exists(), done.stderr[-6000:]
     result = json.loads((tmp_path / "result.json").read_text())
+    failed = [row for row in result["rows"] if row["verdict"] == "failed"]
+    assert (done.returncode, failed) == (0, []), done.stderr[-6000:]
     assert [row["row"] for row in result["rows"]] == [row.title for row in ROWS]
     assert {row["verdict"] for row in result["rows"]} == {"passed"}
     assert all(check["figure"] is not None for row in result["rows"] for check in row["checks"] if check["passed"])
