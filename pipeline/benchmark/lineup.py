@@ -24,6 +24,7 @@ class Entry:
     """The state and the measurements of one engine, apart from its answers."""
 
     peer: Peer
+    weights: str = ""  # their format, in words
     ready_seconds: list[float] = field(default_factory=list)
     memory: list[dict[str, float]] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
@@ -51,7 +52,7 @@ class Lineup:
         logs: Path,
         say: Callable[[str], None],
     ) -> None:
-        self.entries = {peer.name: Entry(peer) for peer in peers}
+        self.entries = {peer.name: Entry(peer, forms.label(peer.form)) for peer in peers}
         self._forms = forms
         self._asker = asker
         self._warm_up = warm_up

@@ -57,6 +57,12 @@ class WeightForms:
         }[form]()
         return endless_view(folder, self._cache / f"{form.name.lower()}-endless") if endless else folder
 
+    def label(self, form: Form) -> str:
+        """What a result says of the weights: the weights that are served may be unquantized as well."""
+        config = self._weights / "config.json"
+        is_plain = config.exists() and "quantization_config" not in json.loads(config.read_text("utf-8"))
+        return str(Form.UNQUANTIZED if form is Form.QUANTIZED and is_plain else form)
+
     def _unquantized_folder(self) -> Path:
         if self._unquantized is not None:
             return self._unquantized

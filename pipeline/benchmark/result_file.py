@@ -83,7 +83,7 @@ def _engine(runs: Sequence[Run], name: str, entry: Entry) -> dict[str, Any]:
     for key in ("rss_mb", "pss_mb"):
         if entry.memory:
             figures[key] = max(memory[key] for memory in entry.memory)
-    about = {"weights": str(peer.form), "grammar": str(peer.dialect), "note": peer.note, "error": entry.error}
+    about = {"weights": entry.weights, "grammar": str(peer.dialect), "note": peer.note, "error": entry.error}
     return {
         **_short(figures),
         **about,

@@ -176,3 +176,11 @@ def test_peers_that_need_the_default_weights_are_refused_for_others(weights: Pat
     with pytest.raises(NoSuchFormError, match="leave llama out"):
         forms.path(Form.GGUF)
     assert WeightForms(weights, unquantized=tmp_path, cache=tmp_path).path(Form.UNQUANTIZED) == tmp_path
+
+
+def test_served_weights_that_are_not_quantized_are_called_so(tmp_path):
+    forms = WeightForms(tmp_path, unquantized=tmp_path, cache=tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    assert forms.label(Form.QUANTIZED) == "unquantized"
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "awq"}}')
+    assert forms.label(Form.QUANTIZED) == "AWQ int4"
