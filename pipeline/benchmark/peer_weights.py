@@ -52,7 +52,7 @@ class WeightForms:
         """
         folder = {
             Form.QUANTIZED: lambda: self._weights,
-            Form.UNQUANTIZED: self._unquantized_folder,
+            Form.UNQUANTIZED: lambda: self._with_drafts(self._unquantized_folder()),
             Form.GGUF: self._gguf,
         }[form]()
         return endless_view(folder, self._cache / f"{form.name.lower()}-endless") if endless else folder
@@ -72,6 +72,18 @@ class WeightForms:
             command = [str(ROOT / "scripts/build_weights"), "--unquantized", str(folder)]
             subprocess.run(command, check=True, stdout=sys.stderr)
         return folder
+
+    def _with_drafts(self, folder: Path) -> Path:
+        """A view of a checkpoint with the served weights' draft model and n-gram table, which drafts may come from."""
+        drafts = [file for file in self._weights.glob("draft.*") if not (folder / file.name).exists()]
+        if not drafts:
+            return folder
+        view = self._cache / "unquantized-drafts"
+        view.mkdir(parents=True, exist_ok=True)
+        for file in (*folder.iterdir(), *drafts):
+            (view / file.name).unlink(missing_ok=True)
+            (view / file.name).symlink_to(file.resolve())
+        return view
 
     def _gguf(self) -> Path:
         self._need_default("as GGUF", "leave llama out")

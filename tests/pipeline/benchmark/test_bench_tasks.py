@@ -178,6 +178,19 @@ def test_peers_that_need_the_default_weights_are_refused_for_others(weights: Pat
     assert WeightForms(weights, unquantized=tmp_path, cache=tmp_path).path(Form.UNQUANTIZED) == tmp_path
 
 
+def test_unquantized_weights_come_with_the_draft_model_that_is_served(tmp_path):
+    served, plain = tmp_path / "served", tmp_path / "plain"
+    for file in (served / "draft.model", served / "config.json", plain / "config.json"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(file.parent.name)
+    for _ in range(2):  # the second time over the links of the first
+        folder = WeightForms(served, unquantized=plain, cache=tmp_path / "cache").path(Form.UNQUANTIZED)
+        assert {file.name: file.read_text() for file in folder.iterdir()} == {
+            "draft.model": "served",
+            "config.json": "plain",
+        }
+
+
 def test_served_weights_that_are_not_quantized_are_called_so(tmp_path):
     forms = WeightForms(tmp_path, unquantized=tmp_path, cache=tmp_path)
     (tmp_path / "config.json").write_text("{}")
