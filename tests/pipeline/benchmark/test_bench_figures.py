@@ -141,7 +141,9 @@ def test_a_result_is_read_back_from_its_file_and_the_last_line_is_one_object(tmp
     runs = [make_run("paged", 0.1, text='{"a": "größe"}'), make_run("llama", 0.4)]
     failed = Entry(PEERS["vllm"], error="no such wheel")
     result = make_result(
-        runs, {"paged": Entry(PEERS["paged"], ready_seconds=[2.0, 3.0]), "llama": Entry(PEERS["llama"]), "vllm": failed}, ABOUT
+        runs,
+        {"paged": Entry(PEERS["paged"], ready_seconds=[2.0, 3.0]), "llama": Entry(PEERS["llama"]), "vllm": failed},
+        ABOUT,
     )
     write_result(result, tmp_path / "deep" / "result.json")
     again = read_result(tmp_path / "deep" / "result.json")
