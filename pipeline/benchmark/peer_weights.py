@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from enum import StrEnum
@@ -79,9 +80,9 @@ class WeightForms:
         if not drafts:
             return folder
         view = self._cache / "unquantized-drafts"
-        view.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(view, ignore_errors=True)  # it may be of another folder
+        view.mkdir(parents=True)
         for file in (*folder.iterdir(), *drafts):
-            (view / file.name).unlink(missing_ok=True)
             (view / file.name).symlink_to(file.resolve())
         return view
 
