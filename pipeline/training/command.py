@@ -18,6 +18,7 @@ from pipeline.evaluation.cases import CaseFileError
 from pipeline.training.errors import AdapterError
 from pipeline.training.examples import tokenize_cases
 from pipeline.training.lora_model import TARGETS, LoraModel
+from pipeline.training.optimizer import OPTIMIZERS
 from pipeline.training.packing import Packs
 from pipeline.training.record import RunRecord, describe_data
 from pipeline.training.trainer import Trainer, TrainSettings
@@ -49,6 +50,7 @@ def train(
     ] = 90.0,
     epochs: Annotated[float, typer.Option(min=0.001, help="another limit of the run")] = 3.0,
     rate: Annotated[float, typer.Option(help="peak learning rate")] = 1e-3,
+    optimizer: Annotated[str, typer.Option(help=f"one of {', '.join(OPTIMIZERS)}")] = "adamw",
     rank: Annotated[int, typer.Option(min=1, help="rank of the adapter; 24 takes less than 16 MB in fp16")] = 24,
     alpha: Annotated[int, typer.Option(help="scaling is alpha / rank")] = 48,
     targets: Annotated[str, typer.Option(help="linear layers to change, with commas")] = ",".join(TARGETS),
@@ -81,8 +83,11 @@ def train(
         seed=seed,
         workers=workers or (torch.get_num_threads() if device == "cpu" else 1),
         base_name=base.name,
+        optimizer=optimizer,
     )
     try:
+        if optimizer not in OPTIMIZERS:
+            raise typer.BadParameter(f"--optimizer {optimizer}: one of {', '.join(OPTIMIZERS)}")
         torch.manual_seed(seed)
         layers = _layers(targets)
         model = LoraModel.load(base, rank, alpha, torch.device(device), _dtype(dtype, device), layers)

@@ -16,6 +16,7 @@ from torch import Tensor
 from pipeline.training.allocator import release_freed_memory
 from pipeline.training.errors import AdapterError
 from pipeline.training.lora_model import LoraModel
+from pipeline.training.optimizer import AdapterOptimizer
 from pipeline.training.pack_order import PackStream
 from pipeline.training.packing import Pack
 from pipeline.training.record import Point, RunRecord
@@ -38,6 +39,7 @@ class TrainSettings:
     seed: int
     workers: int
     base_name: str
+    optimizer: str = "adamw"
     checkpoint_seconds: float = 240.0
     validation_seconds: float = 900.0
     curve_every: int = 5
@@ -74,7 +76,7 @@ class Trainer:
     ) -> None:
         self.model, self.packs, self.validation = model, packs, validation
         self.output, self.settings, self.record = output, settings, record
-        self.optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.01)
+        self.optimizer = AdapterOptimizer(settings.optimizer, model.parameters(), settings.workers)
         self.stream = PackStream([len(pack.input_ids) for pack in packs], settings.seed, record.epoch, record.offset)
         self.stop_requested = False
         self._report, self._clock = report, clock
@@ -86,20 +88,19 @@ class Trainer:
         """Load the parameters and moments of the last checkpoint.
 
         Raises:
-            AdapterError: the checkpoint belongs to a run with another rank or base.
+            AdapterError: the checkpoint belongs to a run with another rank, base or optimizer.
         """
         state, parameters = load_file(self.output / STATE), self.model.parameters()
-        saved = [state[f"{i}.parameter"] for i in range(len(state) // 3)]
+        saved = [state[f"{i}.parameter"] for i in range(sum(name.endswith(".parameter") for name in state))]
         sizes = [sum(t.numel() for t in tensors) for tensors in (saved, parameters)]
         if [t.shape for t in saved] != [p.shape for p in parameters]:
             raise AdapterError(
                 f"{self.output / STATE}: {sizes[0]:,} parameters, this run has {sizes[1]:,}; "
                 "resume with the rank and base of the first run, or give another --output"
             )
-        for i, parameter in enumerate(parameters):
-            parameter.data.copy_(saved[i])
-            moments = {name: state[f"{i}.{name}"].to(parameter.device) for name in ("exp_avg", "exp_avg_sq")}
-            self.optimizer.state[parameter] = {"step": torch.tensor(float(self.record.steps)), **moments}
+        self.optimizer.load(state, self.record.steps)
+        for parameter, values in zip(parameters, saved, strict=True):
+            parameter.data.copy_(values)
         self.model.refresh()
 
     def run(self) -> RunRecord:
@@ -135,12 +136,9 @@ class Trainer:
     def save(self) -> None:
         """Save the adapter, the optimizer's state and the record."""
         self.model.save(self.output, self.settings.base_name)
-        state: dict[str, Tensor] = {}
+        state = self.optimizer.state()
         for i, parameter in enumerate(self.model.parameters()):
-            moments = self.optimizer.state.get(parameter, {})
             state[f"{i}.parameter"] = parameter.detach().cpu()
-            for name in ("exp_avg", "exp_avg_sq"):
-                state[f"{i}.{name}"] = moments.get(name, torch.zeros_like(parameter)).cpu()
         partial = self.output / f"{STATE}.partial"
         save_file(state, partial)
         partial.replace(self.output / STATE)
@@ -158,9 +156,7 @@ class Trainer:
             parameter.grad = sum(grads) / tokens
         norm = torch.nn.utils.clip_grad_norm_(parameters, _MAX_NORM)
         rate = learning_rate(self.progress, self.settings.peak_rate)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
+        self.optimizer.step(rate, pool)
         list(pool.map(lambda layer: layer[1].refresh(), self.model.layers()))
         self._note(batch, loss, float(norm), rate)
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from pipeline.training import command
 from pipeline.training.lora_model import LoraModel
+from pipeline.training.optimizer import OPTIMIZERS
 from pipeline.training.packing import make_pack
 from pipeline.training.record import RunRecord
 from pipeline.training.trainer import Trainer, TrainSettings, learning_rate
@@ -54,8 +55,9 @@ def base(tmp_path: Path) -> Path:
     return write_base(tmp_path / "base")
 
 
-def test_loss_goes_down_and_the_record_says_so(base: Path, tmp_path: Path) -> None:
-    record = make_trainer(base, tmp_path / "out").run()
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_loss_goes_down_and_the_record_says_so(base: Path, tmp_path: Path, optimizer: str) -> None:
+    record = make_trainer(base, tmp_path / "out", optimizer=optimizer).run()
     losses = [p.loss for p in record.train_curve]
     assert losses[-1] < 0.5 * losses[0]
     assert record.finished
@@ -75,15 +77,17 @@ def test_time_ends_a_run_with_the_rate_decayed(base: Path, tmp_path: Path) -> No
     assert record.train_curve[-1].learning_rate < 0.1 * settings().peak_rate
 
 
-def test_an_interrupted_run_continues_as_if_it_had_not_stopped(base: Path, tmp_path: Path) -> None:
-    whole = make_trainer(base, tmp_path / "whole", epochs=4.0)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_an_interrupted_run_continues_as_if_it_had_not_stopped(base: Path, tmp_path: Path, optimizer: str) -> None:
+    changes = {"epochs": 4.0, "optimizer": optimizer}
+    whole = make_trainer(base, tmp_path / "whole", **changes)
     whole.run()
 
-    first = make_trainer(base, tmp_path / "parts", epochs=4.0)
+    first = make_trainer(base, tmp_path / "parts", **changes)
     first._report = lambda text, progress: setattr(first, "stop_requested", first.record.steps >= 2)
     stopped = first.run()
     assert not stopped.finished
-    second = make_trainer(base, tmp_path / "parts", RunRecord.load(tmp_path / "parts"), epochs=4.0)
+    second = make_trainer(base, tmp_path / "parts", RunRecord.load(tmp_path / "parts"), **changes)
     second.restore()
     second.run()
 
@@ -138,6 +142,8 @@ def test_the_command_trains_resumes_with_new_data_and_continues_an_adapter(base:
     assert [d.get("since_samples") for d in run["data"]] == [None, 8]
     assert run["samples"] == 16
 
+    assert "--optimizer as in the first run" in run_command(tmp_path, "--resume", "--optimizer", "muon")
+    assert "adamw, muon" in run_command(tmp_path, "--optimizer", "sgd")
     assert "this run has 4,512" in run_command(tmp_path, "--resume", "--rank", "3")
 
     adapter = tmp_path / "out"
