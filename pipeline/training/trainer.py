@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pipeline.training.allocator import release_freed_memory
+from pipeline.training.allocator import KeptMemory
 from pipeline.training.errors import AdapterError
 from pipeline.training.lora_model import LoraModel
 from pipeline.training.optimizer import AdapterOptimizer
@@ -22,7 +22,6 @@ from pipeline.training.packing import Pack
 from pipeline.training.record import Point, RunRecord
 
 STATE = "state.safetensors"
-_RELEASE_EVERY = 10  # steps
 _WARM_UP = 0.03  # fraction of the run
 _FLOOR = 0.02  # final learning rate as a fraction of the peak
 _MAX_NORM = 1.0
@@ -79,6 +78,7 @@ class Trainer:
         self.optimizer = AdapterOptimizer(settings.optimizer, model.parameters(), settings.workers)
         self.stream = PackStream([len(pack.input_ids) for pack in packs], settings.seed, record.epoch, record.offset)
         self.stop_requested = False
+        self._memory = KeptMemory()
         self._report, self._clock = report, clock
         self._total_samples = settings.epochs * num_examples
         self._recent: list[float] = []
@@ -168,8 +168,7 @@ class Trainer:
     def _note(self, batch: Sequence[Pack], loss: float, norm: float, rate: float) -> None:
         record = self.record
         record.steps += 1
-        if record.steps % _RELEASE_EVERY == 0:
-            release_freed_memory()
+        self._memory.release_when_scarce()
         record.samples += sum(p.num_branches for p in batch)
         record.epoch, record.offset = self.stream.epoch, self.stream.offset
         self._recent.append(loss)

@@ -9,11 +9,10 @@ page, in the middle of a forward pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
 
 from torch import Tensor
 
+from serving.available_memory import available_memory
 from serving.kernels.memory import HUGE_PAGE
 
 _MAX_BYTES = 512 << 20
@@ -39,19 +38,3 @@ def populate(tensors: Sequence[Tensor], touch: Callable[[int, int], None], max_b
             size = min(HUGE_PAGE, tensor.nbytes - done)
             if size > 0:
                 touch(tensor.data_ptr() + done, size)
-
-
-def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Available memory of the machine or of this process's container, whichever is less, in bytes; 0 if unknown."""
-    limits = []
-    with suppress(OSError, ValueError):
-        lines = meminfo.read_text(encoding="ascii").splitlines()
-        limits += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    for limit, usage in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        with suppress(OSError, ValueError):  # the other version of cgroups, or "max"
-            total, used = (int((cgroup / name).read_text(encoding="ascii")) for name in (limit, usage))
-            limits.append(max(0, total - used))
-    return min(limits, default=0)

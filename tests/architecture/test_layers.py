@@ -17,6 +17,7 @@ SERVING_FRONT = (
         f"serving.{name}"
         for name in ("types", "errors", "constraints", "grammar", "request_checks", "devices", "freed_memory")
     ),
+    "serving.available_memory",
     *(
         f"serving.{name}"
         for name in ("config", "engine", "text", "weights", "drafting", "adapters", "adapter_settings")
@@ -28,7 +29,7 @@ MAY_IMPORT = {
     "serving.grammar": ("serving.errors", "serving.constraints", "serving.text"),
     "serving.weights": ("serving.errors",),
     "serving.adapters": ("serving.errors", "serving.text", "serving.weights"),
-    "serving.kernels": ("serving.errors", "serving.weights"),
+    "serving.kernels": ("serving.errors", "serving.weights", "serving.available_memory"),
     "serving.layers": ("serving.errors", "serving.kernels"),
     "serving.models": ("serving.errors", "serving.kernels", "serving.layers", "serving.weights"),
     "serving.drafting": ("serving.errors", "serving.types", "serving.text", "serving.weights", "serving.kernels"),

@@ -7,7 +7,7 @@ import pytest
 
 from serving.kernels.arena import map_memory
 from serving.kernels.library import CpuLibrary
-from serving.kernels.pages import HUGE_PAGE, available_memory, populate
+from serving.kernels.pages import HUGE_PAGE, populate
 from tests.serving.kernels.mappings import resident_bytes
 
 
@@ -57,23 +57,3 @@ def test_memory_may_be_written_meanwhile(touch):
 def test_without_free_memory_nothing_is_allocated(touch):
     populate([], touch)
     populate([map_memory(100)], lambda address, size: pytest.fail("touched"), 0)
-
-
-@pytest.mark.parametrize(
-    ("files", "spare"),
-    [
-        ({}, 0),
-        ({"meminfo": "MemTotal: 900 kB\nMemAvailable: 500 kB\n"}, 512_000),
-        (
-            {"meminfo": "MemAvailable: 500 kB\n", "memory.max": "300000\n", "memory.current": "100000\n"},
-            200_000,
-        ),
-        ({"meminfo": "MemAvailable: 500 kB\n", "memory.max": "max\n", "memory.current": "100000\n"}, 512_000),
-        ({"memory/memory.limit_in_bytes": "9", "memory/memory.usage_in_bytes": "12"}, 0),
-    ],
-)
-def test_the_machine_and_the_container_both_limit_the_pages(tmp_path, files, spare):
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert available_memory(tmp_path / "meminfo", tmp_path) == spare
