@@ -50,7 +50,7 @@ def train(
             break
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1.0, (step + 1) / _WARM_UP) * (1 - progress)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=torch.cpu._is_avx512_bf16_supported()):
             loss, hits = model.loss(*batch_tensors([change(pair) for pair in examples]))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
