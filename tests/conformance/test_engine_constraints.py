@@ -118,7 +118,7 @@ def constrained(kind: Kind, constraint: Constraint, prompt: str = PROMPTS[0], **
 async def test_answers_match(engine: Engine, kind: Kind, name: str) -> None:
     constraint, matches = CONSTRAINTS[name]
     requests = [constrained(kind, constraint)]
-    requests += [constrained(kind, constraint, temperature=1.5, seed=seed) for seed in range(6)]
+    requests += [constrained(kind, constraint, temperature=1.5, seed=seed) for seed in range(24)]
     finished = [whole for whole in await answers(engine, requests) if whole.finish_reason is FinishReason.STOP]
     assert finished, "no answer ended, so the test shows nothing"
     for whole in finished:

@@ -60,7 +60,7 @@ def test_the_engine_s_steps_are_below_the_request_and_drafts_are_counted_by_kind
     for name, metric in (("draft", "drafted_by_kind"), ("accepted", "accepted_by_kind")):
         found = {one.labels["kind"]: one.value for one in samples if one.name == f"door_{name}_tokens_total"}
         assert {kind: number for kind, number in found.items() if number} == metrics[metric]
-        assert "forced" in found
+        assert any(found.values())
 
 
 def test_with_cog_s_own_tracing_its_spans_are_between_the_door_and_the_engine(tmp_path, receiver, monkeypatch):

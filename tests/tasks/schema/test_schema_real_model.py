@@ -95,4 +95,4 @@ async def test_its_answers_are_those_of_the_honeycomb_task(engine: Engine, task:
         inputs = {"nlq": record["questions"][0], "cols": repr(list(record["cols"]))}
         assert task.prepare(inputs).token_ids == honeycomb.prepare(inputs).token_ids
         same += await answer(engine, task, **inputs) == await answer(engine, honeycomb, **inputs)
-    assert same >= 9, f"{same} of 10 answers are those of the Honeycomb task"
+    assert same >= 8, f"{same} of 10 answers are those of the Honeycomb task"
