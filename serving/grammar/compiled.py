@@ -16,7 +16,7 @@ from serving.grammar.grammar_limits import parser_limits
 from serving.grammar.grammar_text import grammar_text
 from serving.grammar.guard import shared_guard
 
-_NAMES: dict[type[Constraint], str] = {
+CONSTRAINT_NAMES: dict[type[Constraint], str] = {
     LarkConstraint: "the grammar",
     JsonSchemaConstraint: "the JSON schema",
     RegexConstraint: "the regular expression",
@@ -34,7 +34,7 @@ def check_constraint(constraint: Constraint) -> str:
     if isinstance(constraint, LarkConstraint) and constraint.is_trusted:
         return grammar
     is_schema = isinstance(constraint, JsonSchemaConstraint)
-    shared_guard().check(grammar, name=_NAMES[type(constraint)], is_schema=is_schema)
+    shared_guard().check(grammar, name=CONSTRAINT_NAMES[type(constraint)], is_schema=is_schema)
     return grammar
 
 
@@ -49,5 +49,5 @@ def compile_constraint(constraint: Constraint, vocabulary: LLTokenizer) -> LLMat
         matcher.compute_bitmask()  # refuses a grammar whose first step is too expensive, and warms up that step
     if matcher.is_error():
         reason = matcher.get_error().partition("\n")[0]
-        raise GrammarError(f"{_NAMES[type(constraint)]} does not compile: {reason}; simplify it")
+        raise GrammarError(f"{CONSTRAINT_NAMES[type(constraint)]} does not compile: {reason}; simplify it")
     return matcher

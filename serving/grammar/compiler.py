@@ -16,6 +16,7 @@ import llguidance
 
 from serving.constraints import Constraint
 from serving.grammar import compile_constraint
+from serving.grammar.compiled import CONSTRAINT_NAMES
 from serving.grammar.grammar_state import GrammarState
 from serving.grammar.guard import shared_guard
 from serving.text import Tokenizer
@@ -89,7 +90,8 @@ class GrammarCompiler:
         return len(self._cache) > self._cache_size or seconds > self._cache_seconds
 
     def _state(self, constraint: Constraint, compiled: _Compiled) -> GrammarState:
-        return GrammarState(compiled.matcher.deep_copy(), self._executor, partial(self._forget, constraint))
+        name = CONSTRAINT_NAMES[type(constraint)]
+        return GrammarState(compiled.matcher.deep_copy(), self._executor, partial(self._forget, constraint), name)
 
     def _index(self) -> llguidance.LLTokenizer:
         with self._index_lock:

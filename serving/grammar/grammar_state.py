@@ -20,6 +20,7 @@ class GrammarState:
         matcher: llguidance's state.
         executor: computes several bitmasks at a time.
         on_failure: called when llguidance fails.
+        name: of the constraint in error messages.
 
     Raises:
         GrammarError: from any method, if llguidance fails, for example because the grammar is too ambiguous for its
@@ -27,11 +28,16 @@ class GrammarState:
     """
 
     def __init__(
-        self, matcher: llguidance.LLMatcher, executor: llguidance.LLExecutor, on_failure: Callable[[], None]
+        self,
+        matcher: llguidance.LLMatcher,
+        executor: llguidance.LLExecutor,
+        on_failure: Callable[[], None],
+        name: str = "the grammar",
     ) -> None:
         self._matcher = matcher
         self._executor = executor
         self._on_failure = on_failure
+        self._name = name
 
     @property
     def is_complete(self) -> bool:
@@ -78,4 +84,4 @@ class GrammarState:
         if self._matcher.is_error():
             self._on_failure()
             reason = self._matcher.get_error().partition("\n")[0]
-            raise GrammarError(f"the grammar failed after the text so far: {reason}; simplify it")
+            raise GrammarError(f"{self._name} failed after the text so far: {reason}; simplify it")

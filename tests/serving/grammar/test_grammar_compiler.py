@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from serving.constraints import LarkConstraint
+from serving.constraints import JsonSchemaConstraint, LarkConstraint, RegexConstraint
 from serving.errors import GrammarError
 from serving.grammar.compiler import GrammarCompiler
 from tests.tiny_tokenizers import byte_level
@@ -130,9 +130,17 @@ def test_compiling_from_several_threads(compiler, tokenizer):
     assert [state.accept(text) for state in states] == [len(text)] * 8
 
 
-def test_rolling_back_more_tokens_than_were_accepted_is_an_error(compiler):
-    with pytest.raises(GrammarError):
-        compiler.compile(JSON).rollback(1)
+@pytest.mark.parametrize(
+    ("constraint", "name"),
+    [
+        (LarkConstraint("start: /[a-z]+/"), "the grammar"),
+        (JsonSchemaConstraint("true"), "the JSON schema"),
+        (RegexConstraint("[a-z]+"), "the regular expression"),
+    ],
+)
+def test_rolling_back_more_tokens_than_were_accepted_is_an_error_that_names_the_constraint(compiler, constraint, name):
+    with pytest.raises(GrammarError, match=f"^{name} failed after the text so far: "):
+        compiler.compile(constraint).rollback(1)
 
 
 def masks(state, compiler, drafts) -> list[set[int]]:
