@@ -1,7 +1,8 @@
 """Attention over a pack: the prefix to itself, and each branch to the prefix and to itself.
 
 A mask over all tokens of a pack computes the scores between branches and throws them away: for eight branches, three
-quarters of all scores. transformers finds the function by its name:
+quarters of all scores. Products and softmax are written out: on a CPU torch's fused attention takes three times as
+long for so few rows (docs/log.md). transformers finds the function by its name:
 
     layout = PackLayout.of(pack.branches)
     model = AutoModelForCausalLM.from_pretrained(base, attn_implementation=PACK_ATTENTION)
@@ -10,12 +11,12 @@ quarters of all scores. transformers finds the function by its name:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from transformers import AttentionInterface
 
 PACK_ATTENTION = "pack"
@@ -29,13 +30,11 @@ class PackLayout:
         prefix: number of tokens of the prefix, P.
         tokens: [B, L] indices of the tokens of each branch; shorter branches repeat their last one.
         own: [B * L] of `tokens`, those that are not repeated.
-        sees: [B, 1, L, P + L] bool: the prefix, and the branch up to the token itself.
     """
 
     prefix: int
     tokens: Tensor
     own: Tensor
-    sees: Tensor
 
     @classmethod
     def of(cls, branches: Tensor) -> PackLayout:
@@ -45,10 +44,7 @@ class PackLayout:
         steps = torch.arange(int(lengths.max()), device=branches.device)
         starts = prefix + lengths.cumsum(0) - lengths
         tokens = starts[:, None] + torch.minimum(steps, lengths[:, None] - 1)
-        causal = (steps[:, None] >= steps).expand(len(lengths), 1, -1, -1)
-        to_prefix = causal.new_ones(len(lengths), 1, len(steps), prefix)
-        own = (steps < lengths[:, None]).flatten()
-        return cls(prefix, tokens, own, torch.cat([to_prefix, causal], dim=3))
+        return cls(prefix, tokens, (steps < lengths[:, None]).flatten())
 
 
 def pack_attention(
@@ -75,28 +71,31 @@ def pack_attention(
         [1, T, heads, D], and None in place of attention weights.
     """
     at, tokens = pack_layout.prefix, pack_layout.tokens
-    repeat = query.shape[1] // key.shape[1]
-    key, value = (t.repeat_interleave(repeat, dim=1) if repeat > 1 else t for t in (key, value))
-    prefix = functional.scaled_dot_product_attention(
-        query[:, :, :at], key[:, :, :at], value[:, :, :at], is_causal=True, scale=scaling
-    )
-    keys, values = (_with_prefix(t, at, tokens) for t in (key, value))
-    branches = functional.scaled_dot_product_attention(
-        _by_branch(query, tokens), keys, values, attn_mask=pack_layout.sees, scale=scaling
-    )
-    rows = branches.transpose(1, 2).flatten(0, 1)[pack_layout.own]
-    return torch.cat([prefix[0].transpose(0, 1), rows])[None], None
+    queries = (query[0] * scaling).reshape(key.shape[1], -1, *query.shape[2:])  # [K, R, T, D]: R heads share a KV head
+    first, key_prefix, value_prefix = queries[:, :, :at], key[0, :, :at], value[0, :, :at]
+    scores = _product(first, key_prefix.transpose(1, 2)).masked_fill(_later(at, tokens), -math.inf)
+    prefix = _product(scores.softmax(dim=-1), value_prefix)  # [K, R, P, D]
+
+    by_branch = queries[:, :, tokens].transpose(1, 2)  # [K, B, R, L, D]
+    keys, values = key[0][:, tokens], value[0][:, tokens]  # [K, B, L, D]
+    to_prefix = _product(by_branch, key_prefix.transpose(1, 2))
+    to_own = _product(by_branch, keys.transpose(2, 3)).masked_fill(_later(tokens.shape[1], tokens), -math.inf)
+    weights = torch.cat([to_prefix, to_own], dim=-1).softmax(dim=-1)  # [K, B, R, L, P + L]
+    branches = _product(weights[..., :at], value_prefix) + _product(weights[..., at:], values)
+
+    rows = branches.permute(1, 3, 0, 2, 4).flatten(2, 3).flatten(0, 1)[pack_layout.own]
+    return torch.cat([prefix.permute(2, 0, 1, 3).flatten(1, 2), rows])[None], None
 
 
-def _by_branch(x: Tensor, tokens: Tensor) -> Tensor:
-    """[1, heads, T, D] → [B, heads, L, D]."""
-    return x[0].transpose(0, 1)[tokens].transpose(1, 2)
+def _later(size: int, like: Tensor) -> Tensor:
+    """[size, size] bool on the device of `like`: whether a column is after its row."""
+    return torch.ones(size, size, dtype=torch.bool, device=like.device).triu(1)
 
 
-def _with_prefix(x: Tensor, prefix: int, tokens: Tensor) -> Tensor:
-    """[1, heads, T, D] → [B, heads, P + L, D]: the prefix, which all branches share, before each branch."""
-    shared = x[:, :, :prefix].expand(len(tokens), -1, -1, -1)
-    return torch.cat([shared, _by_branch(x, tokens)], dim=2)
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    """x: [*S, ..., M, N] and y: [*S, N, O] → [*S, ..., M, O], with one matrix product for each of S."""
+    shared = y.dim() - 2
+    return (x.flatten(shared, -2) @ y).reshape(*x.shape[:-1], y.shape[-1])
 
 
 AttentionInterface.register(PACK_ATTENTION, pack_attention)

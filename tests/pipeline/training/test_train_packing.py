@@ -35,9 +35,9 @@ def test_every_token_sees_its_own_prompt_and_answer_only() -> None:
     for number, example in enumerate(examples):
         whole = [*example.prompt, *example.answer]
         own = (pack.branches == number).nonzero().flatten()
-        keys = torch.cat([torch.arange(layout.prefix), layout.tokens[number]])
+        prefix = torch.arange(layout.prefix)
         for step, place in enumerate(range(len(whole) - len(own), len(whole))):
-            seen = keys[layout.sees[number, 0, step]]
+            seen = torch.cat([prefix, layout.tokens[number, : step + 1]])
             assert pack.input_ids[seen].tolist() == whole[: place + 1]
             assert pack.positions[seen].tolist() == list(range(place + 1))
 
