@@ -94,6 +94,7 @@ ALSO = {
     "pipeline.endurance.observed_predict -> predict": "Cog's server runs it in place of predict.py",
     "pipeline.benchmark.passes -> serving.kernels.base": "it times passes of the model without an engine",
     "pipeline.benchmark.passes -> serving.models.loader": "it times passes of the model without an engine",
+    "pipeline.benchmark.draft_gain -> pipeline.planning.hardware": "it computes drafts' gain on GPUs from their table",
     "pipeline.simulation.check -> pipeline.benchmark.questions": "it simulates the arrivals of the workload open",
     "pipeline.benchmark.offline_vllm -> serving.engines.vllm.options": "it runs vLLM alone, with the engine's options",
     "pipeline.benchmark.offline_runners -> serving.clients.vllm_parameters": "it asks vLLM's server without an engine",
