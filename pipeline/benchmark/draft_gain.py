@@ -23,7 +23,7 @@ from typing import Any, Final
 from pipeline.planning.hardware import GPUS, Gpu
 
 EFFICIENCY: Final = 0.4  # assumed, as in scripts/plan
-PROMPT: Final = 400  # tokens, of the bench's questions
+PROMPT: Final = 177  # tokens, the mean of the questions of `one-new`
 MOST_ROWS: Final = 33  # a token and the 32 drafts that the bench allows
 MISTRAL_BYTES, MISTRAL_WEIGHTS = 3.89e9, 7.24e9  # Mistral-7B in four bits: bytes that a pass reads, number of weights
 DRAFTING: Final = 2.4  # milliseconds in which a CPU proposes 44 drafts, measured on a Xeon (docs/benchmarks.md)
@@ -88,7 +88,7 @@ def _tokens_and_passes(result: Mapping[str, Any]) -> tuple[float, float]:
 def _print(name: str, costs: PassCosts, tokens: float, passes: float) -> None:
     share, gain = costs.decoding_share(tokens), costs.gain(tokens, passes)
     cells = [f"{ms:.3g}" for ms in (costs.prefill, costs.one, costs.drafted)]
-    print(f"| {name} | {' | '.join(cells)} | {100 * share:.0f} % | {passes:.1f} | {gain:.1f} |")
+    print(f"| {name} | {' | '.join(cells)} | {100 * share:.0f} % | {passes:.3g} | {gain:.1f} |")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Attention over a pack: the prefix to itself, and each branch to the prefix and to itself.
 
 A mask over all tokens of a pack computes the scores between branches and throws them away: for eight branches, three
-quarters of all scores. Products and softmax are written out: on a CPU torch's fused attention takes three times as
-long for so few rows (docs/log.md). transformers finds the function by its name:
+quarters of all scores. Products and softmax are written out, because torch's fused attention took a third of a
+pack's time on a CPU (docs/log.md). transformers finds the function by its name:
 
     layout = PackLayout.of(pack.branches)
     model = AutoModelForCausalLM.from_pretrained(base, attn_implementation=PACK_ATTENTION)
