@@ -5,8 +5,8 @@ passes fewer and each of them dearer. So the gain depends on the share of decodi
 
     gain = (prefill + (tokens - 1) * one) / (prefill + (passes - 1) * drafted)
 
-Costs on a CPU are measured by `scripts/bench`. Costs on a GPU are computed from the roofline of its data sheet (Williams
-et al. 2009), of which an engine is assumed to reach two fifths, as in `scripts/plan`.
+Costs on a CPU are measured by `scripts/bench`. Costs on a GPU are computed from the roofline of its data sheet
+(Williams et al. 2009), of which an engine is assumed to reach two fifths, as in `scripts/plan`.
 
     python -m pipeline.benchmark.draft_gain docs/results/bench-drafts.json
 """

@@ -208,8 +208,8 @@ engine.close()
 def test_planned_memory_is_that_of_the_engine():
     """After the first requests; docs/results/plan.json has more models.
 
-    Pages of libraries count as the kernel maps them. Where it keeps files in huge pages, 105 MB of libtorch are resident,
-    and the process has 1,216 MB (at commit 276dd30, too). Elsewhere it had 1,129 MB (docs/results/plan.json).
+    Pages of libraries count as the kernel maps them. Where it keeps files in huge pages, 105 MB of libtorch are
+    resident, and the process has 1,216 MB (at commit 276dd30, too). Elsewhere it had 1,129 MB (docs/results/plan.json).
     """
     shape = read_shape(WEIGHTS)
     planned = cpu_resident(shape, cpu_memory(shape, bfloat16_kv=has_bfloat16()), shape.max_context)
