@@ -1,8 +1,8 @@
 """Four-bit rounding of weights during training, so that the model is trained with the weights that are served.
 
-This is the rounding of `scripts/build_weights` in torch, without the scales that cancel between layers. Rounding has no
-useful gradient, so gradients pass straight through it (Bengio et al. 2013, arXiv:1308.3432; quantization-aware training
-as in Jacob et al. 2018, arXiv:1712.05877).
+This is the rounding of `scripts/build_weights` in torch, without error feedback (`pipeline/weights/error_feedback.py`)
+and without the scales that cancel between layers. Rounding has no useful gradient, so gradients pass straight through
+it (Bengio et al. 2013, arXiv:1308.3432; quantization-aware training as in Jacob et al. 2018, arXiv:1712.05877).
 
     rounding = layer_rounding(load_search_result(path), "model.layers.0.mlp.up_proj")
     served = rounding(merged)  # the dequantized weight

@@ -10,6 +10,7 @@ from typing import Any
 
 from .awq_format import NIBBLES, PackedWeight, check_shape, quantize
 from .awq_search_result import AwqSearchResult
+from .error_feedback import quantize_with_feedback
 from .tensors import Array, Checkpoint, TensorSpec
 
 _LINEAR = re.compile(r"(model\.layers\.\d+\.\w+\.(?:q|k|v|o|gate|up|down)_proj)\.weight")
@@ -62,10 +63,15 @@ class AwqCheckpoint:
             return self._search.scale(linear, self._source.load(name))
         if self._last is None or self._last[0] != linear:
             weight = self._search.scale(linear, self._source.load(f"{linear}.weight"))
-            weight = self._search.clip(linear, weight)
-            self._last = (linear, quantize(weight, self._search.group_size))
+            self._last = (linear, self._rounded(linear, weight))
         array: Array = getattr(self._last[1], part)
         return array
+
+    def _rounded(self, linear: str, weight: Array) -> PackedWeight:
+        clipped, feedback = self._search.clip(linear, weight), self._search.feedback.get(linear)
+        if feedback is None:
+            return quantize(clipped, self._search.group_size)
+        return quantize_with_feedback(weight, clipped, self._search.group_size, feedback)
 
     def _packed_specs(self, linear: str, spec: TensorSpec) -> dict[str, TensorSpec]:
         outputs, inputs = spec.shape

@@ -43,20 +43,28 @@ def check_shape(name: str, shape: tuple[int, ...], group_size: int) -> None:
         )
 
 
+def grid(weight: Array, group_size: int) -> tuple[Array, Array]:
+    """The steps [N, K // g] in fp16 and the zero points [N, K // g] in fp32 of a weight [N, K], in groups along K."""
+    outputs, inputs = weight.shape
+    groups = weight.reshape(outputs, inputs // group_size, group_size)
+    lowest = np.minimum(groups.min(axis=2), np.float32(0))  # zero must stay representable
+    highest = np.maximum(groups.max(axis=2), np.float32(0))
+    step = (highest - lowest) / np.float32(MAX_LEVEL)
+    scales = np.maximum(step, _SMALLEST_SCALE).astype(np.float16)
+    zeros = np.clip(np.rint(-lowest / scales.astype(np.float32)), 0, MAX_LEVEL)
+    return scales, zeros
+
+
 def quantize(weight: Array, group_size: int) -> PackedWeight:
-    """Round a weight [N, K] to four bits, in groups along K.
+    """Round a weight [N, K] to the nearest of 16 values, in groups along K.
 
     Nibbles are computed with the scale that has been rounded to fp16, so that its rounding adds no further error.
     """
     outputs, inputs = weight.shape
-    groups = weight.astype(np.float32, copy=False).reshape(outputs, inputs // group_size, group_size)
-    lowest = np.minimum(groups.min(axis=2), np.float32(0))  # zero must stay representable
-    highest = np.maximum(groups.max(axis=2), np.float32(0))
-    step = (highest - lowest) / np.float32(MAX_LEVEL)
-    scales = np.maximum(step, _SMALLEST_SCALE).astype(np.float16)  # [N, K // g]
-    exact = scales.astype(np.float32)
-    zeros = np.clip(np.rint(-lowest / exact), 0, MAX_LEVEL)
-    levels = np.rint(groups / exact[:, :, None])
+    weight = weight.astype(np.float32, copy=False)
+    scales, zeros = grid(weight, group_size)
+    groups = weight.reshape(outputs, inputs // group_size, group_size)
+    levels = np.rint(groups / scales.astype(np.float32)[:, :, None])
     levels += zeros[:, :, None]
     np.clip(levels, 0, MAX_LEVEL, out=levels)
     return PackedWeight(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,11 @@ from awq.utils.module import get_op_name
 from rich.console import Console
 from rich.progress import track
 
+from .awq_moments import best_clip_steps, input_moments
 from .awq_search_result import CLIP_STEPS, AwqSearchResult, ScaleGroup
 from .calibration import BLOCK_TOKENS
 from .console import say
+from .error_feedback import Feedback
 from .layer_loading import UsedEmbeddings, empty_model, loaded_layer
 from .quantize import read_config
 from .safetensors_io import SafetensorsCheckpoint
@@ -31,15 +33,17 @@ from .search_state import SearchState
 from .tensors import Array
 
 _SCALE_BLOCKS = 2  # blocks of text to choose scales on, enough for 20 candidates; clips are chosen on all blocks
-_NUM_CLIPS = CLIP_STEPS // 2  # AutoAWQ clips to no less than half of the largest magnitude
 _ROWS_AT_ONCE = 128
+_SHARE_INPUTS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
 
 
 class RecordingQuantizer(AwqQuantizer):  # type: ignore[misc]
     """AutoAWQ's quantizer, which also records its results, and searches correctly and faster on a CPU."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, feedback_rank: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._feedback_rank = feedback_rank
+        self.feedback: list[Feedback] = []
         self.scale_groups: list[ScaleGroup] = []
         self.clip_steps: dict[str, Array] = {}
         self._losses: list[float] = []
@@ -91,7 +95,18 @@ class RecordingQuantizer(AwqQuantizer):  # type: ignore[misc]
             steps, limits = self._best_clip_steps(linear.weight.detach(), input_feat[name])
             self.clip_steps[self._prefix(layer) + name] = steps.cpu().numpy()
             clips.append((name, limits.unsqueeze(-1)))
+        if self._feedback_rank:
+            self._find_feedback(layer, input_feat)
         return clips
+
+    def _find_feedback(self, layer: Any, input_feat: Any) -> None:
+        """Record the moments of the scaled inputs; layers that share inputs share them."""
+        for sharing in _SHARE_INPUTS:
+            names = [name for name in input_feat if name.rpartition(".")[2] in sharing]
+            inputs = input_feat[names[0]]
+            norms, components = input_moments(inputs.reshape(-1, inputs.shape[-1]).float(), self._feedback_rank)
+            layers = tuple(self._prefix(layer) + name for name in names)
+            self.feedback.append(Feedback.of(layers, norms.cpu().numpy(), components.cpu().numpy()))
 
     def _best_clip_steps(self, weight: torch.Tensor, inputs: torch.Tensor) -> tuple[Any, Any]:
         """The step with the least squared error of each group's output, and the limit it means.
@@ -103,7 +118,7 @@ class RecordingQuantizer(AwqQuantizer):  # type: ignore[misc]
         features = inputs.to(groups).reshape(-1, groups.shape[1], self.group_size)  # [tokens, G, g]
         moments = torch.einsum("tgi,tgj->gij", features, features) / features.shape[0]
         rows = [
-            _best_steps(block, moments, lambda part: self.pseudo_quantize_tensor(part)[0])
+            best_clip_steps(block, moments, lambda part: self.pseudo_quantize_tensor(part)[0])
             for block in groups.split(_ROWS_AT_ONCE)  # type: ignore[no-untyped-call]
         ]
         steps = torch.cat(rows)
@@ -114,22 +129,14 @@ class RecordingQuantizer(AwqQuantizer):  # type: ignore[misc]
         return f"{get_op_name(self.model, layer)}."
 
 
-def _best_steps(groups: torch.Tensor, moments: torch.Tensor, rounded: Callable[[Any], Any]) -> torch.Tensor:
-    largest = groups.abs().amax(dim=2, keepdim=True)
-    best = torch.full_like(largest[:, :, 0], torch.inf)
-    steps = torch.zeros_like(best, dtype=torch.uint8)
-    for step in range(_NUM_CLIPS):
-        limit = largest * (1 - step / CLIP_STEPS)
-        change = rounded(groups.clamp(-limit, limit)) - groups  # [N, G, g]
-        error = (torch.einsum("ngi,gij->ngj", change, moments) * change).sum(dim=2)
-        better = error < best
-        best = torch.where(better, error, best)
-        steps[better] = step
-    return steps
-
-
 def search(
-    folder: Path, texts: Sequence[Sequence[int]], group_size: int, fingerprint: str, state: SearchState
+    folder: Path,
+    texts: Sequence[Sequence[int]],
+    group_size: int,
+    fingerprint: str,
+    state: SearchState,
+    *,
+    feedback_rank: int,
 ) -> AwqSearchResult:
     """Search for the scales and clips of a checkpoint, one layer in memory at a time.
 
@@ -139,6 +146,7 @@ def search(
         group_size: weights that share a scale.
         fingerprint: of the checkpoint, recorded in the result.
         state: layers that it has are not searched again; each finished layer is saved in it.
+        feedback_rank: of the second moments that are kept for error feedback; 0 keeps none.
 
     Raises:
         CheckpointError: config.json does not fit the tensors.
@@ -147,44 +155,53 @@ def search(
     dtype = torch.float16 if torch.cuda.is_available() else torch.float32
     config, source = read_config(folder), SafetensorsCheckpoint(folder)
     tokens_hash = hashlib.sha256(json.dumps([list(text) for text in texts]).encode()).hexdigest()
-    about = {"checkpoint": fingerprint, "config": config, "texts": tokens_hash, "group_size": group_size}
+    about = {
+        "checkpoint": fingerprint,
+        "config": config,
+        "texts": tokens_hash,
+        "group_size": group_size,
+        "feedback_rank": feedback_rank,
+    }
     num_layers = int(config["num_hidden_layers"])
     done = state.begin({**about, "dtype": str(dtype), "versions": _versions()})
     if done:
         say(f"Continuing after {done} of {num_layers} layers")
     if done < num_layers:
-        _search_layers(config, source, texts, group_size, state, range(done, num_layers), dtype)
+        model = empty_model(config)
+        model.model.embed_tokens = UsedEmbeddings(source, [token for text in texts for token in text], dtype)
+        quantizer = _quantizer(model, config["model_type"], texts, group_size, feedback_rank)
+        _search_layers(model, quantizer, source, state, range(done, num_layers), dtype)
     found = [state.result(layer) for layer in range(num_layers)]
     scales = [group for result in found for group in result.scale_groups]
     clips = {name: steps for result in found for name, steps in result.clip_steps.items()}
-    return AwqSearchResult(group_size, scales, clips, fingerprint, _versions())
+    feedback = [group for result in found for group in result.feedback_groups]
+    return AwqSearchResult(group_size, scales, clips, fingerprint, _versions(), feedback)
 
 
 @torch.no_grad()
 def _search_layers(
-    config: dict[str, Any],
+    model: Any,
+    quantizer: RecordingQuantizer,
     source: SafetensorsCheckpoint,
-    texts: Sequence[Sequence[int]],
-    group_size: int,
     state: SearchState,
     layers: range,
     dtype: torch.dtype,
 ) -> None:
-    model = empty_model(config)
-    model.model.embed_tokens = UsedEmbeddings(source, [token for text in texts for token in text], dtype)
-    quantizer = _quantizer(model, config["model_type"], texts, group_size)
     if layers.start:
         quantizer.inps = torch.from_numpy(state.hidden(layers.start).copy()).to(dtype)
     for index in track(layers, description="Searching", console=Console(stderr=True)):
         with loaded_layer(model.model.layers[index], index, source, dtype):
             quantizer.modules = [model.model.layers[index]]
-            quantizer.scale_groups, quantizer.clip_steps = [], {}
+            quantizer.scale_groups, quantizer.clip_steps, quantizer.feedback = [], {}, []
             quantizer.quantize()
-        result = AwqSearchResult(group_size, quantizer.scale_groups, quantizer.clip_steps)
+        found = quantizer.scale_groups, quantizer.clip_steps
+        result = AwqSearchResult(quantizer.group_size, *found, feedback=quantizer.feedback)
         state.finish_layer(index, result, quantizer.inps.cpu().numpy())
 
 
-def _quantizer(model: Any, model_type: str, texts: Sequence[Sequence[int]], group_size: int) -> RecordingQuantizer:
+def _quantizer(
+    model: Any, model_type: str, texts: Sequence[Sequence[int]], group_size: int, feedback_rank: int
+) -> RecordingQuantizer:
     """A quantizer with the hidden states before the first layer; it asks for that layer, and does not run it."""
     model.model.layers[0].to_empty(device="cpu")
     settings = AwqConfig(zero_point=True, q_group_size=group_size, w_bit=4, version="gemm")
@@ -205,6 +222,7 @@ def _quantizer(model: Any, model_type: str, texts: Sequence[Sequence[int]], grou
         n_parallel_calib_samples=8,
         max_calib_samples=len(texts),
         max_calib_seq_len=BLOCK_TOKENS,
+        feedback_rank=feedback_rank,
     )
     model.model.layers[0].to("meta")
     return quantizer

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .error_feedback import Feedback
 from .tensors import Array
 
 CLIP_STEPS = 20  # AutoAWQ's grid: step i clips to 1 - i / 20 of a group's largest magnitude
@@ -41,6 +42,7 @@ class AwqSearchResult:
         clip_steps: for each linear layer [N, K // group_size] uint8, steps of the grid.
         fingerprint: of the checkpoint that was searched; None fits any.
         made_with: versions of the packages that searched, for information.
+        feedback: second moments of layers' inputs; the weights of other layers are rounded to nearest.
     """
 
     def __init__(
@@ -50,18 +52,23 @@ class AwqSearchResult:
         clip_steps: dict[str, Array] | None = None,
         fingerprint: str | None = None,
         made_with: Mapping[str, str] | None = None,
+        feedback: Sequence[Feedback] = (),
     ) -> None:
         self.group_size = group_size
         self.scale_groups = tuple(scale_groups)
         self.clip_steps = clip_steps or {}
         self.fingerprint = fingerprint
         self.made_with = dict(made_with or {})
+        self.feedback_groups = tuple(feedback)
+        self.feedback = {layer: group for group in self.feedback_groups for layer in group.layers}
         self._divisors = {group.before: group.scales.astype(np.float32) for group in scale_groups}
         self._multipliers = {name: group.scales.astype(np.float32) for group in scale_groups for name in group.after}
 
     def for_checkpoint(self, fingerprint: str) -> AwqSearchResult:
         """The same result with another fingerprint."""
-        return AwqSearchResult(self.group_size, self.scale_groups, self.clip_steps, fingerprint, self.made_with)
+        return AwqSearchResult(
+            self.group_size, self.scale_groups, self.clip_steps, fingerprint, self.made_with, self.feedback_groups
+        )
 
     @classmethod
     def without_search(cls, group_size: int) -> AwqSearchResult:

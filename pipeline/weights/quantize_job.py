@@ -36,6 +36,7 @@ class QuantizeJob:
         texts: token ids of calibration texts.
         save_search: file for the search result, if any.
         report: JSON file for what it took, if any.
+        feedback_rank: of the second moments for error feedback; 0 for none.
     """
 
     model: str
@@ -45,6 +46,7 @@ class QuantizeJob:
     texts: Sequence[Sequence[int]]
     save_search: str | None
     report: str | None
+    feedback_rank: int
 
     def save(self, state: SearchState) -> None:
         """Write it where `load` finds it."""
@@ -72,7 +74,7 @@ def run_job(state: SearchState) -> None:
 
         def timed_search(fingerprint: str) -> AwqSearchResult:
             seconds["fingerprint"] = round(time.monotonic() - start, 1)
-            result = search(model, job.texts, job.group_size, fingerprint, state)
+            result = search(model, job.texts, job.group_size, fingerprint, state, feedback_rank=job.feedback_rank)
             seconds["search"] = round(time.monotonic() - start - seconds["fingerprint"], 1)
             return result
 
@@ -92,6 +94,7 @@ def _report(job: QuantizeJob, result: AwqSearchResult, seconds: dict[str, float]
         "model": Path(job.model).name,
         "output": Path(job.output).name,
         "group_size": job.group_size,
+        "feedback_rank": job.feedback_rank,
         "tensor_parallel": job.tensor_parallel,
         "calibration_tokens": sum(map(len, job.texts)),
         "made_with": result.made_with,

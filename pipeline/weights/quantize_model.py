@@ -19,6 +19,7 @@ from pipeline.weights.safetensors_io import SafetensorsCheckpoint
 from pipeline.weights.search_state import SearchState
 
 MODEL_TYPES: Final = ("llama", "mistral", "qwen2", "qwen3")
+FEEDBACK_RANK: Final = 32
 # AutoAWQ frees and takes the same large blocks all the time; keep them instead of asking the system.
 _ALLOCATOR: Final = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(16 * 2**30)}
 
@@ -54,6 +55,7 @@ def quantize_with_search(
     *,
     group_size: int,
     tensor_parallel: int = 1,
+    feedback_rank: int = FEEDBACK_RANK,
     save_search: Path | None = None,
     report: Path | None = None,
 ) -> NoReturn:
@@ -67,6 +69,7 @@ def quantize_with_search(
         texts: token ids of calibration texts, of at most a block each.
         group_size: weights that share a scale.
         tensor_parallel: number of GPUs that may share a layer, for the report.
+        feedback_rank: of the second moments for error feedback; 0 rounds each weight to nearest.
         save_search: file for the search result, if any.
         report: JSON file for what it took, if any.
 
@@ -84,6 +87,7 @@ def quantize_with_search(
             texts=texts,
             save_search=None if save_search is None else str(save_search.absolute()),
             report=None if report is None else str(report.absolute()),
+            feedback_rank=feedback_rank,
         ).save(state)
     say(f"Searching on {sum(map(len, texts)):,} tokens")
     environment = {**_ALLOCATOR, **_QUIET, **os.environ, "PYTHONPATH": str(ROOT)}

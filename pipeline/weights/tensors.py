@@ -20,8 +20,8 @@ Array = npt.NDArray[Any]
 Progress = Callable[[int], None]  # called with the number of bytes done
 
 # numpy has no bf16: such a tensor is fp32 in memory, which is exact, and is rounded when it is written.
-_ARRAY_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<f4", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
-_ITEM_SIZES = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U8": 1}
+_ARRAY_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<f4", "I64": "<i8", "I32": "<i4", "U8": "|u1", "I8": "|i1"}
+_ITEM_SIZES = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U8": 1, "I8": 1}
 
 
 def no_progress(_: int) -> None:
@@ -104,7 +104,7 @@ class ArraysInMemory:
 
     def specs(self) -> dict[str, TensorSpec]:
         """The specs of all arrays."""
-        types = {"float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "uint8": "U8"}
+        types = {"float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "uint8": "U8", "int8": "I8"}
         return {name: TensorSpec(types[array.dtype.name], array.shape) for name, array in self._arrays.items()}
 
     def load(self, name: str) -> Array:
