@@ -13,12 +13,16 @@ _NUM_CLIPS = CLIP_STEPS // 2  # AutoAWQ clips to no less than half of the larges
 
 
 def input_moments(inputs: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The root mean squares [K] of inputs [tokens, K], and their principal components [rank, K] about zero."""
-    inputs = inputs / inputs.shape[0] ** 0.5
+    """The root mean squares [K] and the largest principal components of inputs [tokens, K], without centering.
+
+    The components are right singular vectors of inputs / √tokens times their singular values, one in a row:
+    [min(rank, tokens, K), K]. Their products U'U approximate the second moments.
+    """
     torch.manual_seed(0)  # svd_lowrank begins with random vectors
     size = min(rank + 16, *inputs.shape)  # a few more than wanted are more accurate (Halko et al. 2011)
     _, values, vectors = torch.svd_lowrank(inputs, q=size, niter=6)
-    return inputs.square().sum(dim=0).sqrt(), (vectors * values).T[:rank]
+    root = inputs.shape[0] ** 0.5
+    return torch.linalg.vector_norm(inputs, dim=0) / root, (vectors * (values / root)).T[:rank]
 
 
 def best_clip_steps(groups: torch.Tensor, moments: torch.Tensor, rounded: Callable[[Any], Any]) -> torch.Tensor:

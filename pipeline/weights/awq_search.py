@@ -1,4 +1,4 @@
-"""Run AutoAWQ's search for scales and clips (Lin et al. 2023, "AWQ"), and record its result.
+"""Run AutoAWQ's search for scales and clips (Lin et al. 2023, "AWQ"), and record them and the inputs' moments.
 
 It runs in .venv-awq only, with AutoAWQ 0.2.9, and works around that version's faults on a CPU. The result depends on
 the machine in its last digits.
@@ -146,7 +146,7 @@ def search(
         group_size: weights that share a scale.
         fingerprint: of the checkpoint, recorded in the result.
         state: layers that it has are not searched again; each finished layer is saved in it.
-        feedback_rank: of the second moments that are kept for error feedback; 0 keeps none.
+        feedback_rank: principal components of each layer's inputs that error feedback uses; 0 rounds to nearest.
 
     Raises:
         CheckpointError: config.json does not fit the tensors.

@@ -70,6 +70,10 @@ class AwqSearchResult:
             self.group_size, self.scale_groups, self.clip_steps, fingerprint, self.made_with, self.feedback_groups
         )
 
+    def without_feedback(self) -> AwqSearchResult:
+        """The same scales and clips; weights are rounded to nearest."""
+        return AwqSearchResult(self.group_size, self.scale_groups, self.clip_steps, self.fingerprint, self.made_with)
+
     @classmethod
     def without_search(cls, group_size: int) -> AwqSearchResult:
         """An empty result: weights are rounded to nearest, without scales and clips."""

@@ -1,11 +1,12 @@
-"""Round weights to four bits so that the errors of a layer's inputs cancel, with the same bytes on every machine.
+"""Round weights to four bits so that rounding errors cancel in a layer's outputs; the same bytes on every machine.
 
 GPTQ (Frantar et al. 2022, arXiv:2210.17323) rounds the weights of one input channel after another. Before each, it
 corrects the weights for the errors made so far, by the second moments H [K, K] of the layer's inputs. H is too large
 to commit, and its Cholesky factor differs between machines in the last digits.
 
-So H is approximated by D + U'U, with D diagonal and U of a small rank. GPTQ's correction then needs only the errors
-seen through U: a state of `rank` numbers for each output. All of it is elementwise numpy in a fixed order.
+So H is approximated by D + U'U, with D diagonal and U [rank, K]. GPTQ's correction then depends on U e only, where e
+are the errors of the channels rounded so far: `rank` numbers for each output. All of it is elementwise numpy in a fixed
+order: sums go over the first axis of C-ordered arrays, which numpy adds row after row.
 
     packed = quantize_with_feedback(weight, clipped, group_size=128, feedback=search.feedback[layer])
 """
@@ -31,7 +32,7 @@ class Feedback:
 
     Args:
         layers: names of the linear layers.
-        norms: [K] fp32: the root of each input channel's mean square.
+        norms: [K] fp32: root mean square of each input channel.
         factors: [rank, K] int8: U divided by the norms, in steps of 1 / 127.
     """
 
@@ -41,10 +42,10 @@ class Feedback:
 
     @classmethod
     def of(cls, layers: tuple[str, ...], norms: Array, components: Array) -> Feedback:
-        """From the norms [K] and the inputs' principal components [rank, K], whose U'U is nearest to H."""
+        """From the norms [K] and U [rank, K]: the inputs' largest principal components."""
         relative = np.divide(components, norms, out=np.zeros_like(components), where=norms > 0)
         factors = np.clip(np.rint(relative * _FACTOR_STEPS), -_FACTOR_STEPS, _FACTOR_STEPS)
-        return cls(layers, norms.astype(np.float32), factors.astype(np.int8))
+        return cls(layers, norms.astype(np.float32), np.ascontiguousarray(factors, np.int8))
 
     @property
     def components(self) -> Array:
@@ -53,7 +54,7 @@ class Feedback:
 
     @property
     def diagonal(self) -> Array:
-        """D, which has what U'U leaves of the mean squares, and the damping: [K] fp64."""
+        """D: [K] fp64: the mean squares that U'U does not explain, plus damping."""
         squares = self.norms.astype(np.float64) ** 2
         explained = np.add.reduce((self.factors.astype(np.float64) / _FACTOR_STEPS) ** 2, axis=0)
         damping = _DAMPING * math.fsum(squares) / len(squares)
@@ -62,10 +63,10 @@ class Feedback:
 
     @cached_property
     def corrections(self) -> Array:
-        """V: [rank, K] fp32; weight j is corrected by -V[:, j] · (errors before j, seen through U).
+        """V: [rank, K] fp32; weight j is corrected by -V[:, j] · U e, with the errors e of the channels before j.
 
-        V[:, j] = P u / (d + u'P u), where P is the inverse of 1 + Σ u u' / d over the channels behind j. It is updated
-        from the last channel to the first by the formula of Sherman and Morrison.
+        V[:, j] = P u / (d + u'P u), where P is the inverse of I + Σ u u' / d over the channels after j. It is updated
+        from the last channel to the first by the Sherman–Morrison formula.
         """
         components, diagonal = self.components, self.diagonal
         inverse = np.eye(len(components))
@@ -98,7 +99,7 @@ def _levels(weight: Array, steps: Array, zeros: Array, group_size: int, feedback
     """The levels of a transposed weight: [K, N] uint8."""
     components, corrections = feedback.components.astype(np.float32), feedback.corrections
     levels = np.empty(weight.shape, np.uint8)
-    errors = np.zeros((len(components), weight.shape[1]), np.float32)  # seen through U
+    errors = np.zeros((len(components), weight.shape[1]), np.float32)  # U e
     product = np.empty_like(errors)
     for channel, exact in enumerate(weight):
         step, zero = steps[channel // group_size], zeros[channel // group_size]

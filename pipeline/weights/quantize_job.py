@@ -36,7 +36,7 @@ class QuantizeJob:
         texts: token ids of calibration texts.
         save_search: file for the search result, if any.
         report: JSON file for what it took, if any.
-        feedback_rank: of the second moments for error feedback; 0 for none.
+        feedback_rank: principal components of each layer's inputs that error feedback uses; 0 rounds to nearest.
     """
 
     model: str

@@ -69,7 +69,7 @@ def quantize_with_search(
         texts: token ids of calibration texts, of at most a block each.
         group_size: weights that share a scale.
         tensor_parallel: number of GPUs that may share a layer, for the report.
-        feedback_rank: of the second moments for error feedback; 0 rounds each weight to nearest.
+        feedback_rank: principal components of each layer's inputs that error feedback uses; 0 rounds to nearest.
         save_search: file for the search result, if any.
         report: JSON file for what it took, if any.
 
@@ -94,12 +94,23 @@ def quantize_with_search(
     os.execve(python, [str(python), "-m", "pipeline.weights.quantize_job", str(state.folder)], environment)
 
 
-def quantize_with_earlier_search(model: Path, output: Path, earlier: Path, *, save_search: Path | None) -> None:
+def quantize_with_earlier_search(
+    model: Path, output: Path, earlier: Path, *, save_search: Path | None, feedback: bool = True
+) -> None:
     """Write the AWQ folder with the scales and clips of an earlier search, with which the model was trained.
+
+    Args:
+        model: folder of the unquantized checkpoint.
+        output: the new folder.
+        earlier: file of the search result.
+        save_search: file for the result with this model's fingerprint, if any.
+        feedback: whether to use the result's moments for error feedback, if it has any.
 
     Raises:
         CheckpointError: the model or the search result cannot be used.
     """
     config, result = read_config(model), load_search_result(earlier)
+    if not feedback:
+        result = result.without_feedback()
     quantize_folder(model, config, output, result.for_checkpoint, save_search)
     say(f"Wrote {output}; next: a task.json in it, and scripts/lock_weights")

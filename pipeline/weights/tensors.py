@@ -96,7 +96,7 @@ class ArraysInMemory:
     """Arrays as a checkpoint.
 
     Args:
-        arrays: by name; fp32, fp16, int64, int32 or uint8.
+        arrays: by name; fp32, fp16, int64, int32, int8 or uint8.
     """
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:

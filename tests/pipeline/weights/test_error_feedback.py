@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from pipeline.weights.awq_checkpoint import AwqCheckpoint
 from pipeline.weights.awq_format import PackedWeight, dequantize, quantize, unpack
+from pipeline.weights.awq_moments import input_moments
 from pipeline.weights.awq_search_file import load_search_result, save_search_result
 from pipeline.weights.awq_search_result import AwqSearchResult
 from pipeline.weights.error_feedback import Feedback, quantize_with_feedback
@@ -28,6 +30,19 @@ def moments(x: np.ndarray, rank: int) -> Feedback:
     scaled = x / np.sqrt(len(x))
     _, values, vectors = np.linalg.svd(scaled, full_matrices=False)
     return Feedback.of(("layer",), np.sqrt((scaled**2).sum(axis=0)), values[:rank, None] * vectors[:rank])
+
+
+@pytest.mark.parametrize(("tokens", "channels", "rank"), [(300, 64, 8), (5, 64, 8), (300, 8, 32)])
+def test_the_search_finds_the_moments_of_an_exact_svd(tokens: int, channels: int, rank: int) -> None:
+    x = inputs(1, channels, tokens)
+    x[:, 2] = 0
+    norms, components = input_moments(torch.from_numpy(x), rank)
+    assert components.shape == (min(rank, tokens, channels), channels)
+    found, exact = Feedback.of(("layer",), norms.numpy(), components.numpy()), moments(x, rank)
+    assert found.factors.flags.c_contiguous
+    np.testing.assert_allclose(found.norms, exact.norms, rtol=1e-5)
+    difference = found.components.T @ found.components - exact.components.T @ exact.components
+    assert np.abs(difference).max() < 0.02 * (exact.norms**2).max()
 
 
 def weight(seed: int, outputs: int, channels: int) -> np.ndarray:
@@ -108,6 +123,7 @@ def test_a_search_result_keeps_the_moments_and_a_checkpoint_uses_them(tmp_path: 
     path = tmp_path / "search.safetensors"
     save_search_result(path, AwqSearchResult(GROUP, feedback=[feedback]))
     search = load_search_result(path).for_checkpoint("sha256:another")
+    assert search.without_feedback().feedback == {}
     assert search.feedback.keys() == {layer, "model.layers.0.mlp.gate_proj"}
     checkpoint = AwqCheckpoint(Arrays({f"{layer}.weight": exact}), search)
     expected = quantize_with_feedback(exact, exact, GROUP, feedback)
