@@ -23,6 +23,7 @@ from tasks.errors import InputError
 from tasks.honeycomb import ops
 from tasks.honeycomb.copied_values import copied_string
 from tasks.honeycomb.options import HoneycombOptions, Surface
+from tasks.honeycomb.question_times import question_times
 from tasks.honeycomb.surface import WRITINGS, Writing
 
 MAX_VALUES = 50  # of one `in` list
@@ -43,8 +44,8 @@ _ENTRIES: Final = {  # key: rule of its value, in the order of the bits
     "havings": "havings",
     "limit": "LIMIT",
     "time_range": "SECONDS",
-    "start_time": "EPOCH",
-    "end_time": "EPOCH",
+    "start_time": "START",
+    "end_time": "END",
     "granularity": "SECONDS",
     "compare_time_offset_seconds": "OFFSET",
 }
@@ -53,7 +54,6 @@ _TIMES: Final = ("time_range", "start_time", "end_time")  # at most two of them
 _NUMBERS: Final = r"""
 LIMIT: /[1-9][0-9]{0,2}|1000/
 SECONDS: /[1-9][0-9]{0,8}/
-EPOCH: /[1-9][0-9]{0,10}/
 NUMBER: /-?(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,20})?(?:e[+-][0-9]{2})?/
 """
 
@@ -73,7 +73,7 @@ def build_grammar(columns: Sequence[str], surface: Surface, question: str | None
     Args:
         columns: the names that the query may use.
         surface: the form in which the model writes.
-        question: strings of filters must be copied from it; None allows any.
+        question: strings of filters must be copied from it, and times be those of its dates; None allows any.
 
     Raises:
         InputError: there are no columns.
@@ -89,9 +89,20 @@ def build_grammar(columns: Sequence[str], surface: Surface, question: str | None
             *_clauses(writing),
             f"STRING: {writing.string}" if question is None else copied_string(question, writing),
             *_terminals(writing, columns),
+            *_ends(question),
             _NUMBERS,
         ]
     )
+
+
+def _ends(question: str | None) -> list[str]:
+    """The terminals of start_time and end_time: times of the question's dates, if it names any.
+
+    The range is not empty: where there are several times, it does not start at the last, nor end at the first.
+    """
+    times = question_times(question) if question is not None else ()
+    ends = {"START": times[:-1] or times, "END": times[1:] or times}
+    return [f"{name}: /{'|'.join(map(str, some)) or '[1-9][0-9]{0,10}'}/" for name, some in ends.items()]
 
 
 def _top_level(writing: Writing) -> list[str]:

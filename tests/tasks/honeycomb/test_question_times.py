@@ -1,0 +1,59 @@
+"""Times that a question's dates mean, and their place in the grammar."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tasks.honeycomb.grammar import build_grammar
+from tasks.honeycomb.question_times import question_times
+
+
+def unix(*parts: int) -> int:
+    return int(datetime(*parts, tzinfo=UTC).timestamp())
+
+
+@pytest.mark.parametrize(
+    ("question", "times"),
+    [
+        ("errors on 2025-03-04", [unix(2025, 3, 4), unix(2025, 3, 5)]),
+        ("since 3 May 2025", [unix(2025, 5, 3), unix(2025, 5, 4)]),
+        ("since the 3rd of May 2025", [unix(2025, 5, 3), unix(2025, 5, 4)]),
+        ("on Dec. 31st, 2024", [unix(2024, 12, 31), unix(2025, 1, 1)]),
+        ("2025-03-17T08:00:00Z to 2025-03-17T18:30:00Z", [unix(2025, 3, 17, 8), unix(2025, 3, 17, 18, 30)]),
+        ("2025-02-11 14:00 to 16:00", [unix(2025, 2, 11, 14), unix(2025, 2, 11, 16)]),
+        (
+            "9:05 to 15:30 on 2025-02-11",
+            [unix(2025, 2, 11), unix(2025, 2, 11, 9, 5), unix(2025, 2, 11, 15, 30), unix(2025, 2, 12)],
+        ),
+        ("from 1741000000 until 2025-03-04", [1741000000, unix(2025, 3, 4), unix(2025, 3, 5)]),
+        ("errors today", []),
+        ("from 1733000000 to 1733003600", []),
+        ("version 2025-13-40 at 10:00", []),
+        ("order 12025-03-041", []),
+    ],
+)
+def test_dates_mean_these_times(question: str, times: list[int]) -> None:
+    assert question_times(question) == tuple(times)
+
+
+def terminals(question: str | None) -> dict[str, str]:
+    lines = build_grammar(("duration_ms",), "json", question).splitlines()
+    return {name: value for name, _, value in (line.partition(": ") for line in lines) if name in ("START", "END")}
+
+
+def test_a_range_begins_before_it_ends() -> None:
+    day, next_day = unix(2025, 3, 4), unix(2025, 3, 5)
+    assert terminals("errors on 2025-03-04") == {"START": f"/{day}/", "END": f"/{next_day}/"}
+
+
+def test_without_dates_any_time_may_be_written() -> None:
+    anything = {"START": "/[1-9][0-9]{0,10}/", "END": "/[1-9][0-9]{0,10}/"}
+    assert terminals("errors since 1733000000") == anything
+    assert terminals(None) == anything
+
+
+def test_a_single_time_is_the_only_one() -> None:
+    moment = f"/{unix(2025, 3, 4, 12)}/"
+    assert terminals("errors since 2025-03-04T12:00:00Z") == {"START": moment, "END": moment}
