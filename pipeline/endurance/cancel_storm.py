@@ -109,5 +109,5 @@ async def _changed(url: str, answers: list[Answer]) -> int:
     """How many of the kept answers differ when they are asked one after the other; some of them are asked."""
     numbers = range(0, len(answers), max(2, len(answers) // 100 * 2))
     async with opened(url) as client:
-        alone = [await client.ask(marked(number)) for number in numbers]
+        alone = [await client.ask_patiently(marked(number)) for number in numbers]
     return sum(one.text != answers[number].text for number, one in zip(numbers, alone, strict=True))

@@ -66,7 +66,7 @@ async def _hostile(server: CogServer, schemas: list[tuple[str, Any]], pause: flo
     answers, most = [], 0
     async with opened(server.url) as client:
         for _, schema in schemas:
-            answers.append(await client.ask({"prompt": "Answer.", "json_schema": schema, "max_tokens": 24}))
+            answers.append(await client.ask_patiently({"prompt": "Answer.", "json_schema": schema, "max_tokens": 24}))
             most = max(most, resident_bytes(server.process.pid))
             await asyncio.sleep(pause)
     return answers, most

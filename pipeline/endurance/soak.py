@@ -127,7 +127,7 @@ def _soak(
 
 async def _alone(url: str, questions: list[dict[str, Any]]) -> list[Answer]:
     async with opened(url) as client:
-        return [await client.ask(question) for question in questions]
+        return [await client.ask_patiently(question) for question in questions]
 
 
 async def _batch(
