@@ -14,9 +14,10 @@ from typing import Final
 
 from tasks.honeycomb.surface import Writing
 
-# A value never begins or ends inside a word, except before the plural's s of "GETs". Letters beyond Armenian are
-# chunks by themselves, because scripts without spaces are among them.
-_CHUNK: Final = re.compile(r"[A-Z]+(?=s\b)|[0-9A-Za-z\u00aa-\u058f]+|.", re.DOTALL)
+# A value never begins or ends inside a word, except before the s of a plural: "GETs", "mutations". Letters beyond
+# Armenian are chunks by themselves, because scripts without spaces are among them.
+_LETTER: Final = r"[0-9A-Za-z\u00aa-\u058f]"
+_CHUNK: Final = re.compile(rf"(?:{_LETTER}{{2,}}[^\W_sS]|[A-Z]+)(?=s\b)|{_LETTER}+|.", re.DOTALL)
 
 
 def copied_string(question: str, writing: Writing) -> str:

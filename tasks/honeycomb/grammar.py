@@ -15,6 +15,7 @@ The grammar cannot express whether an order or having matches a calculation, nor
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
@@ -23,6 +24,8 @@ from tasks.errors import InputError
 from tasks.honeycomb import ops
 from tasks.honeycomb.copied_values import copied_string
 from tasks.honeycomb.options import HoneycombOptions, Surface
+from tasks.honeycomb.question_durations import question_durations
+from tasks.honeycomb.question_numbers import question_numbers
 from tasks.honeycomb.question_times import question_times
 from tasks.honeycomb.surface import WRITINGS, Writing
 
@@ -43,19 +46,18 @@ _ENTRIES: Final = {  # key: rule of its value, in the order of the bits
     "orders": "orders",
     "havings": "havings",
     "limit": "LIMIT",
-    "time_range": "SECONDS",
+    "time_range": "RANGE",
     "start_time": "START",
     "end_time": "END",
-    "granularity": "SECONDS",
+    "granularity": "STEP",
     "compare_time_offset_seconds": "OFFSET",
 }
+_UNIX: Final = "[1-9][0-9]{0,10}"
+_SECONDS: Final = "[1-9][0-9]{0,8}"
 _TIMES: Final = ("time_range", "start_time", "end_time")  # at most two of them
+_LIMIT: Final = "[1-9][0-9]{0,2}|1000"
 # Without an exponent Python writes up to 20 digits after the point: three zeros and 17 digits.
-_NUMBERS: Final = r"""
-LIMIT: /[1-9][0-9]{0,2}|1000/
-SECONDS: /[1-9][0-9]{0,8}/
-NUMBER: /-?(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,20})?(?:e[+-][0-9]{2})?/
-"""
+_NUMBER: Final = r"-?(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,20})?(?:e[+-][0-9]{2})?"
 
 
 def answer_grammar(options: HoneycombOptions, question: str, columns: Sequence[str]) -> str:
@@ -73,7 +75,7 @@ def build_grammar(columns: Sequence[str], surface: Surface, question: str | None
     Args:
         columns: the names that the query may use.
         surface: the form in which the model writes.
-        question: strings of filters must be copied from it, and times be those of its dates; None allows any.
+        question: strings of filters must be copied from it, and times be those that it names; None allows any.
 
     Raises:
         InputError: there are no columns.
@@ -89,20 +91,30 @@ def build_grammar(columns: Sequence[str], surface: Surface, question: str | None
             *_clauses(writing),
             f"STRING: {writing.string}" if question is None else copied_string(question, writing),
             *_terminals(writing, columns),
-            *_ends(question),
-            _NUMBERS,
+            *_numbers(question),
         ]
     )
 
 
-def _ends(question: str | None) -> list[str]:
-    """The terminals of start_time and end_time: times of the question's dates, if it names any.
+def _numbers(question: str | None) -> list[str]:
+    """The terminals of numbers and times: those that the question can mean, where it says any.
 
     The range is not empty: where there are several times, it does not start at the last, nor end at the first.
     """
-    times = question_times(question) if question is not None else ()
-    ends = {"START": times[:-1] or times, "END": times[1:] or times}
-    return [f"{name}: /{'|'.join(map(str, some)) or '[1-9][0-9]{0,10}'}/" for name, some in ends.items()]
+    found = dict[str, Iterable[float]]()
+    if question is not None:
+        ranges, steps = question_durations(question)
+        times = question_times(question, ranges)
+        between = {end - start for start in times for end in times if end > start} if ranges else set[int]()
+        found = {"START": times[:-1] or times, "END": times[1:] or times, "RANGE": {*ranges, *between}}
+        found |= {"STEP": steps, "NUMBER": question_numbers(question)}
+    free = {"LIMIT": _LIMIT, "START": _UNIX, "END": _UNIX, "RANGE": _SECONDS, "STEP": _SECONDS, "NUMBER": _NUMBER}
+    return [f"{name}: /{'|'.join(map(_number, found.get(name, ()))) or any_other}/" for name, any_other in free.items()]
+
+
+def _number(value: float) -> str:
+    """A pattern of a number as Python writes it in JSON."""
+    return re.escape(repr(int(value) if value == int(value) else value))
 
 
 def _top_level(writing: Writing) -> list[str]:

@@ -7,48 +7,75 @@ question_times("errors today")  # ()
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from tasks.honeycomb.clock_times import CLOCK, CLOCKS, bare_hours, clock_times, time_of_day
+
 _YEARS: Final = range(1971, 2101)
+_ONE_DAY: Final = timedelta(days=1)
 _MAX_TIMES: Final = 64  # a question with more is no question about a time, and would make a large grammar
-_CLOCK: Final = r"(\d{1,2}):(\d{2})(?::(\d{2}))?(?![\d:])"
-_OFFSET: Final = r"(?:Z|([+-])(\d{2}):?(\d{2}))?"
-_ISO: Final = re.compile(
-    rf"(?<![\d-])(\d{{4}})-(\d{{2}})-(\d{{2}})(?:(?:[T ]|,? at ){_CLOCK}(?:\.\d+)?{_OFFSET})?(?![\d-])"
-)
-_CLOCKS: Final = re.compile(rf"(?<![\d:.]){_CLOCK}")
+_OFFSET: Final = r"(?:Z|(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>\d{2}))?"
+_AT: Final = rf"(?:(?:T|,? (?:at )?){CLOCK}{_OFFSET})?"
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_MONTH: Final = rf"({'|'.join(_MONTHS)})[a-z]*\.?"
-_DAY: Final = r"(\d{1,2})(?:st|nd|rd|th)?"
-_DAY_FIRST: Final = re.compile(rf"\b{_DAY} (?:of )?{_MONTH},? (\d{{4}})\b", re.IGNORECASE)
-_MONTH_FIRST: Final = re.compile(rf"\b{_MONTH} {_DAY},? (\d{{4}})\b", re.IGNORECASE)
+_MONTH: Final = rf"(?P<month>{'|'.join(_MONTHS)})[a-z]*\.?"
+_DAY: Final = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
+_DATES: Final = tuple(
+    re.compile(rf"{date}{_AT}(?![\d-])", re.IGNORECASE)
+    for date in (
+        r"(?<![\d-])(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})(?![\d-])",
+        rf"\b{_DAY} (?:of )?{_MONTH},? (?P<year>\d{{4}})\b",
+        rf"\b{_MONTH} {_DAY},? (?P<year>\d{{4}})\b",
+    )
+)
+_RELATIVE: Final = re.compile(
+    r"\b(?:for|before|after|starting|beginning|leading|following|prior|around)\b", re.IGNORECASE
+)
 _UNIX: Final = re.compile(r"(?<![\w.-])[1-9]\d{9}(?![\w.-])")
 
 
-def question_times(question: str) -> tuple[int, ...]:
+def question_times(question: str, lengths: Iterable[int] = ()) -> tuple[int, ...]:
     """All Unix times in seconds that the dates of a question can mean; none if it names no date, or very many.
 
-    A day without a time of day means its beginning or end, or any time of day that the question names. Times are UTC
-    unless they have an offset, such as +02:00. Unix times in the question count too.
+    A day without a time of day means its beginning or end, or any time of day that the question names; only these if it
+    names two. Times are UTC unless they have an offset, such as +02:00. Unix times in the question count too.
+
+    Args:
+        question: may say "for two hours from 2025-03-04 14:00", "the hour before".
+        lengths: of time in seconds, which it names.
     """
-    days, moments, rest = set[datetime](), set[datetime](), question
-    for pattern, order in ((_ISO, (1, 2, 3)), (_DAY_FIRST, (3, 2, 1)), (_MONTH_FIRST, (3, 1, 2))):
-        for match in pattern.finditer(question):
-            if (day := _day(*(match[group] for group in order))) is None:
-                continue
-            days.add(day)
-            if pattern is _ISO and match[4] is not None:
-                moments.add(day + _time_of_day(*match.group(4, 5, 6)) - _offset(*match.group(7, 8, 9)))
-            else:
-                moments |= {day, day + timedelta(days=1)}
-            rest = rest.replace(match[0], " ")
-    clocks = [_time_of_day(*match.groups()) for match in _CLOCKS.finditer(rest)]
-    if not days or len(days) * len(clocks) + len(moments) > _MAX_TIMES:
+    plain, moments, rest = set[datetime](), set[datetime](), question
+    clocks_of: dict[datetime, timedelta] = {}
+    for match in (match for pattern in _DATES for match in pattern.finditer(question)):
+        if (day := _day(match["year"], match["month"], match["day"])) is None:
+            continue
+        if match["hour"] or match["hour12"] or match["name"]:
+            clocks_of[day] = time_of_day(match)
+            moments.add(day + clocks_of[day] - _offset(match["sign"], match["hours"], match["minutes"]))
+        else:
+            plain.add(day)
+        rest = rest.replace(match[0], " ")
+    days = plain | set(clocks_of)
+    clocks, hours = clock_times(rest), bare_hours(rest)
+    if not days or len(days) * len(clocks + hours) + len(moments) > _MAX_TIMES:
         return ()
-    moments |= {day + clock for day in days for clock in clocks}
-    unix = {int(number) for number in _UNIX.findall(rest)}
-    return tuple(sorted({int(moment.timestamp()) for moment in moments} | unix))
+    if len(plain) > 1 or len(clocks) < 2:
+        moments |= plain | {day + _ONE_DAY for day in plain}
+    for day in days:
+        after = clocks_of.get(day, timedelta(-1))
+        moments |= {day + clock + (_ONE_DAY if clock <= after else timedelta()) for clock in (*clocks, *hours)}
+    times = {int(moment.timestamp()) for moment in moments} | {int(number) for number in _UNIX.findall(rest)}
+    if _RELATIVE.search(rest):
+        times |= {time + sign * length for time in times for length in lengths for sign in (-1, 1)}
+    return tuple(sorted(times)) if len(times) <= _MAX_TIMES else ()
+
+
+def without_times(question: str) -> str:
+    """The question without its dates, times of day and Unix times."""
+    for pattern in (*_DATES, CLOCKS, _UNIX):
+        question = pattern.sub(" ", question)
+    return question
 
 
 def _day(year: str, month: str, day: str) -> datetime | None:
@@ -59,10 +86,6 @@ def _day(year: str, month: str, day: str) -> datetime | None:
         return datetime(int(year), number, int(day), tzinfo=UTC)
     except ValueError:
         return None
-
-
-def _time_of_day(hours: str, minutes: str, seconds: str | None) -> timedelta:
-    return timedelta(hours=int(hours), minutes=int(minutes), seconds=int(seconds or 0))
 
 
 def _offset(sign: str | None, hours: str | None, minutes: str | None) -> timedelta:

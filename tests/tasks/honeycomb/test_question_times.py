@@ -23,9 +23,16 @@ def unix(*parts: int) -> int:
         ("on Dec. 31st, 2024", [unix(2024, 12, 31), unix(2025, 1, 1)]),
         ("2025-03-17T08:00:00Z to 2025-03-17T18:30:00Z", [unix(2025, 3, 17, 8), unix(2025, 3, 17, 18, 30)]),
         ("2025-02-11 14:00 to 16:00", [unix(2025, 2, 11, 14), unix(2025, 2, 11, 16)]),
+        ("9:05 to 15:30 on 2025-02-11", [unix(2025, 2, 11, 9, 5), unix(2025, 2, 11, 15, 30)]),
+        ("from 18:00 on 2025-02-11", [unix(2025, 2, 11), unix(2025, 2, 11, 18), unix(2025, 2, 12)]),
+        ("2025-02-11 from 18:00 till midnight", [unix(2025, 2, 11, 18), unix(2025, 2, 12)]),
+        ("2025-02-11 from midnight to noon", [unix(2025, 2, 11), unix(2025, 2, 11, 12)]),
+        ("overnight, 2025-02-10 22:00 to 06:00", [unix(2025, 2, 10, 22), unix(2025, 2, 11, 6)]),
+        ("Jan 15 2025 08:00 to Jan 15 2025 20:00", [unix(2025, 1, 15, 8), unix(2025, 1, 15, 20)]),
+        ("3 May 2025, 2pm-4:30 p.m.", [unix(2025, 5, 3, 14), unix(2025, 5, 3, 16, 30)]),
         (
-            "9:05 to 15:30 on 2025-02-11",
-            [unix(2025, 2, 11), unix(2025, 2, 11, 9, 5), unix(2025, 2, 11, 15, 30), unix(2025, 2, 12)],
+            "2025-02-11 between 14 and 16",
+            [unix(2025, 2, 11), unix(2025, 2, 11, 14), unix(2025, 2, 11, 16), unix(2025, 2, 12)],
         ),
         ("from 1741000000 until 2025-03-04", [1741000000, unix(2025, 3, 4), unix(2025, 3, 5)]),
         ("since 2025-03-04T12:00:00+02:00", [unix(2025, 3, 4, 10)]),
@@ -40,6 +47,12 @@ def unix(*parts: int) -> int:
 )
 def test_dates_mean_these_times(question: str, times: list[int]) -> None:
     assert question_times(question) == tuple(times)
+
+
+def test_an_end_can_be_a_length_from_a_time() -> None:
+    at = unix(2025, 2, 10, 14)
+    assert question_times("three hours starting 2025-02-10 14:00", [10_800]) == (at - 10_800, at, at + 10_800)
+    assert question_times("since 2025-02-10 14:00, hourly", [3600]) == (at,)
 
 
 def terminals(question: str | None) -> dict[str, str]:

@@ -1,0 +1,45 @@
+"""Times of day in a question: 14:05, 2pm, noon, midnight."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Final
+
+CLOCK: Final = (
+    r"(?:(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:\.\d+)?)?(?![\d:])(?: ?(?P<half>[ap])\.?m\b)?"
+    r"|(?P<hour12>\d{1,2}) ?(?P<half12>[ap])\.?m\b|(?P<name>noon|midnight)\b)"
+)
+"""A pattern with named groups, for one place in a pattern that ignores case."""
+
+CLOCKS: Final = re.compile(rf"(?<![\w:.]){CLOCK}", re.IGNORECASE)
+_HOURS: Final = re.compile(r"\b(?:from|between) (\d{1,2}) (?:to|and|until|till) (\d{1,2})\b(?![:.\d])", re.IGNORECASE)
+_DAY: Final = timedelta(days=1)
+
+
+def clock_times(text: str) -> list[timedelta]:
+    """Times of day that a text names, in its order, since the beginning of the day.
+
+    A time that is not after the one before is of the next day: "22:00 to 6:00", "18:00 until midnight".
+    """
+    times: list[timedelta] = []
+    for match in CLOCKS.finditer(text):
+        time = time_of_day(match)
+        times.append(time + _DAY if times and time <= times[-1] < _DAY else time)
+    return times
+
+
+def bare_hours(text: str) -> list[timedelta]:
+    """Hours of "between 14 and 16", which may as well be other numbers."""
+    hours = [int(hour) for match in _HOURS.finditer(text) for hour in match.groups()]
+    return [timedelta(hours=hour) for hour in hours if hour <= 24]
+
+
+def time_of_day(match: re.Match[str]) -> timedelta:
+    """The time of day that CLOCK has matched."""
+    if match["name"]:
+        return timedelta(hours=12 if match["name"].lower() == "noon" else 0)
+    hours, half = int(match["hour"] or match["hour12"]), match["half"] or match["half12"]
+    if half:
+        hours = hours % 12 + (12 if half.lower() == "p" else 0)
+    return timedelta(hours=hours, minutes=int(match["minute"] or 0), seconds=int(match["second"] or 0))

@@ -1,0 +1,98 @@
+"""The lengths of time that a question can mean: a model reads "a day and a half" well, but multiplies badly.
+
+question_durations("p95 over the last day and a half, in half-hour steps")  # ranges (86400, 129600), steps (1800,)
+question_durations("errors by service")  # ranges (), steps ()
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from tasks.honeycomb.question_times import without_times
+from tasks.honeycomb.spoken_numbers import NUMBER, spoken_number
+
+_MAX_SECONDS: Final = 999_999_999
+_MAX_DURATIONS: Final = 64  # a question with more is no question about a time, and would make a large grammar
+_SECOND, _MINUTE, _HOUR, _DAY, _WEEK = 1, 60, 3600, 86_400, 604_800
+_UNITS: Final = {  # pattern: seconds that it can mean
+    r"s|secs?|seconds?": (_SECOND,),
+    r"m|mins?|minutes?": (_MINUTE,),
+    r"h|hrs?|hours?|hourly": (_HOUR,),
+    r"d|days?|daily": (_DAY,),
+    r"nights?|nightly": (_DAY, _DAY // 2),
+    r"w|wks?|weeks?|weekly": (_WEEK,),
+    r"fortnights?|fortnightly": (2 * _WEEK,),
+    r"months?|monthly": (30 * _DAY, 4 * _WEEK),
+}
+_DAYS: Final = re.compile(r"\b(?:to+day|yesterday|mornings?|afternoons?|evenings?|overnight)\b", re.IGNORECASE)
+_RATE: Final = re.compile(r"\b(?:[qrt]ps|rates?|throughput)\b", re.IGNORECASE)
+_MISSPELT: Final = {"s": (_SECOND,), "m": (_MINUTE, 30 * _DAY), "h": (_HOUR,), "d": (_DAY,), "w": (_WEEK,)}
+# Of "few hours", "thre weeks", DATEADD(hour, -8, …): how many is not known.
+_UNCLEAR: Final = re.compile(r"\b(?:dateadd|hours|minutes|days|weeks|months|seconds|hrs|mins|secs)\b", re.IGNORECASE)
+_UNIT: Final = "|".join(f"(?P<unit{number}>{pattern})" for number, pattern in enumerate(_UNITS))
+_STEPS: Final = "(?:steps?|buckets?|bins?|granularity|resolution|intervals?|points?|slices?)"
+_PHRASE: Final = re.compile(
+    r"(?P<range>\b(?:last|past|previous|over|within|during)(?: the)?(?: last| past| full)? )?"
+    rf"(?P<step>\b(?:by|every|each|per|points? an?|points? (?:every|each|per)|{_STEPS} of) )?"
+    # Not inside a word, apart from the parts of 2h30m, PT15M and P1DT2H.
+    r"(?:(?<![a-z\d.])|(?:(?<=\d[dhm])|(?<=\bPT)|(?<=\dDT))(?=\d)|(?<=\bP)(?=\dD))"
+    rf"(?:(?P<others>(?:\d{{1,9}} ?(?:,|-|–|and|or|to|/) ?){{,4}})(?P<amount>{NUMBER})(?: of)?[ -]{{,3}})?"
+    rf"(?:{_UNIT})(?![a-su-z]|t(?!\d))(?P<more> and an? (?:half|quarter))?"
+    rf"(?P<steps>[ -]{_STEPS}\b)?",
+    re.IGNORECASE,
+)
+_BETWEEN_PARTS: Final = re.compile(r" ?(?:and )?", re.IGNORECASE)  # of "1 hour and 30 minutes"
+_BARE: Final = re.compile(r"(?<![\w.:-])(\d{1,6})(?![\d.:])(?: ?([smhdw])[a-z]{2,8})?", re.IGNORECASE)
+
+
+class Durations(NamedTuple):
+    """Lengths in seconds, ascending: those that can be a range, and those that can be a step between two points."""
+
+    ranges: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
+def question_durations(question: str) -> Durations:
+    """All lengths that a question's words for times can mean.
+
+    None of a kind if it has no such words, very many, or "hours" without their number. A number without a unit counts
+    in seconds, or in the unit that the word after it may be misspelt from.
+    """
+    text = without_times(question)
+    rest = _PHRASE.sub(lambda match: " " if match["amount"] else match[0], text)
+    found = [] if _UNCLEAR.search(rest) else list(_found(text))
+    other = {int(number) * unit for number, first in _BARE.findall(rest) for unit in _MISSPELT.get(first.lower(), (1,))}
+    ranges, steps = ({length for role, some in found if role != no for length in some} for no in ("step", "range"))
+    ranges |= {_DAY, _DAY // 2} if ranges and _DAYS.search(rest) else set()
+    steps |= {_SECOND} if steps and _RATE.search(rest) else set()
+    return Durations(*(_limited(some | other if some else set()) for some in (ranges, steps)))
+
+
+def _limited(lengths: set[int]) -> tuple[int, ...]:
+    lengths = {length for length in lengths if 0 < length <= _MAX_SECONDS}
+    return tuple(sorted(lengths)) if len(lengths) <= _MAX_DURATIONS else ()
+
+
+def _found(text: str) -> Iterator[tuple[str, set[int]]]:
+    """The lengths of each phrase, with what its words say that it is: a range, a step, or neither."""
+    before, role, end = set[int](), "", -1
+    for match in _PHRASE.finditer(text):
+        lengths = _lengths(match)
+        has_role = match["range"] or match["step"]
+        if end >= 0 and not has_role and _BETWEEN_PARTS.fullmatch(text, end, match.start()):
+            lengths |= {one + other for one in before for other in lengths if other < one}
+        else:
+            role = "range" if match["range"] else ""
+        role = "step" if match["step"] or match["steps"] else role
+        before, end = lengths, match.end()
+        yield role, lengths
+
+
+def _lengths(match: re.Match[str]) -> set[int]:
+    units = next(lengths for number, lengths in enumerate(_UNITS.values()) if match[f"unit{number}"])
+    amounts = {1.0} if match["amount"] is None else {spoken_number(match["amount"])}
+    amounts |= {float(number) for number in re.findall(r"\d+", match["others"] or "")}
+    more = 0.0 if match["more"] is None else 0.5 if match["more"].lower().endswith("half") else 0.25
+    return {round((number + extra) * unit) for number in amounts for unit in units for extra in (0.0, more)}
