@@ -29,8 +29,10 @@ _UNITS: Final = {  # pattern: seconds that it can mean
 _DAYS: Final = re.compile(r"\b(?:to+day|yesterday|mornings?|afternoons?|evenings?|overnight)\b", re.IGNORECASE)
 _RATE: Final = re.compile(r"\b(?:[qrt]ps|rates?|throughput)\b", re.IGNORECASE)
 _MISSPELT: Final = {"s": (_SECOND,), "m": (_MINUTE, 30 * _DAY), "h": (_HOUR,), "d": (_DAY,), "w": (_WEEK,)}
-# Of "few hours", "thre weeks", DATEADD(hour, -8, …): how many is not known.
-_UNCLEAR: Final = re.compile(r"\b(?:dateadd|hours|minutes|days|weeks|months|seconds|hrs|mins|secs)\b", re.IGNORECASE)
+# Of "few hours", "thre weeks", "twice a day", DATEADD(hour, -8, …): how many is not known.
+_UNCLEAR: Final = re.compile(
+    r"\b(?:dateadd|twice|times an?|times per|hours|minutes|days|weeks|months|seconds|hrs|mins|secs)\b", re.IGNORECASE
+)
 _UNIT: Final = "|".join(f"(?P<unit{number}>{pattern})" for number, pattern in enumerate(_UNITS))
 _STEPS: Final = "(?:steps?|buckets?|bins?|granularity|resolution|intervals?|points?|slices?)"
 _PHRASE: Final = re.compile(
@@ -38,7 +40,7 @@ _PHRASE: Final = re.compile(
     rf"(?P<step>\b(?:by|every|each|per|points? an?|points? (?:every|each|per)|{_STEPS} of) )?"
     # Not inside a word, apart from the parts of 2h30m, PT15M and P1DT2H.
     r"(?:(?<![a-z\d.])|(?:(?<=\d[dhm])|(?<=\bPT)|(?<=\dDT))(?=\d)|(?<=\bP)(?=\dD))"
-    rf"(?:(?P<others>(?:\d{{1,9}} ?(?:,|-|–|and|or|to|/) ?){{,4}})(?P<amount>{NUMBER})(?: of)?[ -]{{,3}})?"
+    rf"(?:(?P<others>(?:\d{{1,9}} ?(?:,|-|–|and|or|to) ?){{,4}})(?P<amount>{NUMBER})(?: of(?: an?)?)?[ -]{{,3}})?"
     rf"(?:{_UNIT})(?![a-su-z]|t(?!\d))(?P<more> and an? (?:half|quarter))?"
     rf"(?P<steps>[ -]{_STEPS}\b)?",
     re.IGNORECASE,
@@ -92,7 +94,10 @@ def _found(text: str) -> Iterator[tuple[str, set[int]]]:
 
 def _lengths(match: re.Match[str]) -> set[int]:
     units = next(lengths for number, lengths in enumerate(_UNITS.values()) if match[f"unit{number}"])
-    amounts = {1.0} if match["amount"] is None else {spoken_number(match["amount"])}
+    amount = (
+        "" if re.search(r"\d[ -]*[a-z]+ly\b", match[0], re.IGNORECASE) else match["amount"]
+    )  # of "error 57014 hourly"
+    amounts = {spoken_number(amount) if amount else 1.0}
     amounts |= {float(number) for number in re.findall(r"\d+", match["others"] or "")}
     more = 0.0 if match["more"] is None else 0.5 if match["more"].lower().endswith("half") else 0.25
     return {round((number + extra) * unit) for number in amounts for unit in units for extra in (0.0, more)}

@@ -16,8 +16,9 @@ from tasks.honeycomb.clock_times import CLOCK, CLOCKS, bare_hours, clock_times, 
 _YEARS: Final = range(1971, 2101)
 _ONE_DAY: Final = timedelta(days=1)
 _MAX_TIMES: Final = 64  # a question with more is no question about a time, and would make a large grammar
-_OFFSET: Final = r"(?:Z|(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>\d{2}))?"
-_AT: Final = rf"(?:(?:T|,? (?:at )?){CLOCK}{_OFFSET})?"
+# In "on 2025-02-09 01:00-05:00" the second time is an end; it is an offset only after a time with a T.
+_OFFSET: Final = r"(?:Z|(?P<sign>\+|(?(t)-|-(?=\d{4})))(?P<hours>\d{2}):?(?P<minutes>\d{2}))?"
+_AT: Final = rf"(?:(?:(?P<t>T)|,? (?:at )?){CLOCK}{_OFFSET})?"
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH: Final = rf"(?P<month>{'|'.join(_MONTHS)})[a-z]*\.?"
 _DAY: Final = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
@@ -30,7 +31,8 @@ _DATES: Final = tuple(
     )
 )
 _RELATIVE: Final = re.compile(
-    r"\b(?:for|before|after|starting|beginning|leading|following|prior|around)\b", re.IGNORECASE
+    r"\b(?:for|before|after|starting|beginning|leading|following|prior|around|(?:hours?|minutes?|min|[dhms]) from)\b",
+    re.IGNORECASE,
 )
 _UNIX: Final = re.compile(r"(?<![\w.-])[1-9]\d{9}(?![\w.-])")
 

@@ -24,6 +24,8 @@ def unix(*parts: int) -> int:
         ("2025-03-17T08:00:00Z to 2025-03-17T18:30:00Z", [unix(2025, 3, 17, 8), unix(2025, 3, 17, 18, 30)]),
         ("2025-02-11 14:00 to 16:00", [unix(2025, 2, 11, 14), unix(2025, 2, 11, 16)]),
         ("9:05 to 15:30 on 2025-02-11", [unix(2025, 2, 11, 9, 5), unix(2025, 2, 11, 15, 30)]),
+        ("9 Feb 2025 01:00-05:00", [unix(2025, 2, 9, 1), unix(2025, 2, 9, 5)]),
+        ("since 2025-03-04T12:00-05:00", [unix(2025, 3, 4, 17)]),
         ("from 18:00 on 2025-02-11", [unix(2025, 2, 11), unix(2025, 2, 11, 18), unix(2025, 2, 12)]),
         ("2025-02-11 from 18:00 till midnight", [unix(2025, 2, 11, 18), unix(2025, 2, 12)]),
         ("2025-02-11 from midnight to noon", [unix(2025, 2, 11), unix(2025, 2, 11, 12)]),
@@ -52,6 +54,7 @@ def test_dates_mean_these_times(question: str, times: list[int]) -> None:
 def test_an_end_can_be_a_length_from_a_time() -> None:
     at = unix(2025, 2, 10, 14)
     assert question_times("three hours starting 2025-02-10 14:00", [10_800]) == (at - 10_800, at, at + 10_800)
+    assert question_times("90 minutes from 2025-02-10 14:00", [5400]) == (at - 5400, at, at + 5400)
     assert question_times("since 2025-02-10 14:00, hourly", [3600]) == (at,)
 
 
