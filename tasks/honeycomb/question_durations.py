@@ -18,7 +18,7 @@ _MAX_DURATIONS: Final = 64  # a question with more is no question about a time, 
 _SECOND, _MINUTE, _HOUR, _DAY, _WEEK = 1, 60, 3600, 86_400, 604_800
 _UNITS: Final = {  # pattern: seconds that it can mean
     r"s|secs?|seconds?": (_SECOND,),
-    r"m|mins?|minutes?": (_MINUTE,),
+    r"m|mins?|minutes?|minutely": (_MINUTE,),
     r"h|hrs?|hours?|hourly": (_HOUR,),
     r"d|days?|daily": (_DAY,),
     r"nights?|nightly": (_DAY, _DAY // 2),
@@ -88,15 +88,13 @@ def _found(text: str) -> Iterator[tuple[str, set[int]]]:
         else:
             role = "range" if match["range"] else ""
         role = "step" if match["step"] or match["steps"] else role
-        before, end = lengths, match.end()
+        before, end = lengths, -1 if match["steps"] else match.end()
         yield role, lengths
 
 
 def _lengths(match: re.Match[str]) -> set[int]:
     units = next(lengths for number, lengths in enumerate(_UNITS.values()) if match[f"unit{number}"])
-    amount = (
-        "" if re.search(r"\d[ -]*[a-z]+ly\b", match[0], re.IGNORECASE) else match["amount"]
-    )  # of "error 57014 hourly"
+    amount = "" if re.search(r"\d +[a-z]+ly\b", match[0], re.IGNORECASE) else match["amount"]  # of "error 57014 hourly"
     amounts = {spoken_number(amount) if amount else 1.0}
     amounts |= {float(number) for number in re.findall(r"\d+", match["others"] or "")}
     more = 0.0 if match["more"] is None else 0.5 if match["more"].lower().endswith("half") else 0.25

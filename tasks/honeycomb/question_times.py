@@ -20,18 +20,22 @@ _MAX_TIMES: Final = 64  # a question with more is no question about a time, and 
 _OFFSET: Final = r"(?:Z|(?P<sign>\+|(?(t)-|-(?=\d{4})))(?P<hours>\d{2}):?(?P<minutes>\d{2}))?"
 _AT: Final = rf"(?:(?:(?P<t>T)|,? (?:at )?){CLOCK}{_OFFSET})?"
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_MONTH: Final = rf"(?P<month>{'|'.join(_MONTHS)})[a-z]*\.?"
-_DAY: Final = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
-_DATES: Final = tuple(
-    re.compile(rf"{date}{_AT}(?![\d-])", re.IGNORECASE)
-    for date in (
-        r"(?<![\d-])(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})(?![\d-])",
-        rf"\b{_DAY} (?:of )?{_MONTH},? (?P<year>\d{{4}})\b",
-        rf"\b{_MONTH} {_DAY},? (?P<year>\d{{4}})\b",
+_MONTH: Final = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"
+_DAY: Final = r"\d{1,2}(?:st|nd|rd|th)?"
+_TO: Final = r" ?(?:-|–|to|and|until|till|through) ?(?:the )?"
+_YEAR: Final = rf"(?: of)?,? (?P<year>\d{{4}})\b{_AT}(?![\d-])"
+_DATES: Final = tuple(  # the last two may be two dates of one year
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"(?<![\d-])(?P<year>\d{{4}})-(?P<month>\d{{2}})-(?P<day>\d{{2}})(?![\d-]){_AT}(?![\d-])",
+        rf"\b(?:(?P<first>{_DAY})(?: (?:of )?(?P<first_month>{_MONTH}))?{_TO})?"
+        rf"(?P<day>{_DAY}) (?:of )?(?P<month>{_MONTH}){_YEAR}",
+        rf"\b(?:(?P<first_month>{_MONTH}) (?P<first>{_DAY}){_TO})?(?:(?P<month>{_MONTH}) )?(?P<day>{_DAY}){_YEAR}",
     )
 )
+_UNITS: Final = "(?:days?|hours?|hrs?|minutes?|mins?|seconds?|secs?|[dhms])"
 _RELATIVE: Final = re.compile(
-    r"\b(?:for|before|after|starting|beginning|leading|following|prior|around|(?:hours?|minutes?|min|[dhms]) from)\b",
+    rf"\b(?:for|before|after|starting|beginning|leading|following|prior|around|{_UNITS} (?:from|up to|until|till))\b",
     re.IGNORECASE,
 )
 _UNIX: Final = re.compile(r"(?<![\w.-])[1-9]\d{9}(?![\w.-])")
@@ -50,8 +54,9 @@ def question_times(question: str, lengths: Iterable[int] = ()) -> tuple[int, ...
     plain, moments, rest = set[datetime](), set[datetime](), question
     clocks_of: dict[datetime, timedelta] = {}
     for match in (match for pattern in _DATES for match in pattern.finditer(question)):
-        if (day := _day(match["year"], match["month"], match["day"])) is None:
+        if (day := _day(match["year"], match["month"] or match.groupdict().get("first_month"), match["day"])) is None:
             continue
+        plain |= _first_days(match)
         if match["hour"] or match["hour12"] or match["name"]:
             clocks_of[day] = time_of_day(match)
             moments.add(day + clocks_of[day] - _offset(match["sign"], match["hours"], match["minutes"]))
@@ -80,12 +85,19 @@ def without_times(question: str) -> str:
     return question
 
 
-def _day(year: str, month: str, day: str) -> datetime | None:
-    number = int(month) if month.isdecimal() else _MONTHS.index(month[:3].lower()) + 1
-    if int(year) not in _YEARS:
+def _first_days(match: re.Match[str]) -> set[datetime]:
+    """The 3rd of May, of "3 to 5 May 2025"."""
+    found = match.groupdict()
+    first = _day(match["year"], found.get("first_month") or match["month"], found.get("first") or "")
+    return set() if first is None else {first}
+
+
+def _day(year: str, month: str | None, day: str) -> datetime | None:
+    if not month or not day or int(year) not in _YEARS:
         return None
+    number = int(month) if month.isdecimal() else _MONTHS.index(month[:3].lower()) + 1
     try:
-        return datetime(int(year), number, int(day), tzinfo=UTC)
+        return datetime(int(year), number, int(re.sub(r"\D", "", day)), tzinfo=UTC)
     except ValueError:
         return None
 

@@ -35,6 +35,8 @@ MINUTE, HOUR, DAY = 60, 3600, 86_400
         ("p95, 3/4 of an hour", [45 * MINUTE], [45 * MINUTE]),
         ("3/4 h", [45 * MINUTE], [45 * MINUTE]),
         ("exit code 137 daily for 3 weeks", [DAY, 21 * DAY], [DAY, 21 * DAY]),
+        ("a week, 6-hourly", [6 * HOUR, 7 * DAY], [6 * HOUR, 7 * DAY]),
+        ("15s resolution 30 min", [30 * MINUTE], [15, 30 * MINUTE]),
         ("twice a day for 3 weeks", [], []),
         ("half a day", [12 * HOUR], [12 * HOUR]),
         ("between 2 and 4 hours ago", [2 * HOUR, 4 * HOUR], [2 * HOUR, 4 * HOUR]),

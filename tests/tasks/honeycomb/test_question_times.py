@@ -24,6 +24,10 @@ def unix(*parts: int) -> int:
         ("2025-03-17T08:00:00Z to 2025-03-17T18:30:00Z", [unix(2025, 3, 17, 8), unix(2025, 3, 17, 18, 30)]),
         ("2025-02-11 14:00 to 16:00", [unix(2025, 2, 11, 14), unix(2025, 2, 11, 16)]),
         ("9:05 to 15:30 on 2025-02-11", [unix(2025, 2, 11, 9, 5), unix(2025, 2, 11, 15, 30)]),
+        ("1st to the 7th of June 2025", [unix(2025, 6, 1), unix(2025, 6, 2), unix(2025, 6, 7), unix(2025, 6, 8)]),
+        ("3-5 May 2025", [unix(2025, 5, 3), unix(2025, 5, 4), unix(2025, 5, 5), unix(2025, 5, 6)]),
+        ("30 April until 2 May 2025", [unix(2025, 4, 30), unix(2025, 5, 1), unix(2025, 5, 2), unix(2025, 5, 3)]),
+        ("May 3 to May 5, 2025", [unix(2025, 5, 3), unix(2025, 5, 4), unix(2025, 5, 5), unix(2025, 5, 6)]),
         ("9 Feb 2025 01:00-05:00", [unix(2025, 2, 9, 1), unix(2025, 2, 9, 5)]),
         ("since 2025-03-04T12:00-05:00", [unix(2025, 3, 4, 17)]),
         ("from 18:00 on 2025-02-11", [unix(2025, 2, 11), unix(2025, 2, 11, 18), unix(2025, 2, 12)]),
@@ -55,6 +59,7 @@ def test_an_end_can_be_a_length_from_a_time() -> None:
     at = unix(2025, 2, 10, 14)
     assert question_times("three hours starting 2025-02-10 14:00", [10_800]) == (at - 10_800, at, at + 10_800)
     assert question_times("90 minutes from 2025-02-10 14:00", [5400]) == (at - 5400, at, at + 5400)
+    assert question_times("the 12 hours up to 2025-02-10 14:00", [43_200]) == (at - 43_200, at, at + 43_200)
     assert question_times("since 2025-02-10 14:00, hourly", [3600]) == (at,)
 
 
