@@ -15,7 +15,6 @@ The grammar cannot express whether an order or having matches a calculation, nor
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
@@ -23,10 +22,9 @@ from typing import Final
 from tasks.errors import InputError
 from tasks.honeycomb import ops
 from tasks.honeycomb.copied_values import copied_string
+from tasks.honeycomb.number_terminals import number_terminals
 from tasks.honeycomb.options import HoneycombOptions, Surface
-from tasks.honeycomb.question_durations import question_durations
-from tasks.honeycomb.question_numbers import question_numbers
-from tasks.honeycomb.question_times import question_times
+from tasks.honeycomb.question_durations import Durations, question_durations
 from tasks.honeycomb.surface import WRITINGS, Writing
 
 MAX_VALUES = 50  # of one `in` list
@@ -52,12 +50,7 @@ _ENTRIES: Final = {  # key: rule of its value, in the order of the bits
     "granularity": "STEP",
     "compare_time_offset_seconds": "OFFSET",
 }
-_UNIX: Final = "[1-9][0-9]{0,10}"
-_SECONDS: Final = "[1-9][0-9]{0,8}"
 _TIMES: Final = ("time_range", "start_time", "end_time")  # at most two of them
-_LIMIT: Final = "[1-9][0-9]{0,2}|1000"
-# Without an exponent Python writes up to 20 digits after the point: three zeros and 17 digits.
-_NUMBER: Final = r"-?(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,20})?(?:e[+-][0-9]{2})?"
 
 
 def answer_grammar(options: HoneycombOptions, question: str, columns: Sequence[str]) -> str:
@@ -83,51 +76,36 @@ def build_grammar(columns: Sequence[str], surface: Surface, question: str | None
     if not columns:
         raise InputError("cols", "the list is empty", "give at least one column name")
     writing = WRITINGS[surface]
+    durations = question_durations(question) if question is not None else Durations((), ())
     return "\n".join(
         [
             f"start: {writing.before} object {writing.after}",
-            *_top_level(writing),
+            *_top_level(writing, durations),
             *(_list(writing, name, item, max_items) for name, (item, max_items) in _LISTS.items()),
             *_clauses(writing),
             f"STRING: {writing.string}" if question is None else copied_string(question, writing),
             *_terminals(writing, columns),
-            *_numbers(question),
+            *number_terminals(question, durations),
         ]
     )
 
 
-def _numbers(question: str | None) -> list[str]:
-    """The terminals of numbers and times: those that the question can mean, where it says any.
+def _top_level(writing: Writing, durations: Durations) -> list[str]:
+    """The rules of the outermost object: each key once, in any order, and at most two of the three times.
 
-    The range is not empty: where there are several times, it does not start at the last, nor end at the first.
+    There is no granularity if all lengths of time that the question names can only be ranges: "in the last 5 minutes".
     """
-    found = dict[str, Iterable[float]]()
-    if question is not None:
-        ranges, steps = question_durations(question)
-        times = question_times(question, ranges)
-        between = {end - start for start in times for end in times if end > start} if ranges else set[int]()
-        found = {"START": times[:-1] or times, "END": times[1:] or times, "RANGE": {*ranges, *between}}
-        found |= {"STEP": steps, "NUMBER": question_numbers(question)}
-    free = {"LIMIT": _LIMIT, "START": _UNIX, "END": _UNIX, "RANGE": _SECONDS, "STEP": _SECONDS, "NUMBER": _NUMBER}
-    return [f"{name}: /{'|'.join(map(_number, found.get(name, ()))) or any_other}/" for name, any_other in free.items()]
-
-
-def _number(value: float) -> str:
-    """A pattern of a number as Python writes it in JSON."""
-    return re.escape(repr(int(value) if value == int(value) else value))
-
-
-def _top_level(writing: Writing) -> list[str]:
-    """The rules of the outermost object: each key once, in any order, and at most two of the three times."""
     bits = {key: bit for bit, key in enumerate(_ENTRIES)}
     entries = []
     for key, value in _ENTRIES.items():
+        if key == "granularity" and durations.ranges and not durations.steps:
+            continue
         condition = f"bit_clear({bits[key]})"
         if key in _TIMES:
             one, two = (bits[other] for other in _TIMES if other != key)
             condition = f"and({condition}, or(bit_clear({one}), bit_clear({two})))"
         entries.append(f"{_key(writing, '', key)} {value} rest::set_bit({bits[key]}) %if {condition}")
-    max_entries = len(_ENTRIES) - 1  # a comma after the last possible key would be a dead end
+    max_entries = len(entries) - 1  # a comma after the last possible key would be a dead end
     more = f"bit_count_lt([0:{len(_ENTRIES)}], {max_entries})"
     return [
         'object: "{" entry::0x0',

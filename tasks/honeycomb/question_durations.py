@@ -45,12 +45,14 @@ _PHRASE: Final = re.compile(
     rf"(?P<steps>[ -]{_STEPS}\b)?",
     re.IGNORECASE,
 )
-_BETWEEN_PARTS: Final = re.compile(r" ?(?:and )?", re.IGNORECASE)  # of "1 hour and 30 minutes"
 _BARE: Final = re.compile(r"(?<![\w.:-])(\d{1,6})(?![\d.:])(?: ?([smhdw])[a-z]{2,8})?", re.IGNORECASE)
 
 
 class Durations(NamedTuple):
-    """Lengths in seconds, ascending: those that can be a range, and those that can be a step between two points."""
+    """Lengths in seconds, ascending: those that can be a range, and those that can be a step between two points.
+
+    If there are ranges but no steps, the question asks for no step.
+    """
 
     ranges: tuple[int, ...]
     steps: tuple[int, ...]
@@ -68,7 +70,7 @@ def question_durations(question: str) -> Durations:
     other = {int(number) * unit for number, first in _BARE.findall(rest) for unit in _MISSPELT.get(first.lower(), (1,))}
     ranges, steps = ({length for role, some in found if role != no for length in some} for no in ("step", "range"))
     ranges |= {_DAY, _DAY // 2} if ranges and _DAYS.search(rest) else set()
-    steps |= {_SECOND} if steps and _RATE.search(rest) else set()
+    steps |= {_SECOND} if _RATE.search(rest) and (steps or ranges) else set()
     return Durations(*(_limited(some | other if some else set()) for some in (ranges, steps)))
 
 
@@ -79,17 +81,24 @@ def _limited(lengths: set[int]) -> tuple[int, ...]:
 
 def _found(text: str) -> Iterator[tuple[str, set[int]]]:
     """The lengths of each phrase, with what its words say that it is: a range, a step, or neither."""
-    before, role, end = set[int](), "", -1
+    role, lengths, end = "", set[int](), len(text)
     for match in _PHRASE.finditer(text):
-        lengths = _lengths(match)
-        has_role = match["range"] or match["step"]
-        if end >= 0 and not has_role and _BETWEEN_PARTS.fullmatch(text, end, match.start()):
-            lengths |= {one + other for one in before for other in lengths if other < one}
+        new, gap = _lengths(match), text[end : match.start()].strip(" ").lower()
+        goes_on = match["amount"] and not _role(match) and 0 <= match.start() - end <= 5 and gap in ("", "and")
+        sums = {one + other for one in lengths for other in new if other < one} if goes_on else set()
+        if sums and (gap or end == match.start()):
+            lengths = sums  # of 2h30m, "1 hour and 30 minutes"
         else:
-            role = "range" if match["range"] else ""
-        role = "step" if match["step"] or match["steps"] else role
-        before, end = lengths, -1 if match["steps"] else match.end()
-        yield role, lengths
+            yield role, lengths
+            role, lengths = _role(match) or (role if sums else ""), new | sums
+        end = len(text) if match["steps"] else match.end()
+    yield role, lengths
+
+
+def _role(match: re.Match[str]) -> str:
+    if match["step"] or match["steps"] or match[0].lower().endswith("ly"):
+        return "step"
+    return "range" if match["range"] else ""
 
 
 def _lengths(match: re.Match[str]) -> set[int]:
@@ -98,4 +107,4 @@ def _lengths(match: re.Match[str]) -> set[int]:
     amounts = {spoken_number(amount) if amount else 1.0}
     amounts |= {float(number) for number in re.findall(r"\d+", match["others"] or "")}
     more = 0.0 if match["more"] is None else 0.5 if match["more"].lower().endswith("half") else 0.25
-    return {round((number + extra) * unit) for number in amounts for unit in units for extra in (0.0, more)}
+    return {round((number + more) * unit) for number in amounts for unit in units}

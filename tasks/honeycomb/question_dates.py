@@ -1,0 +1,86 @@
+"""The dates of a question: days, and moments where a time of day stands beside the day.
+
+find_dates("from 3 to 5 May 2025")  # days 3 and 5 May, text "from [time]"
+find_dates("since 2025-03-04T12:00+02:00")  # moments 10:00 UTC, text "since [time]"
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from tasks.honeycomb.clock_times import CLOCK, time_of_day
+
+PLACE: Final = "[time]"
+"""What stands in the text instead of a date."""
+
+_YEARS: Final = range(1971, 2101)
+# In "on 2025-02-09 01:00-05:00" the second time is an end; it is an offset only after a time with a T.
+_OFFSET: Final = r"(?:Z|(?P<sign>\+|(?(t)-|-(?=\d{4})))(?P<hours>\d{2}):?(?P<minutes>\d{2}))?"
+_AT: Final = rf"(?:(?:(?P<t>T)|,? (?:at )?){CLOCK}{_OFFSET})?"
+_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH: Final = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"
+_DAY: Final = r"\d{1,2}(?:st|nd|rd|th)?"
+_TO: Final = r" ?(?:-|–|to|and|until|till|through) ?(?:the )?"
+_YEAR: Final = rf"(?: of)?,? (?P<year>\d{{4}})\b{_AT}(?![\d-])"
+_DATES: Final = tuple(  # the last two may be two dates of one year
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"(?<![\d-])(?P<year>\d{{4}})-(?P<month>\d{{2}})-(?P<day>\d{{2}})(?![\d-]){_AT}(?![\d-])",
+        rf"\b(?:(?P<first>{_DAY})(?: (?:of )?(?P<first_month>{_MONTH}))?{_TO})?"
+        rf"(?P<day>{_DAY}) (?:of )?(?P<month>{_MONTH}){_YEAR}",
+        rf"\b(?:(?P<first_month>{_MONTH}) (?P<first>{_DAY}){_TO})?(?:(?P<month>{_MONTH}) )?(?P<day>{_DAY}){_YEAR}",
+    )
+)
+
+
+class Dates(NamedTuple):
+    """What find_dates has found.
+
+    Args:
+        days: beginnings of days that stand without a time of day, in UTC.
+        moments: days with a time of day, in UTC.
+        clocks: of the days of `moments`, in local time.
+        text: the question with PLACE instead of each date.
+    """
+
+    days: frozenset[datetime]
+    moments: frozenset[datetime]
+    clocks: dict[datetime, timedelta]
+    text: str
+
+
+def find_dates(question: str) -> Dates:
+    """All dates with a year between 1971 and 2100; in UTC, unless a time has an offset such as +02:00."""
+    days, moments, clocks = set[datetime](), set[datetime](), dict[datetime, timedelta]()
+    text = question
+    for match in (match for pattern in _DATES for match in pattern.finditer(question)):
+        found = match.groupdict()
+        day = _day(found["year"], found["month"] or found.get("first_month"), found["day"])
+        if day is None:
+            continue
+        first = _day(found["year"], found.get("first_month") or found["month"], found.get("first"))
+        days |= {first} if first else set()
+        if found["hour"] or found["hour12"] or found["name"]:
+            clocks[day] = time_of_day(match)
+            moments.add(day + clocks[day] - _offset(found["sign"], found["hours"], found["minutes"]))
+        else:
+            days.add(day)
+        text = text.replace(match[0], PLACE)
+    return Dates(frozenset(days), frozenset(moments), clocks, text)
+
+
+def _day(year: str, month: str | None, day: str | None) -> datetime | None:
+    if not month or not day or int(year) not in _YEARS:
+        return None
+    number = int(month) if month.isdecimal() else _MONTHS.index(month[:3].lower()) + 1
+    try:
+        return datetime(int(year), number, int(re.sub(r"\D", "", day)), tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _offset(sign: str | None, hours: str | None, minutes: str | None) -> timedelta:
+    offset = timedelta(hours=int(hours or 0), minutes=int(minutes or 0))
+    return -offset if sign == "-" else offset
