@@ -13,6 +13,13 @@ CLOCK: Final = (
 """A pattern with named groups, for one place in a pattern that ignores case."""
 
 CLOCKS: Final = re.compile(rf"(?<![\w:.]){CLOCK}", re.IGNORECASE)
+_TO: Final = r" ?(?:-|–|to|and|until|till) ?"
+# Of "2-4pm", "2:30 to 4pm" and "10am to 1".
+_BEFORE_HALF: Final = re.compile(
+    rf"(?<![\d:.])(\d{{1,2}})(?::(\d{{2}}))?{_TO}\d{{1,2}}(?::\d{{2}})? ?([ap])\.?m", re.IGNORECASE
+)
+_AFTER_HALF: Final = re.compile(rf"\d ?[ap]\.?m\.?{_TO}(\d{{1,2}})(?::(\d{{2}}))?(?![\d:]| ?[ap])", re.IGNORECASE)
+_BEFORE_CLOCK: Final = re.compile(rf"(?<![\d:.-])(\d{{1,2}}){_TO}(?=\d{{1,2}}:\d{{2}})", re.IGNORECASE)
 _HOURS: Final = re.compile(r"\b(?:from|between) (\d{1,2}) (?:to|and|until|till) (\d{1,2})\b(?![:.\d])", re.IGNORECASE)
 _DAY: Final = timedelta(days=1)
 
@@ -30,9 +37,16 @@ def clock_times(text: str) -> list[timedelta]:
 
 
 def bare_hours(text: str) -> list[timedelta]:
-    """Hours of "between 14 and 16", which may as well be other numbers."""
-    hours = [int(hour) for match in _HOURS.finditer(text) for hour in match.groups()]
-    return [timedelta(hours=hour) for hour in hours if hour <= 24]
+    """Other times that a text can mean: of "between 14 and 16", which may as well be other numbers, and of "2-4pm".
+
+    Also the 9 of "9 to 17:30"; for "10am to 1" both 1:00 and 13:00.
+    """
+    found = [timedelta(hours=int(hour)) for match in _HOURS.finditer(text) for hour in match.groups()]
+    found += [timedelta(hours=int(hour)) for hour in _BEFORE_CLOCK.findall(text)]
+    halves = [*_BEFORE_HALF.findall(text), *((*time, half) for time in _AFTER_HALF.findall(text) for half in "ap")]
+    for hour, minute, half in halves:
+        found.append(timedelta(hours=int(hour) % 12 + 12 * (half.lower() == "p"), minutes=int(minute or 0)))
+    return [time for time in found if time <= _DAY]
 
 
 def time_of_day(match: re.Match[str]) -> timedelta:

@@ -17,21 +17,37 @@ PLACE: Final = "[time]"
 
 _YEARS: Final = range(1971, 2101)
 # In "on 2025-02-09 01:00-05:00" the second time is an end; it is an offset only after a time with a T.
-_OFFSET: Final = r"(?:Z|(?P<sign>\+|(?(t)-|-(?=\d{4})))(?P<hours>\d{2}):?(?P<minutes>\d{2}))?"
+_OFFSET: Final = r"(?:Z| ?(?P<sign>\+|(?(t)-|-(?=\d{4})))(?P<hours>\d{2}):?(?P<minutes>\d{2}))?"
 _AT: Final = rf"(?:(?:(?P<t>T)|,? (?:at )?){CLOCK}{_OFFSET})?"
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH: Final = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"
 _DAY: Final = r"\d{1,2}(?:st|nd|rd|th)?"
-_TO: Final = r" ?(?:-|–|to|and|until|till|through) ?(?:the )?"
+_TO: Final = (
+    r" ?(?:[-–—→&,]|->|\.\.|to|and|until|till?|thru|through(?: to)?|up to) ?(?:the )?"
+    r"(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day,? )?"
+)
 _YEAR: Final = rf"(?: of)?,? (?P<year>\d{{4}})\b{_AT}(?![\d-])"
 _DATES: Final = tuple(  # the last two may be two dates of one year
-    re.compile(pattern, re.IGNORECASE)
+    re.compile(pattern, re.IGNORECASE | re.ASCII)
     for pattern in (
         rf"(?<![\d-])(?P<year>\d{{4}})-(?P<month>\d{{2}})-(?P<day>\d{{2}})(?![\d-]){_AT}(?![\d-])",
         rf"\b(?:(?P<first>{_DAY})(?: (?:of )?(?P<first_month>{_MONTH}))?{_TO})?"
         rf"(?P<day>{_DAY}) (?:of )?(?P<month>{_MONTH}){_YEAR}",
         rf"\b(?:(?P<first_month>{_MONTH}) (?P<first>{_DAY}){_TO})?(?:(?P<month>{_MONTH}) )?(?P<day>{_DAY}){_YEAR}",
     )
+)
+
+_WEEKDAY: Final = "(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?"
+_UNKNOWN: Final = re.compile(
+    rf"\b(?:{_DAY} {_MONTH}|{_MONTH} {_DAY}|{_WEEKDAY},? (?:the )?\d{{1,2}})\b"
+    r"|(?<![\w:./-])\d{1,2}[-/]\d{1,2}(?![\w:./-]| ?[ap]\.?m)|\b\d{1,2}(?:st|nd|rd|th)\b"
+    r"|o'clock|\b(?:half|quarter) (?:past|to)\b|[a-z] [ap]\.?m\b|business hours|\bweek (?:ending|to)\b"
+    r"|\b(?:mornings?|afternoons?|evenings?)\b(?= (?:of|on|in|\[))|\bat \d{1,2}\b(?![:.\d]| ?[ap]\.?m)"
+    r"|\d{1,2}h(?:\d{2}| ?(?:-|–|to))|\b\d{4}z? ?(?:-|–|to) ?\d{4}z?\b|\b\d{1,2}a\b|\d\.\d{2} ?[ap]\.?m",
+    re.IGNORECASE | re.ASCII,
+)
+_ZONE: Final = re.compile(
+    r"\b(?:[PMCE][SD]?T|CES?T|BST|IST|JST|AES?T|(?:UTC|GMT) ?[+-]\d)\b|(?i:pacific|eastern|central|local) time"
 )
 
 
@@ -61,14 +77,20 @@ def find_dates(question: str) -> Dates:
         if day is None:
             continue
         first = _day(found["year"], found.get("first_month") or found["month"], found.get("first"))
-        days |= {first} if first else set()
+        if first is not None:
+            days.add(first if first <= day else first - timedelta(365))  # 30 Dec to 2 Jan 2025
         if found["hour"] or found["hour12"] or found["name"]:
             clocks[day] = time_of_day(match)
             moments.add(day + clocks[day] - _offset(found["sign"], found["hours"], found["minutes"]))
         else:
             days.add(day)
-        text = text.replace(match[0], PLACE)
+        text = re.sub(rf"(?<!\d){re.escape(match[0])}", PLACE, text)
     return Dates(frozenset(days), frozenset(moments), clocks, text)
+
+
+def names_more(text: str) -> bool:
+    """Whether a text without its dates names a day, a time or a zone that find_dates does not know."""
+    return bool(_UNKNOWN.search(text) or _ZONE.search(text))
 
 
 def _day(year: str, month: str | None, day: str | None) -> datetime | None:

@@ -14,7 +14,30 @@ from tasks.honeycomb.spoken_numbers import NUMBER, spoken_number
 
 _MAX_NUMBERS: Final = 400  # a question with more would make a large grammar
 _SMALLEST, _LARGEST = 1e-4, 1e16
-_UNSAID: Final = (*range(13), 100, 200, 299, 300, 399, 400, 401, 403, 404, 429, 499, 500, 503, 599, 600)
+_STATUSES: Final = (
+    200,
+    201,
+    204,
+    301,
+    302,
+    304,
+    400,
+    401,
+    403,
+    404,
+    408,
+    409,
+    410,
+    418,
+    422,
+    429,
+    500,
+    501,
+    502,
+    503,
+    504,
+)
+_UNSAID: Final = (*range(13), 100, 299, 300, 399, 499, 599, 600, *_STATUSES)
 _TIMES: Final = {  # unit: seconds
     **{"ns|nanoseconds?": 1e-9, "us|µs|micros?|microseconds?": 1e-6, "ms|millis?|milliseconds?": 1e-3},
     **{"s|secs?|seconds?": 1.0, "m|mins?|minutes?": 60.0, "h|hrs?|hours?": 3600.0, "d|days?": 86_400.0},
@@ -30,10 +53,11 @@ _OTHER: Final = (1.0, 0.01, 1e-3, 60.0, 3600.0, 86_400.0, 1e9, *_MULTIPLE_OR_CEN
 
 _SEPARATED: Final = r"\d{1,3}(?:[ ,_']\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?e\d+|\.\d+"
 _PHRASE: Final = re.compile(
-    rf"(?P<sign>(?<![\w-])[-−]|\bminus )?(?P<number>{_SEPARATED}|(?<![a-z]){NUMBER}|\d+(?:\.\d+)?)"
+    rf"(?P<sign>(?<![\w-])[-−] ?[$€£]?|\bminus |\bnegative )?(?P<number>{_SEPARATED}|(?<![a-z]){NUMBER}|\d+(?:\.\d+)?)"
     r"(?:\+?[ -]?(?P<unit>[a-zµ]+))?(?P<more> and an? (?:half|quarter))?",
     re.IGNORECASE,
 )
+_LONG: Final = re.compile(r"(?<!\d)[1-9]\d{15,18}(?!\d)")  # a float would not have all digits
 _BETWEEN: Final = re.compile(r"\s*(?:,|-|–|and|or|to)?\s*", re.IGNORECASE)  # two numbers with one unit
 _CONNECTORS: Final = ("and", "or", "to")
 
@@ -44,15 +68,20 @@ def question_numbers(question: str) -> tuple[float, ...]:
     Each number of the question, in every unit that its column may have: seconds in ms, euros in cents, MB in bytes.
     Also small numbers and statuses, which need not be said: "retried" is over 0, "5xx" is at least 500.
     """
-    found = {float(number) for number in _UNSAID}
-    unit, next_start = "", -1
+    found = {float(number) for number in _UNSAID} | {int(number) for number in _LONG.findall(question)}
+    unit, next_start, next_seconds = "", -1, 0.0
     for match in reversed(list(_PHRASE.finditer(question))):
         own = (match["unit"] or "").lower()
         end = match.start("unit") if own in _CONNECTORS else match.end()
         if own in ("", *_CONNECTORS) and next_start >= 0 and _BETWEEN.fullmatch(question, end, next_start):
             own = unit
-        unit, next_start = own, match.start()
         products = {number * factor for number, factor in product(_numbers(match), _factors(own))}
+        seconds = next(
+            (second * max(_numbers(match)) for names, second in _TIMES.items() if re.fullmatch(names, own)), 0.0
+        )
+        if next_seconds and seconds > next_seconds and re.fullmatch(r" ?(?:and )?", question[match.end() : next_start]):
+            products |= {(seconds + next_seconds) / other for other in _TIMES.values()}  # of 1m30s
+        unit, next_start, next_seconds = own, match.start(), seconds
         sized = {float(f"{number:.15g}") for number in products if _SMALLEST <= number < _LARGEST}
         found |= sized | ({-number for number in sized} if match["sign"] else set())
     return tuple(sorted(found)) if len(found) <= _MAX_NUMBERS else ()

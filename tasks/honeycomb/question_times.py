@@ -13,17 +13,30 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from tasks.honeycomb.clock_times import CLOCKS, bare_hours, clock_times
-from tasks.honeycomb.question_dates import PLACE, Dates, find_dates
+from tasks.honeycomb.question_dates import PLACE, Dates, find_dates, names_more
 
 _ONE_DAY: Final = timedelta(days=1)
 _MAX_TIMES: Final = 64  # a question with more is no question about a time, and would make a large grammar
 _UNIX: Final = re.compile(r"(?<![\w.-])[1-9]\d{9}(?![\w.-])")
 _TIME: Final = re.escape(PLACE)
+_LENGTH: Final = "(?:months?|fortnights?|weeks?|days?|hours?|hrs?|minutes?|mins?|seconds?|secs?|half|quarter|[wdhms])"
 _FROM: Final = re.compile(
-    rf"(?:starting|beginning|from|after|following|since)(?: at| on| from)? {_TIME}|{_TIME},? for\b"
+    rf"\b{_LENGTH} (?:starting|beginning|from|after|following)(?: at| on| from)? {_TIME}"
+    rf"|{_TIME},? for (?:the )?\w+ ?{_LENGTH}\b"
 )
-_UNTIL: Final = re.compile(rf"(?:before|until|till|up to|ending|ended|prior to|preceding)(?: at| on)? {_TIME}")
-_WHOLE: Final = re.compile(r"\b(?:through|thru|inclusive|incl|including)\b")  # of the last day
+_UNTIL: Final = re.compile(
+    rf"\b{_LENGTH} (?:before|until|till|up to|leading up to|ending|ended|prior to|preceding)(?: at| on)? {_TIME}"
+)
+# Words with which an end can be a length away from a date in other ways.
+_AROUND: Final = re.compile(
+    r"\b(?:for|around|about|either side|within|first|last|final|lasted|next|window|week|commencing|starting|ending|"
+    r"after|before|from)\b|[+±]"
+)
+_DAY_ENDS: Final = re.compile(
+    rf"(?:until|till?|before|as of|ending(?: on)?|up to|older than|prior to|to|<=?) '?{_TIME}"
+)
+_DAY_STARTS: Final = re.compile(rf"(?:after|>) '?{_TIME}")
+_WHOLE: Final = re.compile(r"\b(?:through|thru|inclusive|incl)\b", re.IGNORECASE)  # of the last day
 
 
 class Ends(NamedTuple):
@@ -45,17 +58,26 @@ def question_times(question: str, lengths: Collection[int] = ()) -> Ends:
     """
     dates = find_dates(question)
     text = _UNIX.sub(PLACE, dates.text).lower()
-    unix = [int(number) for number in _UNIX.findall(dates.text)]
-    times = sorted({int(moment.timestamp()) for moment in _moments(dates)} | set(unix))
-    if len(times) > _MAX_TIMES:
+    unix = {int(number) for number in _UNIX.findall(dates.text)}
+    named = {int(moment.timestamp()) for moment in _moments(dates)}
+    if len(dates.moments) < 2 and names_more(dates.text):
         return Ends((), ())
-    if len(dates.days | dates.moments) + len(unix) == 1 and lengths and (ends := _from_length(text, times[0], lengths)):
+    times = sorted(named | unix)
+    is_one = len(times) == 1 or (len(times) == 2 and len(dates.days) == 1 and not unix)
+    if is_one and lengths and (ends := _from_length(text, times[0], lengths)):
         return ends
-    if not dates.days and not dates.moments:
+    if not named or len(times) > _MAX_TIMES:
         return Ends((), ())
-    if len(dates.days) > 1 and len(times) == 2 * len(dates.days) and not dates.moments:
-        return Ends((times[0],), tuple(times[-1:] if _WHOLE.search(text) else times[-2:]))
-    return Ends(tuple(times[:-1] or times), tuple(times[1:] or times))
+    if len(dates.days) > 1 and len(times) <= 2 * len(dates.days) and not dates.moments:
+        return Ends((times[0],), tuple(times[-1:] if _WHOLE.search(question) else times[-2:]))
+    starts, stops = set(times[:-1] or times), set(times[1:] or times)
+    if dates.days and len(times) == 2:
+        starts |= set(times) if _DAY_STARTS.search(text) else set()
+        stops |= set(times) if _DAY_ENDS.search(text) else set()
+    if (is_one or len(times) == 3) and _AROUND.search(text):
+        starts |= {time - length for time in times for length in lengths}
+        stops |= {time + length for time in times for length in lengths}
+    return Ends(tuple(sorted(starts)), tuple(sorted(stops)))
 
 
 def without_times(question: str) -> str:

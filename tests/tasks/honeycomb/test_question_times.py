@@ -31,6 +31,10 @@ NOTHING = list[int]()
         # Two days: the end is the beginning or the end of the last.
         ("from 2025-05-03 to 2025-05-05", MAY[:1], MAY[1:]),
         ("2025-05-03 through 2025-05-05", MAY[:1], MAY[2:]),
+        ("from Monday, May 3 through Wednesday, May 5, 2025", MAY[:1], MAY[2:]),
+        ("30 Dec 2024 to 2 Jan 2025", [unix(2024, 12, 30)], [unix(2025, 1, 2), unix(2025, 1, 3)]),
+        ("between Dec 30 and Jan 2 2025", [unix(2024, 12, 30)], [unix(2025, 1, 2), unix(2025, 1, 3)]),
+        ("until 2025-05-03", [unix(2025, 5, 3)], [unix(2025, 5, 3), unix(2025, 5, 4)]),
         ("3-5 May 2025", MAY[:1], MAY[1:]),
         ("the 3rd to the 5th of May 2025 inclusive", MAY[:1], MAY[2:]),
         ("May 3 to May 5, 2025", MAY[:1], MAY[1:]),
@@ -60,6 +64,18 @@ NOTHING = list[int]()
         ("since 2025-03-04 12:00-0530", [unix(2025, 3, 4, 17, 30)], [unix(2025, 3, 4, 17, 30)]),
         ("since 2025-03-04T12:00-05:00", [unix(2025, 3, 4, 17)], [unix(2025, 3, 4, 17)]),
         ("from 1741000000 until 2025-03-04", [1741000000, unix(2025, 3, 4)], [unix(2025, 3, 4), unix(2025, 3, 5)]),
+        ("10:00 to 12:00 on 2025-03-04, over 5 s", [unix(2025, 3, 4, 10)], [unix(2025, 3, 4, 12)]),
+        ("from 2025-03-04 10:00 to 12:00 slower than 5 s", [unix(2025, 3, 4, 10)], [unix(2025, 3, 4, 12)]),
+        (
+            "2-4pm on 2025-03-04",
+            [unix(2025, 3, 4), unix(2025, 3, 4, 14), unix(2025, 3, 4, 16)],
+            [unix(2025, 3, 4, 14), unix(2025, 3, 4, 16), unix(2025, 3, 5)],
+        ),
+        # What is not known restricts nothing.
+        ("2025-03-04 10:00 CET", NOTHING, NOTHING),
+        ("from 2025-03-04 to March 6", NOTHING, NOTHING),
+        ("afternoon of 2025-03-04", NOTHING, NOTHING),
+        ("2025-03-04 14h-16h", NOTHING, NOTHING),
         # No dates.
         ("errors today", NOTHING, NOTHING),
         ("until 9999-12-31 at 23:59, since 0001-01-01", NOTHING, NOTHING),
@@ -95,6 +111,11 @@ def test_a_step_or_an_id_gives_no_end() -> None:
     question = "since 2025-02-10 14:00, hourly"
     assert question_times(question, question_durations(question).ranges) == ((at,), (at,))
     assert question_times("order 1739196000, last 3 hours", [10_800]) == ((), ())
+
+
+def test_a_pasted_log_is_no_error() -> None:
+    assert question_times("2025-03-04 last 5m " + "1:00 " * 70, [300]) == ((), ())
+    assert question_times("5 ſep 2025") == ((), ())
 
 
 def test_ends_of_written_answers_are_found() -> None:
