@@ -10,7 +10,7 @@ CLOCK: Final = (
     r"(?:(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:\.\d+)?)?(?![\d:])(?: ?(?P<half>[ap])\.?m\b)?"
     r"|(?P<hour12>\d{1,2}) ?(?P<half12>[ap])\.?m\b|(?P<name>noon|midnight)\b)"
 )
-"""A pattern with named groups, for one place in a pattern that ignores case."""
+"""A pattern with named groups, to be used once in a pattern that ignores case."""
 
 CLOCKS: Final = re.compile(rf"(?<![\w:.]){CLOCK}", re.IGNORECASE)
 _TO: Final = r" ?(?:-|–|to|and|until|till) ?"
@@ -27,7 +27,8 @@ _DAY: Final = timedelta(days=1)
 def clock_times(text: str) -> list[timedelta]:
     """Times of day that a text names, in its order, since the beginning of the day.
 
-    A time that is not after the one before is of the next day: "22:00 to 6:00", "18:00 until midnight".
+    A time that is not after the one before is of the next day: "22:00 to 6:00", "18:00 until midnight". Once a time is
+    of the next day, the later ones stay as they are.
     """
     times: list[timedelta] = []
     for match in CLOCKS.finditer(text):
@@ -37,9 +38,9 @@ def clock_times(text: str) -> list[timedelta]:
 
 
 def bare_hours(text: str) -> list[timedelta]:
-    """Other times that a text can mean: of "between 14 and 16", which may as well be other numbers, and of "2-4pm".
+    """Times since midnight that clock_times does not find: the 2 of "2-4pm", the 9 of "9 to 17:30".
 
-    Also the 9 of "9 to 17:30"; for "10am to 1" both 1:00 and 13:00.
+    Also 14 and 16 of "between 14 and 16", which may be no times, and both 1:00 and 13:00 of "10am to 1".
     """
     found = [timedelta(hours=int(hour)) for match in _HOURS.finditer(text) for hour in match.groups()]
     found += [timedelta(hours=int(hour)) for hour in _BEFORE_CLOCK.findall(text)]

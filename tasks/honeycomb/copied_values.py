@@ -21,7 +21,7 @@ _CHUNK: Final = re.compile(rf"(?:{_LETTER}{{2,}}[^\W_sS]|[A-Z]+)(?=s\b)|{_LETTER
 
 
 def copied_string(question: str, writing: Writing) -> str:
-    """The Lark terminal STRING: a quoted part of the question, as the writing escapes it; also the empty string."""
+    """The lines of Lark's terminal STRING: a quoted part of the question, as `writing` escapes it, or an empty one."""
     chunks = _CHUNK.findall(question)
     choices, terminals = [], []
     for number, (quote, escape) in enumerate(writing.quotes.items()):

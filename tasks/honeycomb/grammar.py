@@ -68,7 +68,7 @@ def build_grammar(columns: Sequence[str], surface: Surface, question: str | None
     Args:
         columns: the names that the query may use.
         surface: the form in which the model writes.
-        question: strings of filters must be copied from it, and times be those that it names; None allows any.
+        question: strings, numbers and times must be what it can mean; None allows any.
 
     Raises:
         InputError: there are no columns.

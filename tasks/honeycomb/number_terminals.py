@@ -1,4 +1,4 @@
-"""The terminals of the grammar that are numbers: only those that a question can mean, if it is known."""
+"""The terminals of the grammar that are numbers: limited to what the question can mean, where that is known."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _ANY: Final = {  # terminal: the pattern of all its numbers
 
 
 def number_terminals(question: str | None, durations: Durations) -> list[str]:
-    """The Lark terminals of limits, times, lengths of time and numbers that are compared with.
+    """The Lark terminals of limits, times, lengths of time and numbers that are compared with: lines `NAME: /pattern/`.
 
     Args:
-        question: None allows any number.
-        durations: of the question.
+        question: None allows any number. LIMIT is never limited.
+        durations: of the question, if there is one.
     """
     found = dict[str, Iterable[float]]()
     if question is not None:

@@ -17,7 +17,7 @@ class HoneycombOptions(TaskFile):
     Args:
         prompt: a template of `tasks.honeycomb.prompt`.
         surface: the form of answers: JSON, or a Python dict in double quotes, as in the running example.
-        values: strings that filters compare with: any, or only those copied from the question.
+        values: strings, numbers and times that queries may have: any, or only what the question can mean.
     """
 
     task: Literal["honeycomb"]

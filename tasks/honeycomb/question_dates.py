@@ -57,7 +57,7 @@ class Dates(NamedTuple):
     Args:
         days: beginnings of days that stand without a time of day, in UTC.
         moments: days with a time of day, in UTC.
-        clocks: of the days of `moments`, in local time.
+        clocks: time since midnight, as written before its offset, of each day of `moments`.
         text: the question with PLACE instead of each date.
     """
 
@@ -68,7 +68,10 @@ class Dates(NamedTuple):
 
 
 def find_dates(question: str) -> Dates:
-    """All dates with a year between 1971 and 2100; in UTC, unless a time has an offset such as +02:00."""
+    """All dates with a year between 1971 and 2100, in UTC; a time with an offset such as +02:00 is converted.
+
+    Impossible dates are left out.
+    """
     days, moments, clocks = set[datetime](), set[datetime](), dict[datetime, timedelta]()
     text = question
     for match in (match for pattern in _DATES for match in pattern.finditer(question)):
@@ -89,8 +92,13 @@ def find_dates(question: str) -> Dates:
 
 
 def names_more(text: str) -> bool:
-    """Whether a text without its dates names a day, a time or a zone that find_dates does not know."""
-    return bool(_UNKNOWN.search(text) or _ZONE.search(text))
+    """Whether a text without its dates names a day or a time of day in a form that is not known."""
+    return bool(_UNKNOWN.search(text))
+
+
+def names_zone(text: str) -> bool:
+    """Whether a text names a time zone other than UTC."""
+    return bool(_ZONE.search(text))
 
 
 def _day(year: str, month: str | None, day: str | None) -> datetime | None:

@@ -1,6 +1,6 @@
 """The lengths of time that a question can mean: a model reads "a day and a half" well, but multiplies badly.
 
-question_durations("p95 over the last day and a half, in half-hour steps")  # ranges (86400, 129600), steps (1800,)
+question_durations("p95 over the last day and a half, in half-hour steps")  # ranges (129600,), steps (1800,)
 question_durations("errors by service")  # ranges (), steps ()
 """
 
@@ -76,10 +76,11 @@ class Durations(NamedTuple):
 
 
 def question_durations(question: str) -> Durations:
-    """All lengths that a question's words for times can mean.
+    """All lengths that a question's words for times can mean; an empty tuple does not limit them.
 
-    None of a kind if it has no such words, very many, or "hours" without their number. A number without a unit counts
-    in seconds, or in the unit that the word after it may be misspelt from.
+    There are none of a kind if it has no such words, very many, or "hours" without their number; no ranges if they may
+    not be all ("since Monday"). A number without a unit counts, beside another length, in seconds, or in the unit that
+    the word after it may be misspelt from. A month is 30 days or 4 weeks, a night a day or half of one.
     """
     text = _readable(question)
     rest = _PHRASE.sub(lambda match: " " if match["amount"] else match[0], text)

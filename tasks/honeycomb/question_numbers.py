@@ -63,9 +63,9 @@ _CONNECTORS: Final = ("and", "or", "to")
 
 
 def question_numbers(question: str) -> tuple[float, ...]:
-    """All numbers that a filter or having can compare with, ascending; none if there are very many.
+    """All numbers that a filter or having can compare with, ascending; empty if very many, which limits nothing.
 
-    Each number of the question, in every unit that its column may have: seconds in ms, euros in cents, MB in bytes.
+    Each number of the question, in all units that its column may have: seconds in ms, euros in cents, MB in bytes.
     Also small numbers and statuses, which need not be said: "retried" is over 0, "5xx" is at least 500.
     """
     found = {float(number) for number in _UNSAID} | {int(number) for number in _LONG.findall(question)}

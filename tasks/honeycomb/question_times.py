@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from tasks.honeycomb.clock_times import CLOCKS, bare_hours, clock_times
-from tasks.honeycomb.question_dates import PLACE, Dates, find_dates, names_more
+from tasks.honeycomb.question_dates import PLACE, Dates, find_dates, names_more, names_zone
 
 _ONE_DAY: Final = timedelta(days=1)
 _MAX_TIMES: Final = 64  # a question with more is no question about a time, and would make a large grammar
@@ -47,20 +47,22 @@ class Ends(NamedTuple):
 
 
 def question_times(question: str, lengths: Collection[int] = ()) -> Ends:
-    """All times that the dates of a question can mean; none if it names no date, or very many.
+    """All times that the dates of a question can mean; empty tuples limit nothing.
 
-    A day without a time of day means its beginning or end, or any time of day that the question names; only these if it
-    names two. A length of time that goes on from a date, or up to it, gives the other end.
+    They are empty if the question names no date, one in a form that is not known, or very many. A Unix time counts
+    beside a date, or with a length from or up to it. A day without a time of day means its beginning or end, or any
+    time of day that the question names; only these if it names one day and two times. A length of time that goes on
+    from a date, or up to it, gives the other end.
 
     Args:
         question: its times are UTC if they have no offset.
-        lengths: of time in seconds, which it names.
+        lengths: lengths of time that it names, in seconds, ascending.
     """
     dates = find_dates(question)
     text = _UNIX.sub(PLACE, dates.text).lower()
     unix = {int(number) for number in _UNIX.findall(dates.text)}
     named = {int(moment.timestamp()) for moment in _moments(dates)}
-    if len(dates.moments) < 2 and names_more(dates.text):
+    if names_zone(dates.text) or (len(dates.moments) < 2 and names_more(dates.text)):
         return Ends((), ())
     times = sorted(named | unix)
     is_one = len(times) == 1 or (len(times) == 2 and len(dates.days) == 1 and not unix)

@@ -73,6 +73,7 @@ NOTHING = list[int]()
         ),
         # What is not known restricts nothing.
         ("2025-03-04 10:00 CET", NOTHING, NOTHING),
+        ("2025-03-04 10:00 to 2025-03-04 12:00 CET", NOTHING, NOTHING),
         ("from 2025-03-04 to March 6", NOTHING, NOTHING),
         ("afternoon of 2025-03-04", NOTHING, NOTHING),
         ("2025-03-04 14h-16h", NOTHING, NOTHING),
