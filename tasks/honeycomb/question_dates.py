@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from tasks.honeycomb.clock_times import CLOCK, time_of_day
+from tasks.honeycomb.time_units import WEEKDAY
 
 PLACE: Final = "[time]"
 """What stands in the text instead of a date."""
@@ -24,7 +25,7 @@ _MONTH: Final = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"
 _DAY: Final = r"\d{1,2}(?:st|nd|rd|th)?"
 _TO: Final = (
     r" ?(?:[-–—→&,]|->|\.\.|to|and|until|till?|thru|through(?: to)?|up to) ?(?:the )?"
-    r"(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day,? )?"
+    rf"(?:{WEEKDAY},? )?"
 )
 _YEAR: Final = rf"(?: of)?,? (?P<year>\d{{4}})\b{_AT}(?![\d-])"
 _DATES: Final = tuple(  # the last two may be two dates of one year
@@ -37,9 +38,8 @@ _DATES: Final = tuple(  # the last two may be two dates of one year
     )
 )
 
-_WEEKDAY: Final = "(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?"
 _UNKNOWN: Final = re.compile(
-    rf"\b(?:{_DAY} {_MONTH}|{_MONTH} {_DAY}|{_WEEKDAY},? (?:the )?\d{{1,2}})\b"
+    rf"\b(?:{_DAY} {_MONTH}|{_MONTH} {_DAY}|{WEEKDAY},? (?:the )?\d{{1,2}})\b"
     r"|(?<![\w:./-])\d{1,2}[-/]\d{1,2}(?![\w:./-]| ?[ap]\.?m)|\b\d{1,2}(?:st|nd|rd|th)\b"
     r"|o'clock|\b(?:half|quarter) (?:past|to)\b|[a-z] [ap]\.?m\b|business hours|\bweek (?:ending|to)\b"
     r"|\b(?:mornings?|afternoons?|evenings?)\b(?= (?:of|on|in|\[))|\bat \d{1,2}\b(?![:.\d]| ?[ap]\.?m)"
@@ -79,9 +79,7 @@ def find_dates(question: str) -> Dates:
         day = _day(found["year"], found["month"] or found.get("first_month"), found["day"])
         if day is None:
             continue
-        first = _day(found["year"], found.get("first_month") or found["month"], found.get("first"))
-        if first is not None:
-            days.add(first if first <= day else first - timedelta(365))  # 30 Dec to 2 Jan 2025
+        days |= _first_days(found, day)
         if found["hour"] or found["hour12"] or found["name"]:
             clocks[day] = time_of_day(match)
             moments.add(day + clocks[day] - _offset(found["sign"], found["hours"], found["minutes"]))
@@ -89,6 +87,13 @@ def find_dates(question: str) -> Dates:
             days.add(day)
         text = re.sub(rf"(?<!\d){re.escape(match[0])}", PLACE, text)
     return Dates(frozenset(days), frozenset(moments), clocks, text)
+
+
+def _first_days(found: dict[str, str | None], day: datetime) -> set[datetime]:
+    """3 May of "3 to 5 May 2025", and 30 December 2024 of "30 Dec to 2 Jan 2025"."""
+    year, month = int(found["year"] or 0), found.get("first_month") or found["month"]
+    days = (_day(str(year - before), month, found.get("first")) for before in (0, 1))
+    return set(sorted(first for first in days if first is not None and first <= day)[-1:])
 
 
 def names_more(text: str) -> bool:

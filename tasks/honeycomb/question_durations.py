@@ -12,19 +12,15 @@ from typing import Final, NamedTuple
 
 from tasks.honeycomb.question_times import without_times
 from tasks.honeycomb.spoken_numbers import NUMBER, spoken_number
+from tasks.honeycomb.time_units import DAY, HOUR, MINUTE, MONTH, UNITS, WEEK
 
 _MAX_SECONDS: Final = 999_999_999
 _MAX_DURATIONS: Final = 64  # a question with more is no question about a time, and would make a large grammar
-_SECOND, _MINUTE, _HOUR, _DAY, _WEEK = 1, 60, 3600, 86_400, 604_800
 _UNITS: Final = {  # pattern: seconds that it can mean
-    r"s|secs?|seconds?": (_SECOND,),
-    r"m|mins?|minutes?|minutely": (_MINUTE,),
-    r"h|hrs?|hours?|hourly": (_HOUR,),
-    r"d|days?|daily": (_DAY,),
-    r"nights?|nightly": (_DAY, _DAY // 2),
-    r"w|wks?|weeks?|weekly": (_WEEK,),
-    r"fortnights?|fortnightly": (2 * _WEEK,),
-    r"months?|monthly": (30 * _DAY, 4 * _WEEK),
+    **{pattern: (seconds,) for pattern, seconds in UNITS.items()},
+    **{"minutely": (MINUTE,), "hourly": (HOUR,), "daily": (DAY,), "weekly": (WEEK,)},
+    **{"nights?|nightly": (DAY, DAY // 2), "fortnights?|fortnightly": (2 * WEEK,)},
+    **dict.fromkeys(("months?", "monthly"), (MONTH, 4 * WEEK)),
 }
 _DAYS: Final = re.compile(r"\b(?:to+day|yesterday|mornings?|afternoons?|evenings?|overnight)\b", re.IGNORECASE)
 _RATE: Final = re.compile(r"\b(?:[qrt]ps|rates?|throughput)\b", re.IGNORECASE)
@@ -45,7 +41,7 @@ _ASKS_STEP: Final = re.compile(
 _MARK: Final = "\x00"
 _JOINED: Final = re.compile(r"(?<=\d)( ?(?:mins?|hrs?|[dhm]))(?=\d)", re.IGNORECASE)
 _JOINED_MINUTES: Final = re.compile(rf"(?<=h{_MARK})(\d\d)(?![\w:.])", re.IGNORECASE)
-_MISSPELT: Final = {"s": (_SECOND,), "m": (_MINUTE, 30 * _DAY), "h": (_HOUR,), "d": (_DAY,), "w": (_WEEK,)}
+_MISSPELT: Final = {"s": (1,), "m": (MINUTE, MONTH), "h": (HOUR,), "d": (DAY,), "w": (WEEK,)}
 # Of "few hours", "thre weeks", "twice a day", DATEADD(hour, -8, …): how many is not known.
 _UNCLEAR: Final = re.compile(
     r"\b(?:dateadd|twice|times an?|times per|hours|minutes|days|weeks|months|seconds|hrs|mins|secs)\b", re.IGNORECASE
@@ -78,20 +74,27 @@ class Durations(NamedTuple):
 def question_durations(question: str) -> Durations:
     """All lengths that a question's words for times can mean; an empty tuple does not limit them.
 
-    There are none of a kind if it has no such words, very many, or "hours" without their number; no ranges if they may
-    not be all ("since Monday"). A number without a unit counts, beside another length, in seconds, or in the unit that
-    the word after it may be misspelt from. A month is 30 days or 4 weeks, a night a day or half of one.
+    There are none of a kind if it has no such words, or "hours" without their number, and none at all if there would be
+    very many. There are no ranges if another may be meant ("since Monday"), or if a step is asked in words that are not
+    known. A number without a unit counts, beside another length, in seconds, or in the unit that the word after it may
+    be misspelt from. A month is 30 days or 4 weeks, a night a day or half of one.
     """
     text = _readable(question)
     rest = _PHRASE.sub(lambda match: " " if match["amount"] else match[0], text)
     found = [] if _UNCLEAR.search(rest) or _FREQUENT.search(text) else list(_found(text))
     other = {int(number) * unit for number, first in _BARE.findall(rest) for unit in _MISSPELT.get(first.lower(), (1,))}
     ranges, steps = ({length for role, some in found if role != no for length in some} for no in ("step", "range"))
-    ranges |= {_DAY, _DAY // 2} if ranges and _DAYS.search(rest) else set()
-    steps |= {_SECOND} if _RATE.search(rest) and (steps or ranges) else set()
+    ranges |= {DAY, DAY // 2} if ranges and _DAYS.search(rest) else set()
+    steps |= {1} if _RATE.search(rest) and (steps or ranges) else set()
     if _SINCE.search(rest) or (not steps and _ASKS_STEP.search(rest)):
         ranges = set()
-    return Durations(*(_limited(some | other if some else set()) for some in (ranges, steps)))
+    lengths = [_limited(some, other) for some in (ranges, steps)]
+    return Durations(*lengths) if max(map(len, lengths)) <= _MAX_DURATIONS else Durations((), ())
+
+
+def _limited(lengths: set[int], other: set[int]) -> tuple[int, ...]:
+    """The lengths, and the others if there is one, ascending."""
+    return tuple(sorted(length for length in lengths | other if 0 < length <= _MAX_SECONDS)) if lengths else ()
 
 
 def _readable(question: str) -> str:
@@ -100,11 +103,6 @@ def _readable(question: str) -> str:
         r"(?<=\d),(?=\d{3}(?!\d))", "", re.sub(r"'(\d+)'", r"\1", without_times(question).replace(_MARK, " "))
     )
     return _JOINED_MINUTES.sub(r"\1m", _JOINED.sub(rf"\1{_MARK}", text))
-
-
-def _limited(lengths: set[int]) -> tuple[int, ...]:
-    lengths = {length for length in lengths if 0 < length <= _MAX_SECONDS}
-    return tuple(sorted(lengths)) if len(lengths) <= _MAX_DURATIONS else ()
 
 
 def _found(text: str) -> Iterator[tuple[str, set[int]]]:

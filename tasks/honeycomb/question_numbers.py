@@ -11,37 +11,18 @@ from itertools import product
 from typing import Final
 
 from tasks.honeycomb.spoken_numbers import NUMBER, spoken_number
+from tasks.honeycomb.time_units import DAY, UNITS
 
 _MAX_NUMBERS: Final = 400  # a question with more would make a large grammar
 _SMALLEST, _LARGEST = 1e-4, 1e16
-_STATUSES: Final = (
-    200,
-    201,
-    204,
-    301,
-    302,
-    304,
-    400,
-    401,
-    403,
-    404,
-    408,
-    409,
-    410,
-    418,
-    422,
-    429,
-    500,
-    501,
-    502,
-    503,
-    504,
-)
+_STATUSES: Final = {
+    *{200, 201, 204, 301, 302, 304, 400, 401, 403, 404, 408, 409, 410, 418, 422, 429},
+    *{500, 501, 502, 503, 504},
+}
 _UNSAID: Final = (*range(13), 100, 299, 300, 399, 499, 599, 600, *_STATUSES)
 _TIMES: Final = {  # unit: seconds
     **{"ns|nanoseconds?": 1e-9, "us|µs|micros?|microseconds?": 1e-6, "ms|millis?|milliseconds?": 1e-3},
-    **{"s|secs?|seconds?": 1.0, "m|mins?|minutes?": 60.0, "h|hrs?|hours?": 3600.0, "d|days?": 86_400.0},
-    **{"w|wks?|weeks?": 604_800.0, "months?": 2_592_000.0, "y|yrs?|years?": 31_536_000.0},
+    **{**UNITS, "y|yrs?|years?": 365 * DAY},
 }
 _PREFIXES: Final = {  # unit: power of 1000 or 1024
     **{"b|bytes?": 0, "k|kb|ki|kib|kbytes?|kilobytes?": 1, "m|mb|mi|mib|megs?|mbytes?|megabytes?": 2},
@@ -77,7 +58,12 @@ def question_numbers(question: str) -> tuple[float, ...]:
             own = unit
         products = {number * factor for number, factor in product(_numbers(match), _factors(own))}
         seconds = next(
-            (second * max(_numbers(match)) for names, second in _TIMES.items() if re.fullmatch(names, own)), 0.0
+            (
+                second * max(_numbers(match), default=0.0)
+                for names, second in _TIMES.items()
+                if re.fullmatch(names, own)
+            ),
+            0.0,
         )
         if next_seconds and seconds > next_seconds and re.fullmatch(r" ?(?:and )?", question[match.end() : next_start]):
             products |= {(seconds + next_seconds) / other for other in _TIMES.values()}  # of 1m30s

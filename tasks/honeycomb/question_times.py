@@ -14,12 +14,13 @@ from typing import Final, NamedTuple
 
 from tasks.honeycomb.clock_times import CLOCKS, bare_hours, clock_times
 from tasks.honeycomb.question_dates import PLACE, Dates, find_dates, names_more, names_zone
+from tasks.honeycomb.time_units import UNITS
 
 _ONE_DAY: Final = timedelta(days=1)
 _MAX_TIMES: Final = 64  # a question with more is no question about a time, and would make a large grammar
 _UNIX: Final = re.compile(r"(?<![\w.-])[1-9]\d{9}(?![\w.-])")
 _TIME: Final = re.escape(PLACE)
-_LENGTH: Final = "(?:months?|fortnights?|weeks?|days?|hours?|hrs?|minutes?|mins?|seconds?|secs?|half|quarter|[wdhms])"
+_LENGTH: Final = f"(?:{'|'.join(UNITS)}|fortnights?|half|quarter)"
 _FROM: Final = re.compile(
     rf"\b{_LENGTH} (?:starting|beginning|from|after|following)(?: at| on| from)? {_TIME}"
     rf"|{_TIME},? for (?:the )?\w+ ?{_LENGTH}\b"

@@ -140,6 +140,11 @@ def test_no_question_fails_and_lengths_are_positive(question: str) -> None:
         assert all(length > 0 for length in lengths)
 
 
+def test_very_many_steps_do_not_exclude_a_step() -> None:
+    many = ", ".join(f"every {number} min" for number in range(1, 80))
+    assert question_durations(f"errors in the last 5 hours, {many}") == ((), ())
+
+
 def test_a_long_question_takes_little_time() -> None:
     parts = ["1,", "1/", "a ", "half of ", "one and ", "2025-03-04 ", "9"]
     for question in [part * (2000 // len(part)) for part in parts] + ["".join(random.Random(1).choices(parts, k=500))]:

@@ -64,6 +64,10 @@ def test_a_question_of_many_numbers_allows_all() -> None:
     assert question_numbers(" ".join(f"{number}.5 s" for number in range(200))) == ()
 
 
+def test_letters_that_only_look_like_others_are_no_error() -> None:
+    assert 0.0 in question_numbers("\u017feven minutes and 5 \u212ab")
+
+
 def test_nearly_all_numbers_of_written_answers_are_found() -> None:
     compared = missed = 0
     for file in sorted(WRITTEN.glob("*.jsonl")):

@@ -33,6 +33,7 @@ NOTHING = list[int]()
         ("2025-05-03 through 2025-05-05", MAY[:1], MAY[2:]),
         ("from Monday, May 3 through Wednesday, May 5, 2025", MAY[:1], MAY[2:]),
         ("30 Dec 2024 to 2 Jan 2025", [unix(2024, 12, 30)], [unix(2025, 1, 2), unix(2025, 1, 3)]),
+        ("30 Dec to 2 Jan 2024", [unix(2023, 12, 30)], [unix(2024, 1, 2), unix(2024, 1, 3)]),
         ("between Dec 30 and Jan 2 2025", [unix(2024, 12, 30)], [unix(2025, 1, 2), unix(2025, 1, 3)]),
         ("until 2025-05-03", [unix(2025, 5, 3)], [unix(2025, 5, 3), unix(2025, 5, 4)]),
         ("3-5 May 2025", MAY[:1], MAY[1:]),
