@@ -29,6 +29,9 @@ KINDS = [
 ]
 
 
+HELD_OUT = WRITTEN / "held_out"
+
+
 def made(seed: int = 0, repeats: int = 1, folder=WRITTEN) -> list[list[Example]]:
     return list(written_lists(seed=seed, per_set=8, repeats=repeats, folder=folder))
 
@@ -39,7 +42,7 @@ def flat(lists: list[list[Example]]) -> list[Example]:
 
 @pytest.fixture(scope="module")
 def examples() -> list[Example]:
-    return flat(made() + made(folder=WRITTEN / "held_out"))
+    return flat(made() + made(folder=HELD_OUT))
 
 
 def texts(query: dict[str, Any]) -> Iterator[str]:
@@ -69,7 +72,7 @@ def test_there_are_thousands_of_every_kind_and_none_twice(examples) -> None:
 
 
 def test_each_repeat_has_every_question_with_other_columns() -> None:
-    once, thrice = made(), made(repeats=3)
+    once, thrice = made(folder=HELD_OUT), made(repeats=3, folder=HELD_OUT)
     assert Counter(e.nlq for e in flat(thrice)) == Counter([e.nlq for e in flat(once)] * 3)
     lists: dict[str, set[tuple[str, ...]]] = {example.nlq: set() for example in flat(thrice)}
     for example in flat(thrice):
@@ -85,8 +88,8 @@ def test_the_questions_of_a_list_share_its_columns_in_one_order() -> None:
 
 
 def test_a_seed_gives_the_same_examples() -> None:
-    assert made(seed=4) == made(seed=4)
-    assert made(seed=4) != made(seed=5)
+    assert made(seed=4, folder=HELD_OUT) == made(seed=4, folder=HELD_OUT)
+    assert made(seed=4, folder=HELD_OUT) != made(seed=5, folder=HELD_OUT)
 
 
 def test_held_out_datasets_are_not_trained_on() -> None:
@@ -94,7 +97,7 @@ def test_held_out_datasets_are_not_trained_on() -> None:
     test = list(generate(splits["test_written"], seed=0, examples=1000, seen=set()))
     train = list(generate(splits["train"], seed=0, examples=1000, seen=set()))
     assert {e.category.split()[0] for e in test} == {"written"}
-    assert len(test) == len(flat(made(folder=WRITTEN / "held_out")))
+    assert len(test) == len(flat(made(folder=HELD_OUT)))
     assert not {e.nlq for e in test if len(e.nlq.split()) > 3} & {e.nlq for e in train}
 
 
