@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from serving.kernels.lora import LoraBatch, LoraSite
@@ -62,7 +63,7 @@ class AwqTensors:
 
 @dataclass(frozen=True)
 class AwqWeight:
-    """A 4-bit weight in the private layout of the kernels that packed it."""
+    """A 4-bit weight in the private layout of the kernels that packed it; a tensor that they do not need is empty."""
 
     quants: Tensor
     zeros: Tensor
@@ -210,20 +211,24 @@ class Kernels(Protocol):
         """out[t] = table[ids[t]].  ids: [T] int32; table: [V, H]; out: [T, H] float32."""
         ...
 
+    @property
+    def activation_dtype(self) -> torch.dtype:
+        """The dtype of the inputs of matmuls inside the layers."""
+        ...
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
-        """out = x / rms(x) · weight.  x, out: [T, H] float32; weight: [H] float32."""
+        """out = x / rms(x) · weight.  x: [T, H] float32; out: [T, H] float32 or activation dtype; weight: [H]."""
         ...
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
-        """residual += x; out = rms_norm(residual).  All [T, H] float32."""
+        """residual += x; out = rms_norm(residual).
+
+        x: [T, H] or its parts [P, T, H], residual: [T, H], both float32; out: [T, H] float32 or activation dtype.
+        """
         ...
 
     def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
-        """out = silu(gate) · up.  gate_up: [T, 2 I]; out: [T, I] float32."""
-        ...
-
-    def adjust_qkv(self, qkv: Tensor, adjustment: QkvAdjustment, shape: AttentionShape) -> None:
-        """Add the bias and normalize the heads, in place.  qkv: [T, (heads + 2 kv_heads) · head_dim] float32."""
+        """out = silu(gate) · up.  gate_up: [T, 2 I] or its parts [P, T, 2 I] float32; out: [T, I] activation dtype."""
         ...
 
     def rotary_and_store_kv(
@@ -234,17 +239,22 @@ class Kernels(Protocol):
         kv_cache: Tensor,
         slot_mapping: Tensor,
         shape: AttentionShape,
+        adjustment: QkvAdjustment | None = None,
     ) -> None:
-        """Rotate the queries in place, rotate the keys, and write keys and values to their slots.
+        """Adjust and rotate the queries in place, adjust and rotate the keys, and write keys and values to their slots.
 
-        qkv: [T, (heads + 2 kv_heads) · head_dim] float32; cos, sin: [T, head_dim // 2] float32.
+        qkv: [T, (heads + 2 kv_heads) · head_dim] float32, or its parts [P, T, …], of which the first gets the queries;
+        cos, sin: [T, head_dim // 2] float32.
         """
         ...
 
     def paged_attention(
         self, qkv: Tensor, kv_cache: Tensor, metadata: AttentionMetadata, shape: AttentionShape, out: Tensor
     ) -> None:
-        """Causal attention of the rotated queries over the KV cache.  out: [T, heads · head_dim] float32."""
+        """Causal attention of the queries over the KV cache.
+
+        qkv: as `rotary_and_store_kv` left it; out: [T, heads · head_dim] activation dtype.
+        """
         ...
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> Tensor:
@@ -270,19 +280,26 @@ class Kernels(Protocol):
         """Convert a weight into the layout of `awq_gemm`; done once, when a model is loaded."""
         ...
 
+    def num_parts(self, weight: AwqWeight) -> int:
+        """The number P of parts of a product with this weight, which whoever uses it may add up in their order."""
+        ...
+
     def awq_gemm(self, x: Tensor, weight: AwqWeight, out: Tensor) -> None:
-        """out = x · w, w = (q − z) · s.  x: [T, K]; out: [T, N] float32."""
+        """out = x · w, w = (q − z) · s.  x: [T, K] activation dtype; out: [T, N] or its parts [P, T, N] float32."""
         ...
 
     def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
-        """out = x · weightᵀ.  x: [T, K] float32; weight: [N, K] any float.
+        """out = x · weightᵀ.  x: [T, K] float32 or activation dtype; weight: [N, K] any float.
 
         out: [T, N] float32; its row stride may exceed N.
         """
         ...
 
     def add_lora(self, x: Tensor, lora: LoraBatch, site: LoraSite, out: Tensor) -> None:
-        """out[t] += (x[t] · down · scaling) · up, for the rows with an adapter.  x: [T, K]; out: [T, N] float32."""
+        """out[t] += (x[t] · down · scaling) · up, for the rows with an adapter.
+
+        x: [T, K] activation dtype; out: [T, N] float32.
+        """
         ...
 
     def masked_products(self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, out: MaskedProducts) -> None:

@@ -77,6 +77,11 @@ class CpuKernels:
             return 0.03
         return 0.1 if self._library.has_tiles and self._activations is Activations.INT16 else 0.15
 
+    @property
+    def activation_dtype(self) -> torch.dtype:
+        """See `Kernels.activation_dtype`."""
+        return _FLOAT
+
     def embedding(self, ids: Tensor, table: Tensor, out: Tensor) -> None:
         """See `Kernels.embedding`."""
         check_tensor("ids", ids, (None,), torch.int32)
@@ -123,7 +128,7 @@ class CpuKernels:
         self._library.call("hk_silu_and_mul", gate_up.data_ptr(), *out.shape, out.data_ptr())
 
     def adjust_qkv(self, qkv: Tensor, adjustment: QkvAdjustment, shape: AttentionShape) -> None:
-        """See `Kernels.adjust_qkv`."""
+        """Add the bias and normalize the heads of queries and keys, in place."""
         check_tensor("qkv", qkv, (None, _qkv_width(shape)), _FLOAT)
         check_adjustment(adjustment, shape)
         self._library.call(
@@ -142,8 +147,11 @@ class CpuKernels:
         kv_cache: Tensor,
         slot_mapping: Tensor,
         shape: AttentionShape,
+        adjustment: QkvAdjustment | None = None,
     ) -> None:
         """See `Kernels.rotary_and_store_kv`."""
+        if adjustment is not None:
+            self.adjust_qkv(qkv, adjustment, shape)
         rows = qkv.shape[0]
         block_size = self._kv_caches.check(kv_cache, shape)
         check_tensor("qkv", qkv, (None, _qkv_width(shape)), _FLOAT)
@@ -217,6 +225,10 @@ class CpuKernels:
         sources = (tensors.qweight.data_ptr(), tensors.qzeros.data_ptr(), tensors.scales.data_ptr())
         self._library.call("hk_pack_awq", *sources, byref(awq_struct(weight, self._activations)))
         return weight
+
+    def num_parts(self, weight: AwqWeight) -> int:
+        """See `Kernels.num_parts`."""
+        return 1
 
     def awq_gemm(self, x: Tensor, weight: AwqWeight, out: Tensor) -> None:
         """See `Kernels.awq_gemm`."""

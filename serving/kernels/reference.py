@@ -88,6 +88,11 @@ class ReferenceKernels:
         """See `Kernels.row_cost`."""
         return 0.03  # an estimate: dequantizing takes most of the time, whatever the number of rows
 
+    @property
+    def activation_dtype(self) -> torch.dtype:
+        """See `Kernels.activation_dtype`."""
+        return torch.float32
+
     def embedding(self, ids: Tensor, table: Tensor, out: Tensor) -> None:
         """See `Kernels.embedding`."""
         out.copy_(table[ids.long()])
@@ -108,7 +113,7 @@ class ReferenceKernels:
         out.copy_(functional.silu(gate) * up)
 
     def adjust_qkv(self, qkv: Tensor, adjustment: QkvAdjustment, shape: AttentionShape) -> None:
-        """See `Kernels.adjust_qkv`."""
+        """Add the bias and normalize the heads of queries and keys, in place."""
         if adjustment.bias is not None:
             qkv += adjustment.bias
         if adjustment.query_norm is not None and adjustment.key_norm is not None:
@@ -126,8 +131,11 @@ class ReferenceKernels:
         kv_cache: Tensor,
         slot_mapping: Tensor,
         shape: AttentionShape,
+        adjustment: QkvAdjustment | None = None,
     ) -> None:
         """See `Kernels.rotary_and_store_kv`."""
+        if adjustment is not None:
+            self.adjust_qkv(qkv, adjustment, shape)
         heads = qkv.view(qkv.shape[0], -1, shape.head_dim)
         rotating = heads[:, : shape.num_heads + shape.num_kv_heads]
         first, second = rotating.chunk(2, dim=-1)
@@ -169,6 +177,10 @@ class ReferenceKernels:
         """See `Kernels.pack_awq`."""
         rows, columns = tensors.qweight.shape
         return AwqWeight(tensors.qweight, tensors.qzeros, tensors.scales, rows, columns * 8, tensors.group_size)
+
+    def num_parts(self, weight: AwqWeight) -> int:
+        """See `Kernels.num_parts`."""
+        return 1
 
     def awq_gemm(self, x: Tensor, weight: AwqWeight, out: Tensor) -> None:
         """See `Kernels.awq_gemm`."""

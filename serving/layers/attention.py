@@ -15,8 +15,8 @@ __all__ = ["Attention", "AttentionMetadata"]
 class Attention:
     """Grouped-query attention whose queries, keys and values come out of one matmul.
 
-    Called with hidden [T, hidden], cos and sin [T, head_dim // 2], all float32, it writes keys and values to the cache
-    and returns [T, hidden].
+    Called with hidden [T, hidden], cos and sin [T, head_dim // 2], it writes keys and values to the cache and returns
+    [T, hidden] or its parts [P, T, hidden], float32.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class Attention:
         metadata: AttentionMetadata,
         lora: LoraBatch | None = None,
     ) -> Tensor:
-        """hidden: [T, H] float32 → [T, H]; cos, sin: [T, head_dim // 2]; the rest as `Kernels` has it."""
+        """hidden: [T, H] activation dtype → [T, H] or its parts; cos, sin: [T, head_dim // 2]; else as in `Kernels`."""
+        kernels, shape = self._kernels, self._shape
         qkv = self.qkv(hidden, lora)
-        if self._adjustment is not None:
-            self._kernels.adjust_qkv(qkv, self._adjustment, self._shape)
-        self._kernels.rotary_and_store_kv(qkv, cos, sin, kv_cache, metadata.slot_mapping, self._shape)
-        attended = torch.empty(hidden.shape[0], self._shape.num_heads * self._shape.head_dim, device=hidden.device)
-        self._kernels.paged_attention(qkv, kv_cache, metadata, self._shape, attended)
+        kernels.rotary_and_store_kv(qkv, cos, sin, kv_cache, metadata.slot_mapping, shape, self._adjustment)
+        width = shape.num_heads * shape.head_dim
+        attended = torch.empty(hidden.shape[0], width, dtype=kernels.activation_dtype, device=hidden.device)
+        kernels.paged_attention(qkv, kv_cache, metadata, shape, attended)
         return self.output(attended, lora)

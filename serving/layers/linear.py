@@ -10,7 +10,9 @@ from serving.kernels.lora import LoraBatch, LoraSite
 
 
 class Linear:
-    """y = x · Wᵀ without a bias: [T, in_features] float32 → [T, out_features] float32.
+    """y = x · Wᵀ without a bias: [T, in_features] activation dtype → [T, out_features] float32, or its parts.
+
+    The kernels that use a product add up its parts: [P, T, out_features]. With adapters it has none.
 
     Args:
         weight: of one or several projections.
@@ -24,19 +26,22 @@ class Linear:
         self._kernels = kernels
 
     def __call__(self, x: Tensor, lora: LoraBatch | None = None) -> Tensor:
-        """x: [T, K] float32 → [T, N]; lora: the adapters of the rows that have one."""
-        out = self._multiply(x)
+        """x: [T, K] → [T, N] or [P, T, N]; lora: the adapters of the rows that have one."""
+        out = self._multiply(x, has_parts=lora is None)
         if lora is not None:
             self._kernels.add_lora(x, lora, self._site, out)
         return out
 
-    def _multiply(self, x: Tensor) -> Tensor:
-        out = torch.empty(x.shape[0], self.weight.out_features, device=x.device)
-        if isinstance(self.weight, AwqWeight):
-            self._kernels.awq_gemm(x, self.weight, out)
+    def _multiply(self, x: Tensor, *, has_parts: bool) -> Tensor:
+        shape, weight = (x.shape[0], self.weight.out_features), self.weight
+        if isinstance(weight, AwqWeight):
+            parts = self._kernels.num_parts(weight) if has_parts else 1
+            out = torch.empty((parts, *shape) if parts > 1 else shape, device=x.device)
+            self._kernels.awq_gemm(x, weight, out)
             return out
+        out = torch.empty(shape, device=x.device)
         start = 0
-        for part in self.weight.parts:
+        for part in weight.parts:
             stop = start + part.shape[0]
             self._kernels.dense_gemm(x, part, out[:, start:stop])
             start = stop

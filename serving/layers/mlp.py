@@ -11,7 +11,7 @@ from serving.layers.linear import Linear
 
 
 class Mlp:
-    """SwiGLU (Shazeer 2020): down(silu(gate) · up), gate and up from one matmul; [T, hidden] → [T, hidden] float32."""
+    """SwiGLU (Shazeer 2020): down(silu(gate) · up), gate and up from one matmul."""
 
     def __init__(self, gate_up: Linear, down: Linear, kernels: Kernels) -> None:
         self.gate_up = gate_up
@@ -19,8 +19,9 @@ class Mlp:
         self._kernels = kernels
 
     def __call__(self, hidden: Tensor, lora: LoraBatch | None = None) -> Tensor:
-        """hidden: [T, H] float32 → [T, H]; lora: the adapters of the rows that have one."""
+        """hidden: [T, H] activation dtype → [T, H] or its parts [P, T, H], float32; lora: the rows' adapters."""
         gate_up = self.gate_up(hidden, lora)
-        activated = torch.empty(hidden.shape[0], gate_up.shape[1] // 2, device=hidden.device)
+        width, dtype = gate_up.shape[-1] // 2, self._kernels.activation_dtype
+        activated = torch.empty(hidden.shape[0], width, dtype=dtype, device=hidden.device)
         self._kernels.silu_and_mul(gate_up, activated)
         return self.down(activated, lora)

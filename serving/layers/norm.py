@@ -1,7 +1,8 @@
 """Root-mean-square normalization, optionally fused with adding to the residual.
 
-normed = RmsNorm(weight, eps, kernels)(x)                # no residual yet
-normed = RmsNorm(weight, eps, kernels).add(x, residual)  # residual += x, in place
+norm = RmsNorm(weight, eps, kernels, torch.float32)
+normed = norm(x)                # no residual yet
+normed = norm.add(x, residual)  # residual += x, in place
 """
 
 from __future__ import annotations
@@ -13,21 +14,29 @@ from serving.kernels.base import Kernels
 
 
 class RmsNorm:
-    """x / rms(x) · weight (Zhang and Sennrich 2019): [T, hidden] → [T, hidden] float32."""
+    """x / rms(x) · weight (Zhang and Sennrich 2019): [T, hidden] float32 → [T, hidden].
 
-    def __init__(self, weight: Tensor, eps: float, kernels: Kernels) -> None:
+    Args:
+        weight: [hidden] float32.
+        eps: is added to the mean square.
+        kernels: compute it.
+        dtype: of the result.
+    """
+
+    def __init__(self, weight: Tensor, eps: float, kernels: Kernels, dtype: torch.dtype) -> None:
         self.weight = weight
         self._eps = eps
         self._kernels = kernels
+        self._dtype = dtype
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [T, H] float32 → [T, H]."""
-        out = torch.empty_like(x)
+        out = torch.empty_like(x, dtype=self._dtype)
         self._kernels.rms_norm(x, self.weight, self._eps, out)
         return out
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Add x [T, hidden] to the residual in place, and return the normalized sum."""
-        out = torch.empty_like(x)
+        """Add x [T, hidden], or its parts [P, T, hidden], to the residual in place, and return the normalized sum."""
+        out = torch.empty_like(residual, dtype=self._dtype)
         self._kernels.add_rms_norm(x, residual, self.weight, self._eps, out)
         return out

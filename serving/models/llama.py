@@ -39,7 +39,8 @@ class DecoderLayer:
         def linear(weight: LinearWeight, *projections: Projection) -> Linear:
             return Linear(weight, LoraSite(index, projections), kernels)
 
-        self._input_norm = RmsNorm(weights.input_norm, config.rms_norm_eps, kernels)
+        dtype = kernels.activation_dtype
+        self._input_norm = RmsNorm(weights.input_norm, config.rms_norm_eps, kernels, dtype)
         self._attention = Attention(
             linear(weights.qkv, *QKV),
             linear(weights.output, Projection.OUTPUT),
@@ -47,7 +48,7 @@ class DecoderLayer:
             kernels,
             weights.qkv_adjustment,
         )
-        self._mlp_norm = RmsNorm(weights.post_attention_norm, config.rms_norm_eps, kernels)
+        self._mlp_norm = RmsNorm(weights.post_attention_norm, config.rms_norm_eps, kernels, dtype)
         self._mlp = Mlp(linear(weights.gate_up, *GATE_UP), linear(weights.down, Projection.DOWN), kernels)
 
     def __call__(
@@ -63,7 +64,7 @@ class DecoderLayer:
         """Run the layer; the norms add pending outputs to the residual.
 
         Args:
-            branch: output of the layer before, not yet added to the residual; None for the first layer.
+            branch: output of the layer before or its parts, not yet added to the residual; None for the first layer.
             residual: [T, hidden], changed in place.
             cos: see `Attention`.
             sin: see `Attention`.
@@ -72,7 +73,7 @@ class DecoderLayer:
             lora: the adapters of the rows that have one.
 
         Returns:
-            This layer's output [T, hidden], not yet added to the residual.
+            This layer's output [T, hidden] or its parts [P, T, hidden], not yet added to the residual.
         """
         normed = self._input_norm(residual) if branch is None else self._input_norm.add(branch, residual)
         attended = self._attention(normed, cos, sin, kv_cache, metadata, lora)
@@ -88,7 +89,7 @@ class LlamaForCausalLM:
         self._kernels = kernels
         self.rotary = RotaryTable(config.rope, config.attention.head_dim, str(weights.embedding.device))
         self._layers = [DecoderLayer(i, layer, config, kernels) for i, layer in enumerate(weights.decoder.layers)]
-        self._final_norm = RmsNorm(weights.decoder.final_norm, config.rms_norm_eps, kernels)
+        self._final_norm = RmsNorm(weights.decoder.final_norm, config.rms_norm_eps, kernels, torch.float32)
         self._plan: DecoderPlan | None = kernels.plan_decoder(weights.embedding, weights.decoder, self.rotary)
 
     @property

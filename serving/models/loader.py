@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -24,6 +25,16 @@ from serving.models.config import ModelConfig, read_config
 from serving.models.llama import LlamaForCausalLM, ModelWeights
 from serving.models.packed_tensors import awq_tensors
 from serving.models.quantization import Quantization
+
+
+class NamedTensors(Protocol):
+    """The tensors of a model by name; see `Checkpoint`."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def tensor(self, name: str, shape: tuple[int, ...], dtypes: torch.dtype | tuple[torch.dtype, ...]) -> Tensor:
+        """See `Checkpoint.tensor`."""
+        ...
 
 
 def load_model(
@@ -53,16 +64,23 @@ def load_with_kernels(weights_dir: Path, kernels: Kernels, *, device: str = "cpu
     """Like `load_model`, with the given kernels. device: torch's name of it."""
     config = read_config(weights_dir)
     checkpoint = Checkpoint(weights_dir)
-    weights = _Reader(config, checkpoint, kernels, device).model()
+    model = build_model(config, checkpoint, kernels, device=device)
     ignored = ("rotary_emb.inv_freq", *(("lm_head.weight",) if config.tie_word_embeddings else ()))
     checkpoint.refuse_unused(ignored)
-    return LlamaForCausalLM(config, weights, kernels)
+    return model
+
+
+def build_model(
+    config: ModelConfig, tensors: NamedTensors, kernels: Kernels, *, device: str = "cpu"
+) -> LlamaForCausalLM:
+    """Pack the tensors of a checkpoint, or random ones. device: torch's name of it."""
+    return LlamaForCausalLM(config, _Reader(config, tensors, kernels, device).model(), kernels)
 
 
 class _Reader:
     """Looks up the tensors of a model by name and packs them."""
 
-    def __init__(self, config: ModelConfig, checkpoint: Checkpoint, kernels: Kernels, device: str) -> None:
+    def __init__(self, config: ModelConfig, checkpoint: NamedTensors, kernels: Kernels, device: str) -> None:
         self._config = config
         self._checkpoint = checkpoint
         self._kernels = kernels

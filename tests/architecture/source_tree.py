@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("serving", "tasks", "gateway", "pipeline", "examples", "scripts", "deploy", "predict.py")
+PRODUCT = ("serving", "tasks", "gateway", "pipeline", "lab", "examples", "scripts", "deploy", "predict.py")
 
 
 @dataclass(frozen=True)

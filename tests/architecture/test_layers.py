@@ -10,7 +10,7 @@ import pytest
 
 from tests.architecture.source_tree import PRODUCT, ROOT, Module, modules, within
 
-THIS_REPOSITORY = ("serving", "tasks", "pipeline", "examples", "scripts", "deploy", "predict", "tests")
+THIS_REPOSITORY = ("serving", "tasks", "pipeline", "lab", "examples", "scripts", "deploy", "predict", "tests")
 # What a folder may import of this repository besides itself. `serving.predictor` connects an engine with a task.
 SERVING_FRONT = (
     *(
@@ -76,17 +76,12 @@ MAY_IMPORT = {
         *(*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.evaluation"),
         *("pipeline.benchmark", "pipeline.package", "pipeline.answer_format"),
     ),
-    "pipeline.gpu_check": (
-        *(*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.benchmark"),
-        # it checks kernels, and times passes of the model without an engine
-        *("serving.kernels", "serving.models"),
-        *(f"serving.engines.paged.{name}" for name in ("step_batch", "step_graphs", "step_inputs", "cuda_recorder")),
-    ),
     "examples": ("tasks", *SERVING_FRONT),
     "gateway": (),  # it knows Cog's HTTP API, and no engine
     "predict": ("serving.predictor",),
     "deploy": (*SERVING_FRONT, "serving.predictor", "pipeline.in_flight", "pipeline.batch", "pipeline.package"),
-    "scripts": (*SERVING_FRONT, "tasks", "pipeline", "examples"),
+    "lab": ("serving", "tasks", "gateway", "pipeline"),  # it measures any part, and only scripts import it
+    "scripts": (*SERVING_FRONT, "tasks", "pipeline", "examples", "lab"),
 }
 # Further imports of single modules, each with its reason.
 ALSO = {

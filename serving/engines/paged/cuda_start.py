@@ -8,19 +8,22 @@ import time
 import torch
 
 from serving.config import Settings
+from serving.drafting.step_cost import LinearCost, MeasuredCost, StepCost
 from serving.engines.paged.cuda_recorder import CudaRecorder
 from serving.engines.paged.kv_budget import CacheRoom
 from serving.engines.paged.model_runner import ModelRunner
 from serving.kernels.base import DecoderWeights
 from serving.kernels.lora import LoraAdapter, LoraMatrices
 from serving.kernels.shape_checks import DENSE_DTYPES
+from serving.kernels.triton.tiles import ROW_TILES, ROWS
 from serving.models.llama import LlamaForCausalLM
 
-_TILES = (1, 17)  # rows with a tile of their own; more than 64 are torch's
+_TILES = tuple(ROWS * dots for dots in ROW_TILES)  # rows that have a tile of their own
+_TIMES = 4  # that a measured size counts
 
 
-def prepare_cuda(settings: Settings, model: LlamaForCausalLM, runner: ModelRunner, room: CacheRoom) -> None:
-    """Compile the kernels, record graphs unless COMPILE=off, and say so on stderr.
+def prepare_cuda(settings: Settings, model: LlamaForCausalLM, runner: ModelRunner, room: CacheRoom) -> StepCost:
+    """Compile the kernels, record graphs unless COMPILE=off, and say so on stderr; returns what rows cost.
 
     Args:
         settings: of the engine.
@@ -33,14 +36,18 @@ def prepare_cuda(settings: Settings, model: LlamaForCausalLM, runner: ModelRunne
     adapters = blank_adapters(model.weights.decoder) if room.adapter_bytes else ()
     runner.warm_up((*_TILES, room.max_num_batched_tokens), adapters)
     _say(f"CUDA kernels are compiled ({time.monotonic() - begun:.1f} s)")
+    cost = MeasuredCost(LinearCost(model.row_cost))
     if settings.compile == "off":
-        return
-    runner.record_graphs(
+        return cost
+    for rows, seconds in runner.record_graphs(
         CudaRecorder(),
         max_seqs=settings.max_num_seqs,
         max_model_len=room.max_model_len,
         progress=lambda done, total: _say(f"CUDA graphs: {done} of {total}"),
-    )
+    ):
+        for _ in range(_TIMES):
+            cost.add(rows=rows, seconds=seconds)
+    return cost
 
 
 def blank_adapters(weights: DecoderWeights) -> tuple[LoraAdapter, ...]:

@@ -16,6 +16,7 @@ from serving.adapters.adapter_tokenizers import adapter_tokenizers
 from serving.config import Settings
 from serving.constraints import Constraint
 from serving.devices import has_cuda_device
+from serving.drafting.step_cost import LinearCost, StepCost
 from serving.engine import Engine
 from serving.engines.paged import options
 from serving.engines.paged.adapter_heads import heads_of
@@ -204,14 +205,18 @@ def create(settings: Settings) -> Engine:
         block_size,
         max_model_len,
         max_num_batched_tokens,
-        is_float32=settings.dtype == "float32",
         adapter_bytes=options.adapter_bytes(settings),
     )
     num_blocks = choose_num_blocks(settings, model, room, device)
     blocks = BlockManager(num_blocks=num_blocks, block_size=block_size, prefix_caching=settings.prefix_caching)
+    clock = StepClock()
+    runner = ModelRunner(model, num_blocks=num_blocks, block_size=block_size, device=device.torch_name, clock=clock)
+    cost: StepCost = LinearCost(model.row_cost)
+    if device is Device.CUDA:
+        cost = prepare_cuda(settings, model, runner, room)
     scheduler = Scheduler(
         block_manager=blocks,
-        drafter=options.make_drafter(settings, tokenizer, model.weights.embedding, model.row_cost, known),
+        drafter=options.make_drafter(settings, tokenizer, model.weights.embedding, cost, known),
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         long_share=options.long_share(model.row_cost, max_num_batched_tokens),
@@ -219,10 +224,6 @@ def create(settings: Settings) -> Engine:
         max_draft_tokens=max_draft_tokens,
         eos_token_ids=frozenset(tokenizer.eos_token_ids),
     )
-    clock = StepClock()
-    runner = ModelRunner(model, num_blocks=num_blocks, block_size=block_size, device=device.torch_name, clock=clock)
-    if device is Device.CUDA:
-        prepare_cuda(settings, model, runner, room)
     core = EngineCore(
         scheduler,
         runner,

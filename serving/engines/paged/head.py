@@ -79,7 +79,11 @@ class Head:
         hidden: [num_tokens, hidden]; rows: [n] of it, for each sampling request its last known token and its drafts.
         """
         bitmasks, unknown = self._allowed([item for item in scheduled if item.samples])
+        many = np.flatnonzero(np.bitwise_count(bitmasks.view(np.uint32)).sum(axis=1, dtype=np.int64) > MAX_ALLOWED)
         self._clock.lap("grammar")
+        # A GPU computes these while the others are prepared, and the step waits for it once.
+        whole = sorted(unknown.union(many.tolist()))
+        logits_of_whole = self._compute_whole(hidden, rows[whole]) if whole else None
         allowed = self._model.compute_allowed_logits(
             hidden, torch.from_numpy(rows), torch.from_numpy(bitmasks), MAX_ALLOWED
         )
@@ -87,17 +91,14 @@ class Head:
         result = [
             RowLogits(logits[:count], ids[:count]) for count, ids, logits in zip(counts, token_ids, values, strict=True)
         ]
-        whole = sorted(unknown.union(i for i, count in enumerate(counts) if count < 0))
-        if whole:
-            for i, logits in zip(whole, self._compute_whole(hidden, rows[whole]), strict=True):
+        if logits_of_whole is not None:
+            for i, logits in zip(whole, logits_of_whole.cpu().numpy(), strict=True):
                 result[i] = RowLogits(logits)
         self._clock.lap("head")
         return result
 
-    def _compute_whole(self, hidden: Tensor, rows: Ids) -> Row:
-        selected = hidden.index_select(0, upload(torch.from_numpy(rows), str(hidden.device)))
-        logits: Row = self._model.compute_logits(selected).cpu().numpy()
-        return logits
+    def _compute_whole(self, hidden: Tensor, rows: Ids) -> Tensor:
+        return self._model.compute_logits(hidden.index_select(0, upload(torch.from_numpy(rows), str(hidden.device))))
 
     def _allowed(self, sampling: Sequence[ScheduledRequest]) -> tuple[NDArray[np.int32], set[int]]:
         """A bitmask for each row, and the rows that need the whole vocabulary.

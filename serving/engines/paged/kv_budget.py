@@ -15,14 +15,14 @@ from serving.config import Settings
 from serving.engines.paged.options import default_num_blocks
 from serving.errors import SettingError
 from serving.kernels.select import Device
-from serving.kernels.triton.tiles import TileSizes
+from serving.kernels.triton.tiles import MAX_PART_BYTES, TileSizes
 from serving.models.config import ModelConfig
 from serving.models.llama import LlamaForCausalLM
 
 _GIB: Final = 1 << 30
-_ATTENTION_PARTS: Final = 96 << 20  # of one layer: at most, with their statistics
+_ATTENTION_PARTS: Final = MAX_PART_BYTES  # of one layer
 _GRAPHS: Final = 256 << 20  # the graphs' own memory, and what the allocator cannot use; an estimate
-_SMALL_STEP: Final = 64  # rows up to which matmuls have parts that are added up, and which graphs have
+_GRAPH_ROWS: Final = 64  # of the largest recorded pass
 
 
 class DeviceMemory(Protocol):
@@ -51,14 +51,12 @@ class CacheRoom:
         block_size: tokens of a block.
         max_model_len: tokens of a request at most.
         max_num_batched_tokens: rows of the largest step, all of which may need logits of the whole vocabulary.
-        is_float32: whether nothing is rounded (DTYPE=float32), which takes more memory.
         adapter_bytes: of all loaded adapters; 0 if requests may name none.
     """
 
     block_size: int
     max_model_len: int
     max_num_batched_tokens: int
-    is_float32: bool
     adapter_bytes: int = 0
 
 
@@ -117,21 +115,18 @@ def step_bytes(config: ModelConfig, room: CacheRoom) -> int:
     """Memory beside weights and cache, from above: tensors that exist at once in a step, graphs, and adapters."""
     shape, hidden, inner = config.attention, config.hidden_size, config.intermediate_size
     queries = shape.num_heads * shape.head_dim
-    widest = max(2 * inner, queries + 2 * shape.num_kv_heads * shape.head_dim, hidden)
-    rows = room.max_num_batched_tokens
-    # The residual, its norm and what a layer adds; queries, keys and values; gate, up and their product; and copies of
-    # inputs and outputs in float16.
-    row = 4 * (4 * hidden + 2 * queries + 2 * widest + inner) + 2 * (widest + max(hidden, inner))
-    matrix = 2 * max(hidden, inner, queries) * widest  # dequantized
-    split = rows if room.is_float32 else min(rows, _SMALL_STEP)  # rows of matmuls whose parts are added up
-    parts = 4 * split * max(_splits(hidden) * widest, _splits(max(inner, queries)) * hidden)
-    logits = config.vocab_size * max(6 * rows, 4 * split * (1 + _splits(hidden)))
+    qkv, rows = queries + 2 * shape.num_kv_heads * shape.head_dim, room.max_num_batched_tokens
+    # The residual, its norm, what attention and the activation give, and the parts of two matmuls at once.
+    row = 4 * (2 * hidden + queries + inner + max(_with_parts(qkv), _with_parts(2 * inner)) + _with_parts(hidden))
+    logits = 4 * rows * _with_parts(config.vocab_size)
     adapters = room.adapter_bytes
     if adapters:  # and the sums between their two products
-        adapters += 4 * rows * 3 * _splits(max(hidden, inner, queries)) * DEFAULT_MAX_RANK
-    return (rows + _SMALL_STEP) * row + matrix + parts + logits + adapters + _ATTENTION_PARTS + _GRAPHS
+        splits = -(-max(hidden, inner, queries) // TileSizes().adapter_inputs)
+        adapters += 4 * rows * 3 * splits * DEFAULT_MAX_RANK
+    return (rows + _GRAPH_ROWS) * row + logits + adapters + _ATTENTION_PARTS + _GRAPHS
 
 
-def _splits(inputs: int) -> int:
-    """Parts that a matmul with so many inputs has."""
-    return -(-inputs // TileSizes().split_inputs)
+def _with_parts(outputs: int) -> int:
+    """Numbers of a row of a product, and of its parts from above: if a program had the more outputs of both kinds."""
+    tiles = TileSizes()
+    return outputs * (1 + -(-tiles.programs // -(-outputs // max(tiles.columns, tiles.dense_columns))))

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from serving.drafting.drafter import Heads
 from serving.engines.paged.clock import StepClock
 from serving.engines.paged.head import MAX_ALLOWED, Head
 from serving.engines.paged.sampler import RunnerOutput, Sampler
@@ -17,6 +18,7 @@ from serving.engines.paged.step_batch import Batch, Ints, build_batch
 from serving.engines.paged.step_graphs import MAX_CONTEXT, Recorder, StepGraphs
 from serving.engines.paged.step_inputs import PaddedInputs
 from serving.kernels.lora import LoraAdapter, LoraBatch, LoraSegment
+from serving.kernels.upload import upload
 from serving.layers.attention import AttentionMetadata
 from serving.models.llama import LlamaForCausalLM
 
@@ -41,13 +43,18 @@ def _show_heads(
     hidden: Tensor, logit_rows: Ints, scheduled: Sequence[ScheduledRequest], sampled_token_ids: Sequence[Sequence[int]]
 ) -> None:
     """Give the trained heads of each request the hidden state that has chosen the request's last new token."""
-    first = 0
+    first, shown = 0, list[tuple[Heads, int, int]]()
     for item, token_ids in zip(scheduled, sampled_token_ids, strict=True):
         heads = item.request.heads
         if heads is not None and token_ids:
-            row = hidden[int(logit_rows[first + len(token_ids) - 1])]
-            heads.observe(row.cpu().numpy(), item.request.num_tokens + len(token_ids))
+            row = int(logit_rows[first + len(token_ids) - 1])
+            shown.append((heads, row, item.request.num_tokens + len(token_ids)))
         first += 1 + len(item.draft_token_ids) if item.samples else 0
+    if shown:
+        rows = upload(torch.tensor([row for _, row, _ in shown]), str(hidden.device))
+        states = hidden.index_select(0, rows).cpu().numpy()  # one copy from the device for all requests
+        for state, (heads, _, num_tokens) in zip(states, shown, strict=True):
+            heads.observe(state, num_tokens)
 
 
 class ModelRunner:
@@ -102,7 +109,7 @@ class ModelRunner:
 
     def record_graphs(
         self, recorder: Recorder, *, max_seqs: int, max_model_len: int, progress: Callable[[int, int], None]
-    ) -> None:
+    ) -> list[tuple[int, float]]:
         """Record the passes of steps with few rows, which are replayed from then on.
 
         Args:
@@ -110,6 +117,9 @@ class ModelRunner:
             max_seqs: requests in a step.
             max_model_len: tokens of a request; the model's rotary tables must be complete to it.
             progress: called with the number of recordings made, and how many there will be.
+
+        Returns:
+            See `StepGraphs.record`.
         """
         graphs = StepGraphs(
             self._run,
@@ -119,8 +129,9 @@ class ModelRunner:
             device=self._device,
         )
         with torch.inference_mode():
-            graphs.record(progress)
+            measured = graphs.record(progress)
         self._graphs = graphs
+        return measured
 
     def execute(self, output: SchedulerOutput) -> RunnerOutput:
         """Execute a step, which also writes its keys and values to the cache; return the new tokens."""

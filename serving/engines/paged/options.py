@@ -16,7 +16,7 @@ from serving.adapters.registry import AdapterEntry
 from serving.config import Settings
 from serving.drafting.drafter import Drafter, NoDrafter
 from serving.drafting.load_drafter import load_drafter
-from serving.drafting.step_cost import LinearCost
+from serving.drafting.step_cost import StepCost
 from serving.engines.paged.adapter_heads import with_heads
 from serving.engines.paged.combined_adapters import combine_adapters
 from serving.errors import ContextLengthError, SettingError
@@ -66,7 +66,7 @@ def make_drafter(
     settings: Settings,
     tokenizer: Tokenizer,
     embedding: Tensor,
-    row_cost: float,
+    cost: StepCost,
     adapters: Mapping[str, AdapterEntry] = MappingProxyType({}),
 ) -> Drafter:
     """The drafter that the settings ask for, with the n-gram table and the draft model of the weights, if any.
@@ -75,7 +75,7 @@ def make_drafter(
         settings: of the engine.
         tokenizer: of the model.
         embedding: [V, H] of the model, which a draft model shares.
-        row_cost: see `Kernels.row_cost`.
+        cost: of the rows of a step.
         adapters: the listed ones, of which some have a draft model.
 
     Raises:
@@ -87,7 +87,7 @@ def make_drafter(
     if settings.speculation != "auto":
         raise SettingError(f"SPECULATION={settings.speculation} is vLLM's; with ENGINE=paged set auto or off")
     models = {name: entry.draft_model for name, entry in adapters.items() if entry.draft_model}
-    return load_drafter(settings.weights_dir, tokenizer, lambda: embedding, LinearCost(row_cost), adapter_models=models)
+    return load_drafter(settings.weights_dir, tokenizer, lambda: embedding, cost, adapter_models=models)
 
 
 def adapter_bytes(settings: Settings) -> int:

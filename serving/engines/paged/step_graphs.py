@@ -19,7 +19,7 @@ from torch import Tensor
 from serving.engines.paged.step_batch import Batch
 from serving.engines.paged.step_inputs import PaddedInputs
 
-# Kernels compute tiles of 16 and of 64 rows, so more sizes would save little.
+# Kernels compute tiles of 16, 32 and 64 rows, so more sizes would save little.
 ROWS: Final = (1, 2, 4, 8, 16, 32, 64)
 # Each recording has programs for the longest context, most of which end at once. Longer ones are not replayed.
 MAX_CONTEXT: Final = 16_384
@@ -33,6 +33,10 @@ class Recorder(Protocol):
 
         The call writes to the output that is returned here. What Python decides in `run` is decided once.
         """
+        ...
+
+    def seconds(self, replay: Callable[[], object]) -> float:
+        """How long the device takes for a call that `record` returned."""
         ...
 
 
@@ -73,11 +77,14 @@ class StepGraphs:
         self._rows = rows
         self._recordings: list[_Recording] = []  # by rows, ascending
 
-    def record(self, progress: Callable[[int, int], None]) -> None:
+    def record(self, progress: Callable[[int, int], None]) -> list[tuple[int, float]]:
         """Record all sizes, the largest first, so that the others find its memory.
 
         Args:
             progress: called with the number of recordings made, and how many there will be.
+
+        Returns:
+            The rows of each recording, ascending, and the seconds of a replay that is all padding.
         """
         for done, rows in enumerate(reversed(self._rows), start=1):
             seqs = min(rows, self._max_seqs)  # each has a row
@@ -85,6 +92,7 @@ class StepGraphs:
             hidden, replay = self._recorder.record(lambda inputs=inputs: self._forward(inputs))  # type: ignore[misc]
             self._recordings.insert(0, _Recording(inputs, hidden, replay))
             progress(done, len(self._rows))
+        return [(one.inputs.rows, self._recorder.seconds(one.replay)) for one in self._recordings]
 
     def run(self, batch: Batch) -> Tensor | None:
         """Hidden states [rows of the batch, hidden], valid until the next call; None if no recording holds it."""

@@ -1,9 +1,10 @@
-"""The dot of the Triton kernels, whose bits do not depend on where in a tile a row is."""
+"""What all Triton kernels share: a dot whose bits do not depend on where in a tile a row is, and rounding."""
 
 import triton
 import triton.language as tl
 
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
+LARGEST_HALF = tl.constexpr(65504.0)  # of float16
 
 
 @triton.jit
@@ -16,3 +17,11 @@ def dot(a, b, PRECISION: tl.constexpr):
         return tl.sum(a.to(tl.float32)[:, :, None] * b.to(tl.float32)[None, :, :], axis=1)
     else:
         return tl.dot(a, b, input_precision=PRECISION)
+
+
+@triton.jit
+def narrow(value, DTYPE: tl.constexpr):
+    """A value as DTYPE; where a float32 value is too large for float16 the result is the largest number of float16."""
+    if value.dtype == tl.float32 and DTYPE == tl.float16:
+        value = tl.minimum(tl.maximum(value, -LARGEST_HALF), LARGEST_HALF)
+    return value.to(DTYPE)

@@ -39,7 +39,7 @@ def load_matrix(address_ptr, ranks, rank, columns, width, TYPE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_rows", "place"])
 def shrink(
-    x_ptr,  # [num_rows, num_inputs] float32
+    x_ptr,  # [num_rows, num_inputs] float32 or float16
     tiles_ptr,
     between_ptr,  # [splits, num_rows, PARTS, num_ranks] float32
     num_rows,

@@ -1,7 +1,7 @@
 """Products of rows with a few chosen rows of a weight in Triton, for a head of which a grammar allows few tokens.
 
 Only the chosen rows of the weight are read. Tiles and splits are those of `TritonMatmul.dense_gemm`, and so are the
-bits, for up to 64 rows: with DTYPE=auto, torch multiplies more.
+bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from serving.kernels.shape_checks import DENSE_DTYPES, check_tensor, require
 from serving.kernels.triton import matmul_device
 from serving.kernels.triton.launching import launch
 from serving.kernels.triton.tiles import TileSizes
-from serving.kernels.triton.triton_matmul import make_parts, sum_parts
+from serving.kernels.triton.triton_matmul import dense_sizes, dense_splits, make_parts, sum_parts
 from serving.kernels.upload import upload
 
 _NONE = -1  # in a tile: no column
@@ -28,12 +28,12 @@ class TritonChosen:
 
     Args:
         tiles: sizes of tiles and splits.
-        half: whether inputs are rounded to tf32; sums are float32.
+        half: whether inputs are rounded, see `TritonMatmul`; sums are float32.
     """
 
     def __init__(self, tiles: TileSizes, *, half: bool) -> None:
         self._tiles = tiles
-        self._precision = "tf32" if half else "ieee"
+        self._half = half
 
     def masked_products(self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, out: MaskedProducts) -> None:
         """See `Kernels.masked_products`. Rows with one column, or too many, are not computed."""
@@ -43,15 +43,16 @@ class TritonChosen:
         count, most = out.columns.shape
         check_tensor("rows", rows, (count,), torch.int32)
         check_tensor("bitmasks", bitmasks, (count, triton.cdiv(num_outputs, 32)), torch.int32)
-        bits = np.unpackbits(bitmasks.numpy().view(np.uint8), axis=1, bitorder="little")
-        require(not bits[:, num_outputs:].any(), f"bits beyond the {num_outputs} rows of the weight")
-        counts = bits.sum(axis=1, dtype=np.int64)
+        masks = bitmasks.numpy()
+        beyond = -1 << (num_outputs % 32) if num_outputs % 32 else 0  # the bits of the last word that no output has
+        require(not (masks[:, -1:] & np.int32(beyond)).any(), f"bits beyond the {num_outputs} rows of the weight")
+        counts = np.bitwise_count(masks.view(np.uint32)).sum(axis=1, dtype=np.int64)
         fits = counts <= most
         out.counts.copy_(torch.from_numpy(np.where(fits, counts, -1)))
         out.products.zero_()
         columns = out.columns.zero_().numpy()
         for i in np.flatnonzero((counts > 0) & fits).tolist():
-            columns[i, : counts[i]] = np.flatnonzero(bits[i])
+            columns[i, : counts[i]] = set_bits(masks[i])
         computed = np.flatnonzero((counts > 1) & fits)
         if not computed.size:
             return
@@ -60,14 +61,14 @@ class TritonChosen:
         products = out.products.numpy()
         starts, tiles = self._list(columns, counts, computed)
         found = self._multiply(x, weight, tiles, np.repeat(of_x, np.diff(starts))).reshape(-1)
-        for i, start in zip(computed.tolist(), (starts * self._tiles.columns).tolist(), strict=False):
+        for i, start in zip(computed.tolist(), (starts * self._tiles.dense_columns).tolist(), strict=False):
             products[i, : counts[i]] = found[start : start + counts[i]]
 
     def _list(
         self, columns: NDArray[np.int32], counts: NDArray[np.int64], computed: NDArray[np.intp]
     ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """The first tile of each computed row and, last, the number of tiles; the columns of the tiles."""
-        width = self._tiles.columns
+        width = self._tiles.dense_columns
         starts = np.concatenate([[0], np.cumsum(-(-counts[computed] // width))])
         tiles = np.full(starts[-1] * width, _NONE, np.int32)
         for i, start in zip(computed.tolist(), (starts * width).tolist(), strict=False):
@@ -78,8 +79,8 @@ class TritonChosen:
         self, x: Tensor, weight: Tensor, tiles: NDArray[np.int32], rows: NDArray[np.int32]
     ) -> NDArray[np.float32]:
         """[tiles, columns]; tiles: [tiles · columns], rows: [tiles]."""
-        width, step, count = self._tiles.columns, self._tiles.dense_inputs, len(rows)
-        splits = triton.cdiv(weight.shape[1], self._tiles.split(step))
+        count, width = len(rows), self._tiles.dense_columns
+        splits = dense_splits(self._tiles, weight)
         places = upload(torch.from_numpy(np.concatenate([tiles, rows])), str(x.device))  # one copy
         out = torch.empty(count, width, device=x.device)
         parts = make_parts(out, splits)
@@ -87,12 +88,18 @@ class TritonChosen:
             matmul_device.chosen,
             (count, splits),
             *(x, weight, places[: count * width], places[count * width :], parts, weight.shape[1]),
-            INPUTS=step,
-            COLUMNS=width,
-            SPLIT_STEPS=self._tiles.split(step) // step,
-            PRECISION=self._precision,
+            **dense_sizes(self._tiles, weight, half=self._half),
         )
         sum_parts(parts, out)
         # The only place where a step waits for the GPU.
         found: NDArray[np.float32] = out.cpu().numpy()
         return found
+
+
+def set_bits(mask: NDArray[np.int32]) -> NDArray[np.intp]:
+    """The numbers of the bits that are set in a mask [words], ascending; words that are 0 are not unpacked."""
+    words = np.flatnonzero(mask)
+    bits = np.unpackbits(mask[words].view(np.uint8), bitorder="little").reshape(-1, 32)
+    place, bit = np.nonzero(bits)
+    found: NDArray[np.intp] = 32 * words[place] + bit
+    return found

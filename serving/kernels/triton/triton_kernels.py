@@ -2,8 +2,7 @@
 
     kernels = TritonKernels("cuda", half=True)
 
-A row's result does not depend on the other rows, bit for bit, except with `half` and more than 64 rows. Bits on a GPU
-have not been compared yet.
+A row's result does not depend on the other rows, bit for bit. Bits on a GPU have not been compared yet.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from serving.kernels.base import AttentionMetadata, AttentionShape, AwqTensors, 
 from serving.kernels.lora import LoraBatch, LoraSite
 from serving.kernels.masked_products import MaskedProducts
 from serving.kernels.reference import ReferenceKernels
-from serving.kernels.shape_checks import check_adjustment, check_tensor
+from serving.kernels.shape_checks import check_tensor
 from serving.kernels.triton import elementwise_device
 from serving.kernels.triton.launching import INTERPRETED, launch
-from serving.kernels.triton.tiles import TileSizes, power_of_two
+from serving.kernels.triton.tiles import SMALL_TILES, TileSizes, power_of_two
 from serving.kernels.triton.triton_attention import TritonAttention
 from serving.kernels.triton.triton_chosen import TritonChosen
 from serving.kernels.triton.triton_lora import TritonLora
@@ -34,14 +33,15 @@ class TritonKernels(ReferenceKernels):
 
     Args:
         device: torch's name of the device; "cpu" only under the interpreter.
-        half: whether inputs of matmuls and the KV cache are float16 (unquantized weights: tf32); sums are float32.
-        tiles: sizes of tiles and splits.
+        half: whether inputs of matmuls and the KV cache are float16 (with weights in bfloat16 or float32: tf32); sums
+            are float32.
+        tiles: sizes of tiles and splits; None: small ones for the interpreter, the default on a GPU.
     """
 
     def __init__(self, device: str, *, half: bool, tiles: TileSizes | None = None) -> None:
         super().__init__(device)
         self._half = half
-        tiles = tiles or TileSizes()
+        tiles = tiles or (SMALL_TILES if INTERPRETED else TileSizes())
         self._matmul = TritonMatmul(tiles, half=half)
         self._chosen = TritonChosen(tiles, half=half)
         self._attention = TritonAttention(tiles, half=half)
@@ -55,7 +55,12 @@ class TritonKernels(ReferenceKernels):
     @property
     def row_cost(self) -> float:
         """See `Kernels.row_cost`."""
-        return 0.01  # an estimate: up to 64 rows, a pass reads the weights once
+        return 0.01  # an estimate: up to 64 rows, a pass reads the weights once; measured when graphs are recorded
+
+    @property
+    def activation_dtype(self) -> torch.dtype:
+        """See `Kernels.activation_dtype`."""
+        return torch.float16 if self._half else _FLOAT
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """See `Kernels.rms_norm`."""
@@ -63,43 +68,31 @@ class TritonKernels(ReferenceKernels):
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """See `Kernels.add_rms_norm`."""
-        check_tensor("x", x, tuple(residual.shape), _FLOAT)
+        check_tensor("x", x, (None,) * (x.dim() - 2) + tuple(residual.shape), _FLOAT)
         self._norm(x, residual, weight, eps, out)
 
     def _norm(self, x: Tensor | None, residual: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         check_tensor("residual", residual, (None, None), _FLOAT)
         rows, width = residual.shape
         check_tensor("weight", weight, (width,), _FLOAT)
-        check_tensor("out", out, (rows, width), _FLOAT)
-        tensors = (residual if x is None else x, residual, weight, out)
-        constants = {"HAS_X": x is not None, "BLOCK": power_of_two(width)}
-        launch(elementwise_device.add_rms_norm, (rows,), *tensors, width, eps, **constants)
+        check_tensor("out", out, (rows, width), (_FLOAT, self.activation_dtype))
+        launch(
+            elementwise_device.add_rms_norm,
+            (rows,),
+            *(residual if x is None else x, residual, weight, out, rows, width, _num_parts(x), eps),
+            HAS_X=x is not None,
+            BLOCK=power_of_two(width),
+            num_warps=8 if width > _BLOCK else 4,
+        )
 
     def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
         """See `Kernels.silu_and_mul`."""
-        check_tensor("out", out, (None, None), _FLOAT)
+        check_tensor("out", out, (None, None), (_FLOAT, self.activation_dtype))
         rows, width = out.shape
-        check_tensor("gate_up", gate_up, (rows, 2 * width), _FLOAT)
-        launch(elementwise_device.silu_and_mul, (rows, triton.cdiv(width, _BLOCK)), gate_up, out, width, BLOCK=_BLOCK)
-
-    def adjust_qkv(self, qkv: Tensor, adjustment: QkvAdjustment, shape: AttentionShape) -> None:
-        """See `Kernels.adjust_qkv`."""
-        heads = shape.num_heads + 2 * shape.num_kv_heads
-        check_tensor("qkv", qkv, (None, heads * shape.head_dim), _FLOAT)
-        check_adjustment(adjustment, shape)
-        parts = (adjustment.bias, adjustment.query_norm, adjustment.key_norm)
-        launch(
-            elementwise_device.adjust_qkv,
-            (qkv.shape[0],),
-            *(qkv, *(qkv if part is None else part for part in parts), adjustment.eps),
-            HAS_BIAS=adjustment.bias is not None,
-            HAS_NORMS=adjustment.query_norm is not None,
-            HEADS=shape.num_heads,
-            KV_HEADS=shape.num_kv_heads,
-            DIM=shape.head_dim,
-            ALL_HEADS=power_of_two(heads),
-            BLOCK=power_of_two(shape.head_dim),
-        )
+        check_tensor("gate_up", gate_up, (None,) * (gate_up.dim() - 2) + (rows, 2 * width), _FLOAT)
+        grid = (rows, triton.cdiv(width, _BLOCK))
+        sizes = (rows, width, _num_parts(gate_up))
+        launch(elementwise_device.silu_and_mul, grid, gate_up, out, *sizes, BLOCK=_BLOCK)
 
     def rotary_and_store_kv(
         self,
@@ -109,9 +102,10 @@ class TritonKernels(ReferenceKernels):
         kv_cache: Tensor,
         slot_mapping: Tensor,
         shape: AttentionShape,
+        adjustment: QkvAdjustment | None = None,
     ) -> None:
         """See `Kernels.rotary_and_store_kv`."""
-        self._attention.rotary_and_store_kv(qkv, cos, sin, kv_cache, slot_mapping, shape)
+        self._attention.rotary_and_store_kv(qkv, cos, sin, kv_cache, slot_mapping, shape, adjustment)
 
     def paged_attention(
         self, qkv: Tensor, kv_cache: Tensor, metadata: AttentionMetadata, shape: AttentionShape, out: Tensor
@@ -126,6 +120,10 @@ class TritonKernels(ReferenceKernels):
     def pack_awq(self, tensors: AwqTensors) -> AwqWeight:
         """See `Kernels.pack_awq`."""
         return self._matmul.pack_awq(tensors)
+
+    def num_parts(self, weight: AwqWeight) -> int:
+        """See `Kernels.num_parts`."""
+        return self._matmul.num_parts(weight)
 
     def awq_gemm(self, x: Tensor, weight: AwqWeight, out: Tensor) -> None:
         """See `Kernels.awq_gemm`."""
@@ -142,3 +140,7 @@ class TritonKernels(ReferenceKernels):
     def masked_products(self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, out: MaskedProducts) -> None:
         """See `Kernels.masked_products`."""
         self._chosen.masked_products(x, weight, rows, bitmasks, out)
+
+
+def _num_parts(x: Tensor | None) -> int:
+    return x.shape[0] if x is not None and x.dim() == 3 else 1

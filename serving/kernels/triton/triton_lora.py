@@ -80,7 +80,7 @@ class TritonLora:
 
     def add_lora(self, x: Tensor, lora: LoraBatch, site: LoraSite, out: Tensor) -> None:
         """See `Kernels.add_lora`."""
-        check_tensor("x", x, (None, None), torch.float32)
+        check_tensor("x", x, (None, None), (torch.float32, torch.float16))
         (rows, inputs), parts = x.shape, len(site.projections)
         check_tensor("out", out, (rows, None), torch.float32)
         tiles = self._tiles_of(lora)
@@ -93,8 +93,8 @@ class TritonLora:
         rank_blocks = triton.cdiv(max(tiles.ranks[place : place + parts]), ROWS)
         if rank_blocks == 0:
             return
-        step = self._sizes.dense_inputs
-        splits = triton.cdiv(inputs, self._sizes.split(step))
+        step, split = self._sizes.dense_inputs, self._sizes.adapter_inputs
+        splits = triton.cdiv(inputs, split)
         ranks = rank_blocks * ROWS
         between = torch.empty(splits, rows, parts, ranks, device=x.device)
         for dtype, table in tiles.by_type.items():
@@ -104,7 +104,7 @@ class TritonLora:
                 (table.shape[0], splits, parts * rank_blocks),
                 *(x, table, between, rows, inputs, ranks, place),
                 INPUTS=step,
-                SPLIT_STEPS=self._sizes.split(step) // step,
+                SPLIT_STEPS=split // step,
                 **constants,
             )
             columns = self._sizes.adapter_columns

@@ -25,6 +25,7 @@ from serving.config import Settings
 from serving.engines.paged.options import make_drafter
 from serving.engines.paged.request import Request
 from serving.types import GenerationRequest
+from serving.drafting.step_cost import LinearCost
 from serving.weights.draft_weights import DRAFT_MODEL
 from tasks.honeycomb.options import PromptTemplate
 from tasks.honeycomb.prompt import DRAFT_MARKERS, build_prompt
@@ -196,7 +197,7 @@ def test_drafts_of_a_trained_model_follow_the_question(tmp_path: Path) -> None:
     markers = [TOKENIZER.encode(marker, add_bos=False) for marker in DRAFT_MARKERS["columns-first"]]
     learnt = {"answer_tokens": frequent_tokens(pairs), "trigrams": certain_trigrams(pairs)}
     model.save(tmp_path / DRAFT_MODEL, markers=markers, **learnt)
-    drafter = make_drafter(Settings(weights_dir=tmp_path), TOKENIZER, embedding, 0.03)
+    drafter = make_drafter(Settings(weights_dir=tmp_path), TOKENIZER, embedding, LinearCost(0.03))
     for unit, seconds in UNITS.items():
         drafter.begin_step(1)
         prompt = TOKENIZER.encode(build_prompt(f"errors, last {unit}", ("a", "b"), "columns-first"))

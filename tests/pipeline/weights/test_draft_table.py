@@ -15,6 +15,7 @@ from serving.config import Settings
 from serving.drafting.ngrams import DRAFT_TABLE, NgramTable
 from serving.engines.paged.options import make_drafter
 from serving.engines.paged.request import Request
+from serving.drafting.step_cost import LinearCost
 from serving.types import GenerationRequest
 from tests.tiny_tokenizers import byte_level
 
@@ -35,7 +36,7 @@ def test_the_drafter_proposes_the_answers_of_make_data(folder: Path) -> None:
     (folder / "answers.jsonl").write_text("".join(f"{line}\n" for line in lines))
     write_draft_table(folder / "answers.jsonl", folder)
     assert len(NgramTable.load(folder / DRAFT_TABLE)) > 0
-    drafter = make_drafter(Settings(weights_dir=folder), TOKENIZER, torch.empty(0, 0), 0.03)
+    drafter = make_drafter(Settings(weights_dir=folder), TOKENIZER, torch.empty(0, 0), LinearCost(0.03))
     drafter.begin_step(1)
     drafts = drafter.propose(Request(GenerationRequest("r", (5, 6)), seed=0), 40)
     assert TOKENIZER.decode(drafts).startswith('{"time_range": 3600}')

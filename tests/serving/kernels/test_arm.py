@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.gpu_check.kernel_operands import poisoned, qkv_width, random_awq, random_batch
+from lab.gpu.kernel_operands import poisoned, qkv_width, random_awq, random_batch
 from serving.kernels.base import Activations, AttentionShape, DecoderLayerWeights, DecoderWeights
 from serving.kernels.cpu import CpuKernels
 from serving.kernels.library import CpuLibrary

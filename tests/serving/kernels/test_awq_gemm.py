@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.gpu_check.kernel_operands import poisoned, random_awq
+from lab.gpu.kernel_operands import poisoned, random_awq
 from serving.kernels.base import Activations, AwqTensors
 from serving.kernels.build import build_library
 from serving.kernels.cpu import CpuKernels

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.gpu_check.kernel_operands import int32, poisoned, qkv_width
+from lab.gpu.kernel_operands import int32, poisoned, qkv_width
 from serving.kernels.base import AttentionShape, QkvAdjustment
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.shape_checks import KernelArgumentError

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from pipeline.gpu_check.kernel_operands import int32, poisoned, qkv_width, random_batch
+from lab.gpu.kernel_operands import int32, poisoned, qkv_width, random_batch
 from serving.kernels.base import Activations, AttentionShape
 from serving.kernels.cpu import CpuKernels
 from serving.kernels.library import CpuLibrary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pipeline.gpu_check.kernel_operands import int32, ragged_batch
+from lab.gpu.kernel_operands import int32, ragged_batch
 
 
 def run(model, tokens: list[list[int]], spans: list[tuple[int, int]], tables, kv_caches, block_size: int):

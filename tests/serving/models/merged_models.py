@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from pipeline.gpu_check.kernel_operands import int32, ragged_batch
+from lab.gpu.kernel_operands import int32, ragged_batch
 from serving.kernels.base import DecoderLayerWeights, DenseWeight, LinearWeight
 from serving.kernels.lora import GATE_UP, QKV, LoraAdapter, LoraBatch, LoraMatrices, LoraSegment, Projection
 from serving.models.llama import LlamaForCausalLM

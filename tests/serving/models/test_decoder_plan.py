@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.gpu_check.kernel_operands import int32, ragged_batch
+from lab.gpu.kernel_operands import int32, ragged_batch
 from serving.kernels.shape_checks import KernelArgumentError
 from tests.serving.models import tiny_checkpoints
 from tests.serving.models.batches import run, run_whole

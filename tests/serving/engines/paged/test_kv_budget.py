@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from lab.gpu.engine_checkpoint import TINY, write_weights
 from serving.config import Settings
 from serving.engines.paged.kv_budget import CacheRoom, choose_num_blocks, step_bytes
 from serving.engines.paged.options import adapter_bytes, default_num_blocks
 from serving.errors import SettingError
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.select import Device
-from serving.models.config import read_config
+from serving.models.config import parse_config
 from serving.models.loader import load_with_kernels
-from tests.serving.models import tiny_checkpoints
 
 GIB = 1 << 30
-ROOM = CacheRoom(block_size=16, max_model_len=512, max_num_batched_tokens=64, is_float32=False)
+ROOM = CacheRoom(block_size=16, max_model_len=512, max_num_batched_tokens=64)
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class FakeMemory:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    folder = tiny_checkpoints.save(tiny_checkpoints.tiny_llama(), tmp_path_factory.mktemp("tiny"))
+    folder = tmp_path_factory.mktemp("tiny")
+    write_weights(folder, TINY)
     return load_with_kernels(folder, ReferenceKernels())
 
 
@@ -64,17 +65,14 @@ def test_a_gpu_too_full_for_one_request_is_refused_with_the_figures(model, used)
         choose_num_blocks(Settings(), model, ROOM, Device.CUDA, FakeMemory(int(used * GIB)))
 
 
-@pytest.mark.parametrize("is_float32", [False, True])
-def test_a_step_needs_no_more_than_was_kept_for_it(tmp_path, is_float32):
-    """By the largest tensors of a layer and of the head, and with more rows or without rounding more is kept."""
-    config = read_config(tiny_checkpoints.save(tiny_checkpoints.tiny_llama(intermediate_size=2048), tmp_path))
-    room = CacheRoom(16, 512, 512, is_float32=is_float32)
+def test_a_step_needs_no_more_than_was_kept_for_it():
+    """By the largest tensors of a layer and of the head, and with more rows more is kept."""
+    config = parse_config({**TINY, "intermediate_size": 2048})
+    room = CacheRoom(16, 512, 512)
     rows = torch.empty(512)
     gate_up, logits = rows.nbytes * 2 * 2048, rows.nbytes * config.vocab_size
     assert step_bytes(config, room) > gate_up + logits
     assert step_bytes(config, replace(room, max_num_batched_tokens=1024)) - step_bytes(config, room) > gate_up + logits
-    assert step_bytes(config, replace(room, is_float32=True)) >= step_bytes(config, room)
-    assert step_bytes(config, replace(room, is_float32=True)) > step_bytes(config, replace(room, is_float32=False))
 
 
 def test_adapters_have_memory_of_their_own_where_requests_may_name_some(model):

@@ -18,6 +18,7 @@ from pipeline.benchmark.honeycomb_questions import read_teams
 from serving.config import Settings
 from serving.constraints import LarkConstraint
 from serving.drafting.drafter import NoDrafter
+from serving.drafting.step_cost import LinearCost
 from serving.engines.paged.options import DEFAULT_MAX_DRAFT_TOKENS, make_drafter
 from serving.engines.paged.request import Request
 from serving.grammar.compiler import GrammarCompiler
@@ -40,7 +41,7 @@ NUM_README, NUM_EVALUATION, MAX_TOKENS = (20, ASKED, 256) if ASKED else (3, 5, 4
 MAX_DRAFTS = DEFAULT_MAX_DRAFT_TOKENS
 # Passes per answer of the evaluation set's first 40, as measured, and the tolerance above it.
 PASSES, SLACK = 2.5, 0.3
-ROW_COST = 0.03  # rounds as AMX does, on any processor
+ROW_COST = LinearCost(0.03)  # rounds as AMX does, on any processor
 
 Tokens = tuple[int, ...]
 

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from lab.gpu.engine_checkpoint import TINY, write_weights
 from serving.devices import has_cuda_device
 from serving.engines.paged.model_runner import ModelRunner, lora_batch
 from serving.engines.paged.scheduled_step import ScheduledRequest, SchedulerOutput
@@ -17,19 +18,18 @@ from serving.kernels.base import PADDING_SLOT
 from serving.layers.rope import RopeConfig, RotaryTable
 from tests.serving.engines.paged.paged_fakes import make_prompt, make_request
 from tests.serving.kernels.lora_inputs import random_adapter
-from tests.serving.kernels.triton.placing import DEVICE
-from tests.serving.models import tiny_checkpoints
+from tests.serving.kernels.triton.placing import DEVICE, ON_THE_GPU
 
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from serving.kernels.triton.tiles import TileSizes
 from serving.kernels.triton.triton_kernels import TritonKernels
 from serving.models.loader import load_with_kernels
 from tests.serving.engines.paged.operation_recorder import OperationRecorder, ReadWhileRecordingError
 
 # Rows of padding attend to nothing, so they hold what was in memory, which may not fit float16.
-pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+IGNORED = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+pytestmark = [*ON_THE_GPU, IGNORED]
 BLOCK_SIZE, NUM_BLOCKS, MAX_LEN = 16, 8, 64
 
 
@@ -71,13 +71,18 @@ def test_a_step_uses_the_smallest_recording_with_room(rows, seqs, blocks, record
             hidden = run()
             return hidden, lambda: ran.append(len(hidden))
 
+        def seconds(self, replay):
+            replay()
+            return 0.001 * ran.pop()
+
     def forward(inputs):
         return torch.arange(inputs.rows)[:, None]
 
     graphs = StepGraphs(forward, Instant(), max_seqs=2, max_blocks=4, device="cpu", rows=(1, 4, 8))
     told = []
-    graphs.record(lambda done, total: told.append((done, total)))
+    measured = graphs.record(lambda done, total: told.append((done, total)))
     assert told == [(1, 3), (2, 3), (3, 3)]
+    assert measured == [(1, 0.001), (4, 0.004), (8, 0.008)], "so that a drafter knows what rows cost"
     counts = [1] * (seqs - 1) + [rows - seqs + 1]
     items = [item(make_prompt(blocks * BLOCK_SIZE), range(blocks), 0, count) for count in counts]
     hidden = graphs.run(batch_of(*items))
@@ -90,23 +95,14 @@ def test_a_step_uses_the_smallest_recording_with_room(rows, seqs, blocks, record
 def folder(tmp_path_factory):
     """A random Llama of one layer with 4-bit weights, because the interpreter takes milliseconds a tile."""
     folder = tmp_path_factory.mktemp("tiny")
-    model = tiny_checkpoints.tiny_llama(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-    )
-    tiny_checkpoints.save(model, folder)
-    tiny_checkpoints.quantize(folder, model)
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    write_weights(folder, {**TINY, **sizes, "num_attention_heads": 2, "num_key_value_heads": 1})
     return folder
 
 
 def make_runner(folder, recorder=None, half=True):
     """A runner on Triton's kernels, whose KV cache is NaN where nothing was written."""
-    small = TileSizes(columns=32, inputs=64, dense_inputs=32, split_inputs=128, keys=16, split_keys=32)
-    model = load_with_kernels(folder, TritonKernels(DEVICE, half=half, tiles=small), device=DEVICE)
+    model = load_with_kernels(folder, TritonKernels(DEVICE, half=half), device=DEVICE)
     runner = ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, device=DEVICE)
     for cache in runner._kv_caches:
         cache.fill_(float("nan"))
@@ -166,6 +162,9 @@ def test_a_step_with_an_adapter_is_launched_and_others_are_replayed(folder):
                 hidden.copy_(run())
 
             return hidden, replay
+
+        def seconds(self, replay):
+            return 1.0
 
     recorder, states = Counting(), []
     runner = make_runner(folder, recorder)

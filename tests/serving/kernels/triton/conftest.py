@@ -6,11 +6,7 @@ import pytest
 import torch
 
 from serving.devices import has_cuda_device
-from serving.kernels.triton.tiles import TileSizes
 from tests.serving.kernels.triton.placing import DEVICE
-
-# As small as they can be, so that small inputs have several steps and splits.
-SMALL = TileSizes(columns=32, inputs=64, dense_inputs=32, split_inputs=128, keys=16, split_keys=64)
 
 
 @pytest.fixture(autouse=True)
@@ -26,10 +22,11 @@ def make_kernels(half: bool):
         "triton", reason="triton is not installed; scripts/test installs it from requirements/dev.no-deps.txt"
     )
     from serving.kernels.triton.launching import INTERPRETED
+    from serving.kernels.triton.tiles import SMALL_TILES
     from serving.kernels.triton.triton_kernels import TritonKernels
 
     assert has_cuda_device() != INTERPRETED, "tests/conftest.py sets TRITON_INTERPRET before triton is imported"
-    return TritonKernels(DEVICE, half=half, tiles=SMALL)
+    return TritonKernels(DEVICE, half=half, tiles=SMALL_TILES)
 
 
 @pytest.fixture(scope="session", params=[False, True], ids=["float32", "float16"])

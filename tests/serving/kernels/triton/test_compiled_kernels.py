@@ -18,8 +18,8 @@ from pipeline.paths import ROOT
 SHARED_KIB = {80: 163, 89: 99, 90: 227, 100: 227}
 # Kernels with loops, and how many loads of 16 bytes they have at least
 LOOPS = {
-    **{"w4a16, 16 rows": 10, "w4a16, 64 rows": 10, "dense": 10, "chosen": 10},
-    **{"attend_splits": 10, "shrink": 9, "expand": 1},
+    **{"w4a16, 16 rows": 24, "w4a16, 32 rows": 24, "w4a16, 64 rows": 36, "dense": 18, "chosen": 18},
+    **{"attend_splits": 20, "shrink": 6, "expand": 1},
 }
 
 
@@ -42,8 +42,10 @@ def compiled(tmp_path_factory):
 
 
 def test_no_kernel_spills_registers(compiled):
-    spilled = {name: found["spilled"] for name, found in compiled.items() if found["spilled"]}
-    assert set(spilled) == {"few registers"}, "this one must, or the check finds nothing"
+    few = {"w4a16, 64 rows, sm_100": 32}  # bytes of a thread
+    spilled = {name: found["spilled"] for name, found in compiled.items() if found["spilled"] > few.get(name, 0)}
+    assert spilled.pop("few registers") > 100, "or the check finds nothing"
+    assert set(spilled) <= {"float32"}, "which is for comparisons, not for speed"
 
 
 @pytest.mark.parametrize("capability", SHARED_KIB)
@@ -62,6 +64,14 @@ def test_of_an_adapter_only_addresses_and_sizes_are_loaded_otherwise(compiled, c
 @pytest.mark.parametrize("name", ["w4a16, 16 rows", "w4a16, 64 rows", "dense"])
 @pytest.mark.parametrize("capability", SHARED_KIB)
 def test_weights_are_loaded_16_bytes_at_a_time(compiled, name, capability):
-    """Only zeros and scales, a few bytes a thread, are loaded otherwise."""
-    assert compiled[f"{name}, sm_{capability}"]["narrow_loads"] <= 2
+    """Only zeros and scales, 4 bytes a column in each stage, are loaded otherwise."""
+    assert compiled[f"{name}, sm_{capability}"]["narrow_loads"] <= 4
     assert compiled["unaligned weights"]["narrow_loads"] > 8, "or the check finds nothing"
+
+
+@pytest.mark.parametrize("capability", SHARED_KIB)
+def test_unpacked_weights_go_to_the_tensor_cores_without_shared_memory(compiled, capability):
+    """Only the sums are stored there, once at the end, to be written 16 bytes at a time."""
+    for name, dots in (("w4a16, 16 rows", 1), ("w4a16, 32 rows", 2), ("w4a16, 64 rows", 4)):
+        assert compiled[f"{name}, sm_{capability}"]["shared_stores"] <= 4 * dots, name
+    assert compiled["float32"]["shared_stores"] > 4, "or the check finds nothing"

@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-from pipeline.gpu_check.kernel_operands import int32, poisoned, qkv_width, random_batch
+from lab.gpu.kernel_operands import int32, poisoned, qkv_width, random_batch
 from serving.kernels.base import AttentionShape
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.shape_checks import KernelArgumentError
@@ -48,7 +48,8 @@ def filled_caches(kernels, shape, blocks, block_size):
 
 
 def attend(kernels, qkv, cache, batch, shape):
-    out = poisoned(qkv.shape[0], shape.num_heads * shape.head_dim).to(qkv.dtype)
+    dtype = qkv.dtype if qkv.dtype is torch.float64 else kernels.activation_dtype
+    out = poisoned(qkv.shape[0], shape.num_heads * shape.head_dim).to(dtype)
     kernels.paged_attention(qkv, cache, batch, shape, out)
     return out
 
@@ -94,7 +95,7 @@ def test_several_launches_give_the_bits_of_one(kernels, monkeypatch):
     cache, _ = filled_caches(kernels, shape, 20, 16)
     qkv = random_queries(22, shape)
     expected = attend(kernels, qkv, cache, batch, shape)
-    monkeypatch.setattr(triton_attention, "_MAX_PART_BYTES", 1)
+    monkeypatch.setattr(triton_attention, "MAX_PART_BYTES", 1)
     assert torch.equal(attend(kernels, qkv, cache, batch, shape), expected)
 
 
@@ -129,7 +130,7 @@ def test_a_cache_of_another_dtype_is_refused(kernels, half):
 
 @pytest.mark.parametrize(
     ("group_size", "head_dim", "reason"),
-    [(None, 256, None), (64, 96, None), (24, 64, "group_size 24.*multiples of 16"), (64, 512, "head_dim 512.*256")],
+    [(None, 256, None), (64, 96, None), (48, 64, "group_size 48.*multiples of 32"), (64, 512, "head_dim 512.*256")],
 )
 def test_what_these_kernels_cannot_compute_is_named(group_size, head_dim, reason):
     found = tiles.unsupported(group_size, head_dim)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.gpu_check.kernel_operands import int32, poisoned
+from lab.gpu.kernel_operands import int32, poisoned
 from serving.kernels.masked_products import MaskedProducts
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.shape_checks import KernelArgumentError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.gpu_check.kernel_operands import poisoned, qkv_width
+from lab.gpu.kernel_operands import poisoned, qkv_width, random_batch
 from serving.kernels.base import PADDING_SLOT, AttentionShape, QkvAdjustment
 from serving.kernels.reference import ReferenceKernels
 from tests.serving.kernels.triton.placing import DEVICE, ON_THE_GPU
@@ -37,6 +37,36 @@ def test_silu_and_mul_equals_torch_over_the_whole_range(float32, width):
     REFERENCE.silu_and_mul(gate_up.double(), expected)
     float32.silu_and_mul(gate_up, out)
     torch.testing.assert_close(out.double(), expected, rtol=5e-6, atol=1e-6)
+
+
+def test_the_parts_of_a_matmul_are_added_up_in_their_order(kernels):
+    """Before a norm, an activation and a rotation: the same bits as from the sum."""
+    parts = torch.randn(3, 5, 40)
+    total = parts[0] + parts[1] + parts[2]
+    residual, weight = torch.randn(5, 40), torch.randn(40)
+    shape = AttentionShape(num_heads=2, num_kv_heads=1, head_dim=10, sliding_window=None)
+    angles, slots = torch.randn(5, 5), torch.tensor([3, 1, 0, 7, 6], dtype=torch.int32)
+    adjustment = QkvAdjustment(bias=torch.randn(40))
+    batch, results = random_batch([(3, 8)], 4, 2), []
+    for x in (parts.clone(), total.clone()):
+        normed, added = poisoned(5, 40).to(kernels.activation_dtype), residual.clone()
+        kernels.add_rms_norm(x, added, weight, 1e-5, normed)
+        activated = poisoned(5, 20).to(kernels.activation_dtype)
+        kernels.silu_and_mul(x, activated)
+        cache = kernels.allocate_kv_cache(2, 4, 1, 10).fill_(7.0)
+        kernels.rotary_and_store_kv(x, angles.cos(), angles.sin(), cache, slots, shape, adjustment)
+        attended = poisoned(5, 20).to(kernels.activation_dtype)
+        kernels.paged_attention(x, cache, batch, shape, attended)
+        results.append((normed, added, activated, cache, attended))
+    for mine, expected in zip(*results, strict=True):
+        assert torch.equal(mine, expected)
+
+
+def test_what_goes_into_a_matmul_never_becomes_infinite(kernels, half):
+    """A product of 10⁶ is beyond float16, whose largest number is 65,504."""
+    gate_up, out = torch.full((1, 2), 1000.0), poisoned(1, 1).to(kernels.activation_dtype)
+    kernels.silu_and_mul(gate_up, out)
+    assert out.item() == (65504.0 if half else 1e6)
 
 
 @pytest.mark.parametrize("head_dim", [64, 24, 6])
@@ -78,8 +108,14 @@ def test_biases_and_head_norms_equal_torch(float32, head_dim, parts):
         query_norm=None if parts == "bias" else torch.randn(head_dim),
         key_norm=None if parts == "bias" else torch.randn(head_dim),
     )
-    found, expected = qkv.clone(), qkv.clone()
-    float32.adjust_qkv(found, adjustment, shape)
-    REFERENCE.adjust_qkv(expected, adjustment, shape)
-    torch.testing.assert_close(found, expected, **CLOSE)
-    assert torch.equal(found[:, -2 * head_dim :], expected[:, -2 * head_dim :]), "values only get the bias"
+    angles, slots = torch.randn(5, head_dim // 2), torch.tensor([3, 1, 0, 7, 6], dtype=torch.int32)
+    found = []
+    for kernels in (float32, REFERENCE):
+        cache, mine = kernels.allocate_kv_cache(2, 4, 2, head_dim).fill_(7.0), qkv.clone()
+        kernels.rotary_and_store_kv(mine, angles.cos(), angles.sin(), cache, slots, shape, adjustment)
+        keys = cache[:, 0].view(2, 2, 4, head_dim)
+        if kernels is REFERENCE:
+            keys = cache[:, 0].view(2, 2, head_dim, 4).transpose(2, 3)
+        found.append((mine[:, : 6 * head_dim], keys, cache[:, 1]))
+    for mine, expected in zip(*found, strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-5)

@@ -8,11 +8,11 @@ import weakref
 import pytest
 import torch
 
-from pipeline.gpu_check.kernel_operands import poisoned
+from lab.gpu.kernel_operands import poisoned
 from serving.kernels.lora import GATE_UP, QKV, LoraBatch, LoraSegment, LoraSite, Projection
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.shape_checks import KernelArgumentError
-from serving.kernels.triton.tiles import TileSizes
+from serving.kernels.triton.tiles import SMALL_TILES
 from tests.serving.kernels.lora_inputs import random_adapter
 from tests.serving.kernels.triton.placing import DEVICE, ON_THE_GPU
 
@@ -32,8 +32,7 @@ def lora(half):
     pytest.importorskip("triton", reason="triton is not installed")
     from serving.kernels.triton.triton_lora import TritonLora
 
-    sizes = TileSizes(columns=32, dense_inputs=32, split_inputs=128, adapter_columns=64)
-    return TritonLora(sizes, DEVICE, half=half)
+    return TritonLora(SMALL_TILES, DEVICE, half=half)
 
 
 def batch_of(*dtypes):
