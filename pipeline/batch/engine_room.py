@@ -20,7 +20,7 @@ class Room:
         engines: number of engines.
         cpus: of each; a fraction if there are more engines than CPUs.
         gpus: of each.
-        threads: of each, if several share a machine and compute there.
+        threads: of each, if several share a machine and compute on its CPU.
     """
 
     engines: int
@@ -58,5 +58,5 @@ def find_room(
     wanted_engines = engines or (fitting if gpus else len(having))
     on_one = -(-wanted_engines // len(having))
     cpus = min(machine.get("CPU", 0.0) for machine in having) / on_one
-    threads = max(1, int(cpus)) if on_one > 1 and settings.engine in _COMPUTING else None
+    threads = max(1, int(cpus)) if on_one > 1 and not gpus and settings.engine in _COMPUTING else None
     return Room(wanted_engines, float(int(cpus)) if cpus >= 1 else cpus, each if gpus else 0, threads)

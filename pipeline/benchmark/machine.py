@@ -9,44 +9,69 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pipeline.benchmark.peers import num_cores
 from pipeline.paths import ROOT
 
 FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8")
 PACKAGES = ("torch", "numpy", "llguidance", "tokenizers", "transformers")
 
 
-def describe_machine() -> dict[str, Any]:
-    """CPU, memory, and the load at the start of the run."""
-    cpu = _fields(Path("/proc/cpuinfo"), ":")
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def describe_machine(proc: Path = Path("/proc")) -> dict[str, Any]:
+    """CPU, memory, versions, and the load at the start of the run; None for what this machine does not tell.
+
+    Args:
+        proc: where the kernel describes the machine.
+    """
+    cpu = _fields(proc / "cpuinfo")
     flags = cpu.get("flags", "").split()
+    memory = _fields(proc / "meminfo").get("MemTotal")  # such as `16384 kB`
     return {
         "cpu": cpu.get("model name", platform.machine()),
         "flags": [flag for flag in FLAGS if flag in flags],
         "cores": num_cores(),
-        "memory_gib": round(int(_fields(Path("/proc/meminfo"), ":")["MemTotal"].split()[0]) / 2**20, 1),
+        "memory_gib": None if memory is None else round(int(memory.split()[0]) / 2**20, 1),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "load_at_start": [round(load, 2) for load in os.getloadavg()],
-        "versions": {name: metadata.version(name) for name in PACKAGES},
+        "versions": {name: _version(name) for name in PACKAGES},
     }
 
 
-def describe_checkout() -> dict[str, Any]:
-    """The commit, and whether files have been changed since."""
-    status = _git("status", "--porcelain", "--untracked-files=no")
-    return {"commit": _git("rev-parse", "HEAD"), "changed_files": len(status.splitlines())}
+def describe_checkout(root: Path = ROOT) -> dict[str, Any]:
+    """The commit, and how many files have been changed since; None without git, or outside a checkout."""
+    status = _git(root, "status", "--porcelain", "--untracked-files=no")
+    changed = None if status is None else len(status.splitlines())
+    return {"commit": _git(root, "rev-parse", "HEAD"), "changed_files": changed}
 
 
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip()
+def _git(root: Path, *arguments: str) -> str | None:
+    """What git prints; None if it fails or is not installed."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True)
+    except OSError:
+        return None
+    return None if done.returncode else done.stdout.strip()
 
 
-def _fields(path: Path, separator: str) -> dict[str, str]:
-    """The first value of each field in a file."""
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _fields(path: Path) -> dict[str, str]:
+    """The first value of each field in a file with lines such as `name: value`; none if it cannot be read."""
     found: dict[str, str] = {}
-    for line in path.read_text("utf-8").splitlines():
-        name, _, value = line.partition(separator)
+    try:
+        text = path.read_text("utf-8")
+    except OSError:
+        return found
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
         found.setdefault(name.strip(), value.strip())
     return found

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pipeline.benchmark.machine import num_cores
 from pipeline.benchmark.peer_weights import Form, WeightForms
 from pipeline.benchmark.protocol import Dialect, Program
 from pipeline.environment.enter import prepare
@@ -85,11 +86,6 @@ def _vllm(name: str, **settings: object) -> Peer:
 
 def _llama(name: str, **settings: object) -> Peer:
     return Peer(name, "llama", Program.LLAMA, {**_cores(), **settings}, Dialect.GBNF, Form.GGUF)
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _cores() -> dict[str, int]:

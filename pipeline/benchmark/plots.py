@@ -116,5 +116,5 @@ def _draw_lines(axes: Axes, lines: Mapping[str, Mapping[float, Sequence[float]]]
 
 
 def _caption(result: Mapping[str, Any]) -> str:
-    machine = result["machine"]
-    return f"{machine['cpu']}, {machine['cores']} cores · {result['date']} · commit {result['commit'][:10]}"
+    machine, commit = result["machine"], result["commit"] or "unknown"
+    return f"{machine['cpu']}, {machine['cores']} cores · {result['date']} · commit {commit[:10]}"

@@ -33,21 +33,28 @@ def ensure_for_engine(option: str | None, on_ray: bool = False) -> None:
     """`ensure` the environment of the engine that `option` or else $ENGINE names, and store the name in $ENGINE.
 
     With `on_ray`, that is Ray's, which has all engines but vLLM.
-
-    These environments have no vLLM for GPUs, so `auto` never chooses it here. In the image it does. The paged engine
-    then runs on the CPU, unless $DEVICE says otherwise.
     """
     engine = option or os.environ.get("ENGINE") or "auto"
-    if engine == "auto" and has_cuda_device():
-        engine = "paged"
-        if os.environ.get("DEVICE", "") in ("", "auto"):
-            os.environ["DEVICE"] = "cpu"
-            sys.stderr.write(
-                "This machine has a GPU, but this command runs ENGINE=paged on the CPU. Cog's image uses the GPU.\n"
-            )
     os.environ["ENGINE"] = engine
-    vllm = "vllm-suffix" if os.environ.get("SPECULATION") == "suffix" else "vllm"
-    ensure("ray" if on_ray else vllm if engine == "vllm" else "cpu")
+    uses_gpu = os.environ.get("DEVICE") not in ("cpu", "triton-interpreter") and has_cuda_device()
+    has_vllm = uses_gpu and is_current(ROOT / ENVIRONMENTS["vllm-gpu"], "vllm-gpu")
+    ensure("ray" if on_ray else environment(engine, os.environ.get("SPECULATION"), uses_gpu, has_vllm))
+
+
+def environment(engine: str, speculation: str | None, uses_gpu: bool, has_vllm: bool) -> str:
+    """The environment that an engine needs. That of vLLM for GPUs is large: `auto` does not install it, but uses it.
+
+    Args:
+        engine: as ENGINE names it.
+        speculation: the setting SPECULATION.
+        uses_gpu: whether there is a GPU that DEVICE does not leave idle.
+        has_vllm: whether vLLM's environment for GPUs is installed.
+    """
+    if engine == "vllm" and speculation == "suffix":
+        return "vllm-suffix"  # has vLLM's CPU build
+    if engine == "vllm":
+        return "vllm-gpu" if uses_gpu else "vllm"
+    return "vllm-gpu" if engine == "auto" and uses_gpu and has_vllm else "cpu"
 
 
 def prepare(name: str) -> Path:

@@ -9,10 +9,11 @@ import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from pipeline.environment.pins import digest, included, is_current, read_state, requirement_files
+from pipeline.environment.pins import digest, has_torch_of_machine, included, is_current, read_state, requirement_files
 from pipeline.environment.uv import Uv, fetch_uv
 from pipeline.environment.waiting_lock import waiting_lock
 from pipeline.paths import ROOT
+from serving.devices import has_cuda_device
 
 PYTHON = "3.11"
 
@@ -30,15 +31,18 @@ def install(venv: Path, name: str) -> None:
         uv = load_uv()
         plans = [uv.plan(file, base) for file in requirement_files(name)]  # fails before anything is changed
         before = read_state(venv)
-        # An interrupted install leaves packages that look complete, so start over; uv's cache makes that quick.
-        if "installing" in before or not _works(venv):
+        # An interrupted install leaves packages that look complete, and for uv PyTorch's CPU build is as good as that
+        # for CUDA, so start over; uv's cache makes that quick.
+        if "installing" in before or not has_torch_of_machine(before) or not _works(venv):
             before = {}
             uv.make(venv, base)
         _write_state(venv, {"installing": name})
         for plan in plans:
             uv.install(venv, plan)
         done = {stem: digest(stem) for stem in [*(file.stem for file in included(name)), name]}
-        _write_state(venv, {**before, **done})
+        # A CPU build that was there is still there.
+        has_cuda = has_cuda_device() and (not before or before.get("torch") == "cuda")
+        _write_state(venv, {**before, **done, "torch": "cuda" if has_cuda else "cpu"})
         _say(f"{venv.name} is ready\n")
 
 

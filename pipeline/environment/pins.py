@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 
 from pipeline.paths import ROOT
+from serving.devices import has_cuda_device
 
 # dev adds packages to cpu in the same folder; the others need versions that conflict with it.
 ENVIRONMENTS = {
@@ -15,6 +17,7 @@ ENVIRONMENTS = {
     "dev": ".venv",
     "awq": ".venv-awq",
     "image": ".venv-image",  # what the image has, on a machine with a GPU
+    "vllm-gpu": ".venv-image",  # and what scripts need beside it
     "vllm": ".venv-vllm",
     "vllm-suffix": ".venv-vllm",
     "llama": ".venv-llama",
@@ -27,16 +30,29 @@ ENVIRONMENTS = {
     "storage-servers": ".venv-storage-servers",
 }
 # Environment → the one that must be installed into the same folder first, because its packages are built with that.
-BUILT_ON = {"vllm-suffix": "vllm"}
+BUILT_ON = {"vllm-suffix": "vllm", "vllm-gpu": "image"}
+_FILES = {"vllm-gpu": "cpu"}  # where it is not the name's
 
 
 def is_current(venv: Path, name: str) -> bool:
-    """Whether `venv` was installed completely from the present requirement files of `name`."""
-    return (venv / "bin" / "python").exists() and read_state(venv).get(name) == digest(name)
+    """Whether `venv` was installed completely from the present requirement files of `name`, for this machine."""
+    state = read_state(venv)
+    return (venv / "bin" / "python").exists() and state.get(name) == digest(name) and has_torch_of_machine(state)
+
+
+def has_torch_of_machine(state: dict[str, str]) -> bool:
+    """Whether an environment has PyTorch's CUDA build where there is a GPU that $DEVICE does not leave idle.
+
+    That build runs without a GPU too.
+    """
+    return state.get("torch") == "cuda" or os.environ.get("DEVICE") == "cpu" or not has_cuda_device()
 
 
 def read_state(venv: Path) -> dict[str, str]:
-    """Environment name → digest of the requirement files it was installed from; {"installing": name} during install."""
+    """What `venv` has: environment name → digest of the requirement files it was installed from; torch → cpu or cuda.
+
+    It is {"installing": name} during an installation.
+    """
     try:
         return dict(json.loads((venv / "installed.json").read_text("utf-8")))
     except (OSError, ValueError):
@@ -59,8 +75,8 @@ def included(name: str) -> list[Path]:
 
 def requirement_files(name: str) -> list[Path]:
     """requirements/NAME.txt and, if it exists, NAME.no-deps.txt, in the order in which they are installed."""
-    file = ROOT / "requirements" / f"{name}.txt"
+    file = ROOT / "requirements" / f"{_FILES.get(name, name)}.txt"
     if not file.exists():
-        sys.exit(f"requirements/{name}.txt is missing in {ROOT}.")
+        sys.exit(f"requirements/{file.name} is missing in {ROOT}.")
     no_deps = file.with_suffix(".no-deps.txt")
     return [file, no_deps] if no_deps.exists() else [file]

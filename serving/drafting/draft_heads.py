@@ -39,7 +39,7 @@ class DraftHeads:
     weight: Tensor  # [heads, hidden, hidden] float32
     bias: Tensor  # [heads, hidden] float32
     answer_tokens: Tensor  # [any] int64: token ids that may be guessed for any prompt
-    model_head: Tensor  # [vocab, hidden] of the model, any float
+    model_head: Tensor  # [vocab, hidden] of the model, any float, on the model's device
 
     @classmethod
     def load(cls, path: Path, model_head: Tensor) -> DraftHeads:
@@ -91,7 +91,7 @@ class HeadText:
         self._heads = heads
         self._prompt = prompt
         self._candidates: Ints | None = None  # [C], ascending
-        self._rows: Tensor | None = None  # [C, hidden] float32, of the model's head
+        self._rows: Tensor | None = None  # [C, hidden] float32 on the CPU, of the model's head
         self._hidden: NDArray[np.float32] | None = None
         self._num_tokens = 0  # of prompt and output; `_hidden` has chosen the last one
         self._logits: NDArray[np.float32] | None = None  # [heads, C]
@@ -103,7 +103,7 @@ class HeadText:
 
     def observe(self, hidden: NDArray[np.float32], num_tokens: int) -> None:
         """See `drafter.Heads`."""
-        self._hidden, self._num_tokens, self._logits = hidden.copy(), num_tokens, None
+        self._hidden, self._num_tokens, self._logits = hidden.astype(np.float32), num_tokens, None
 
     def guesses(self, num_tokens: int, bitmask: Ints | None) -> list[tuple[int, int]]:
         """See `drafter.Heads`."""
@@ -128,7 +128,8 @@ class HeadText:
         if self._candidates is None or self._rows is None:
             prompt = torch.tensor(self._prompt[-_PROMPT_CANDIDATES:], dtype=torch.int64)
             tokens = torch.unique(torch.cat((heads.answer_tokens, prompt[prompt < self.vocab_size])))
-            self._candidates, self._rows = tokens.int().numpy(), heads.model_head[tokens].float()
+            # The heads compute on the CPU; on a GPU, this copy waits for it, once for a request.
+            self._candidates, self._rows = tokens.int().numpy(), heads.model_head[tokens].cpu().float()
         if self._logits is None:
             x = torch.from_numpy(hidden)
             self._logits = ((x + functional.silu(heads.weight @ x + heads.bias)) @ self._rows.T).numpy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import warnings
 from enum import StrEnum
 
 import torch
@@ -17,6 +18,7 @@ from serving.kernels.library import CpuLibrary
 from serving.kernels.reference import ReferenceKernels
 
 _LOWEST_CAPABILITY = (8, 0)  # Ampere, the first with tf32
+_NO_TRITON = "the package triton is not installed; pip install triton==3.7.1"
 
 
 class Device(StrEnum):
@@ -43,8 +45,8 @@ def create_kernels(
         activations: what inputs of 4-bit matmuls are rounded to. In Triton it is FLOAT32, or float16 for all others.
 
     Raises:
-        EngineNotAvailableError: triton, or a torch that finds the GPU, is not installed.
-        SettingError: the GPU is too old, or TRITON_INTERPRET contradicts the device.
+        EngineNotAvailableError: the device lacks something, see `cuda_fault`.
+        SettingError: TRITON_INTERPRET contradicts the device.
     """
     if device is not Device.CPU:
         return _triton_kernels(device, activations)
@@ -54,13 +56,33 @@ def create_kernels(
     return CpuKernels(CpuLibrary(path, num_threads or available_cores()), activations)
 
 
+def cuda_fault() -> str | None:
+    """Why the kernels for GPUs cannot run in this process, with the remedy; None if they can. Initializes CUDA."""
+    if importlib.util.find_spec("triton") is None:
+        return _NO_TRITON
+    with warnings.catch_warnings(record=True) as said:  # torch warns of a driver that is too old or does not work
+        warnings.simplefilter("always")
+        is_available = torch.cuda.is_available()
+    if not is_available:
+        remedy = "nvidia-smi shows its driver, maybe too old" if torch.version.cuda else "install torch's CUDA build"
+        why = "".join(f" ({str(warning.message).partition(' (Triggered')[0]})" for warning in said[:1])
+        return f"torch {torch.__version__} finds no GPU that it can use{why}; {remedy}"
+    try:
+        capability = torch.cuda.get_device_capability()
+    except RuntimeError as error:
+        return f"the GPU cannot be used: {str(error).splitlines()[0]}"
+    if capability < _LOWEST_CAPABILITY:
+        found, lowest = (".".join(map(str, version)) for version in (capability, _LOWEST_CAPABILITY))
+        return f"the GPU has compute capability {found}, and the kernels need {lowest}"
+    return None
+
+
 def _triton_kernels(device: Device, activations: Activations) -> Kernels:
     if importlib.util.find_spec("triton") is None:
-        raise EngineNotAvailableError(
-            f"DEVICE={device} needs the package triton; pip install triton==3.7.1, or set DEVICE=cpu"
-        )
+        raise EngineNotAvailableError(f"DEVICE={device}: {_NO_TRITON}, or set DEVICE=cpu")
     if device is Device.CUDA:
-        _check_gpu()
+        if (fault := cuda_fault()) is not None:
+            raise EngineNotAvailableError(f"DEVICE=cuda: {fault}, or set DEVICE=cpu")
     else:
         os.environ["TRITON_INTERPRET"] = "1"  # counts when triton is imported, which follows
     from serving.kernels.triton.launching import INTERPRETED
@@ -72,17 +94,3 @@ def _triton_kernels(device: Device, activations: Activations) -> Kernels:
             f"{'unset' if INTERPRETED else 'set'} that environment variable"
         )
     return TritonKernels(device.torch_name, half=activations is not Activations.FLOAT32)
-
-
-def _check_gpu() -> None:
-    if not torch.cuda.is_available():
-        raise EngineNotAvailableError(
-            f"DEVICE=cuda: torch {torch.__version__} finds no GPU that it can use; install torch's CUDA build, "
-            "or set DEVICE=cpu"
-        )
-    capability = torch.cuda.get_device_capability()
-    if capability < _LOWEST_CAPABILITY:
-        found, lowest = (".".join(map(str, version)) for version in (capability, _LOWEST_CAPABILITY))
-        raise SettingError(
-            f"DEVICE=cuda: the GPU has compute capability {found}, and the kernels need {lowest}; set DEVICE=cpu"
-        )

@@ -24,4 +24,5 @@ class Mlp:
         width, dtype = gate_up.shape[-1] // 2, self._kernels.activation_dtype
         activated = torch.empty(hidden.shape[0], width, dtype=dtype, device=hidden.device)
         self._kernels.silu_and_mul(gate_up, activated)
+        del gate_up  # the product below may take its memory
         return self.down(activated, lora)

@@ -76,8 +76,9 @@ class DecoderLayer:
             This layer's output [T, hidden] or its parts [P, T, hidden], not yet added to the residual.
         """
         normed = self._input_norm(residual) if branch is None else self._input_norm.add(branch, residual)
-        attended = self._attention(normed, cos, sin, kv_cache, metadata, lora)
-        return self._mlp(self._mlp_norm.add(attended, residual), lora)
+        # No name for what attention returns, so that its memory is free for the MLP.
+        normed = self._mlp_norm.add(self._attention(normed, cos, sin, kv_cache, metadata, lora), residual)
+        return self._mlp(normed, lora)
 
 
 class LlamaForCausalLM:

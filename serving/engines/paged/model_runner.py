@@ -22,6 +22,8 @@ from serving.kernels.upload import upload
 from serving.layers.attention import AttentionMetadata
 from serving.models.llama import LlamaForCausalLM
 
+_LOGIT_ROWS = 64  # whose logits a warm-up computes; more have the same kernels
+
 
 def lora_batch(scheduled: Sequence[ScheduledRequest]) -> LoraBatch | None:
     """The rows of the batch that use adapters; None if there are none."""
@@ -100,10 +102,10 @@ class ModelRunner:
         with torch.inference_mode():
             for rows in sizes:
                 hidden = self._run(PaddedInputs(rows=rows, seqs=1, blocks=1, device=self._device))
+                self._model.compute_logits(hidden[:_LOGIT_ROWS])  # a kernel for each tile, as in the pass
             for adapter in adapters:
                 alone = LoraBatch((LoraSegment(0, 1, adapter),))
                 self._run(PaddedInputs(rows=1, seqs=1, blocks=1, device=self._device), alone)
-            self._model.compute_logits(hidden[:1])
             first = torch.zeros(1, dtype=torch.int32)
             self._model.compute_allowed_logits(hidden, first, torch.from_numpy(allowed), MAX_ALLOWED)
 

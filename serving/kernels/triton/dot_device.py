@@ -21,7 +21,8 @@ def dot(a, b, PRECISION: tl.constexpr):
 
 @triton.jit
 def narrow(value, DTYPE: tl.constexpr):
-    """A value as DTYPE; where a float32 value is too large for float16 the result is the largest number of float16."""
+    """A value as DTYPE, NaN too; where float32 is too large for float16 the result is the largest number of float16."""
     if value.dtype == tl.float32 and DTYPE == tl.float16:
-        value = tl.minimum(tl.maximum(value, -LARGEST_HALF), LARGEST_HALF)
+        value = tl.maximum(value, -LARGEST_HALF, propagate_nan=tl.PropagateNan.ALL)
+        value = tl.minimum(value, LARGEST_HALF, propagate_nan=tl.PropagateNan.ALL)
     return value.to(DTYPE)

@@ -27,7 +27,7 @@ def settings(**given: Any) -> Settings:
         ([SMALL], 3, {}, Room(3, 2.0, 0, 2)),
         ([SMALL], 16, {}, Room(16, 0.5, 0, 1)),
         ([SMALL], 3, {"engine": "http"}, Room(3, 2.0, 0, None)),
-        ([SMALL, CARDS, CARDS], None, {"engine": "vllm"}, Room(8, 8.0, 1, 8)),
+        ([SMALL, CARDS, CARDS], None, {"engine": "vllm"}, Room(8, 8.0, 1, None)),
         ([CARDS, CARDS], None, {"engine": "vllm", "tensor_parallel_size": 4}, Room(2, 32.0, 4, None)),
         ([CARDS, CARDS], 1, {"engine": "auto"}, Room(1, 32.0, 1, None)),
         ([CARDS], None, {"device": "cpu"}, Room(1, 32.0, 0, None)),

@@ -35,39 +35,69 @@ def test_uv_uses_pip_s_indexes_unless_it_has_its_own():
 
 
 @pytest.mark.parametrize(
-    ("option", "variable", "has_device", "engine", "environment"),
+    ("engine", "speculation", "uses_gpu", "has_vllm", "expected"),
     [
-        (None, None, False, "auto", "cpu"),
-        (None, "", False, "auto", "cpu"),
-        (None, "vllm", True, "vllm", "vllm"),
-        ("fake", "vllm", True, "fake", "cpu"),
-        ("auto", "vllm", True, "paged", "cpu"),  # no environment here has vLLM for a GPU
-        (None, None, True, "paged", "cpu"),
+        ("auto", None, False, False, "cpu"),
+        ("auto", None, True, False, "cpu"),  # with PyTorch's CUDA build: the paged engine on the GPU
+        ("auto", None, True, True, "vllm-gpu"),
+        ("paged", None, True, True, "cpu"),
+        ("fake", None, True, True, "cpu"),
+        ("vllm", None, True, False, "vllm-gpu"),
+        ("vllm", None, False, False, "vllm"),
+        ("vllm", "suffix", False, False, "vllm-suffix"),
+        ("paged", "suffix", False, False, "cpu"),
     ],
 )
-def test_the_environment_of_the_engine_is_entered(
-    option, variable, has_device, engine, environment, monkeypatch, capsys
-) -> None:
-    """A GPU that stays idle is reported."""
+def test_each_engine_has_its_environment(engine, speculation, uses_gpu, has_vllm, expected):
+    assert enter.environment(engine, speculation, uses_gpu, has_vllm) == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "variable", "device", "engine", "environment"),
+    [
+        (None, None, "", "auto", "cpu"),
+        (None, "vllm", "", "vllm", "vllm-gpu"),
+        (None, "vllm", "cpu", "vllm", "vllm"),
+        ("fake", "vllm", "", "fake", "cpu"),
+    ],
+)
+def test_on_a_machine_with_a_gpu_device_is_kept_and_engine_is_the_option_s(
+    option, variable, device, engine, environment, monkeypatch
+):
     entered: list[str] = []
     monkeypatch.setattr(enter, "ensure", entered.append)
-    monkeypatch.setattr(enter, "has_cuda_device", lambda: has_device)
-    monkeypatch.setenv("ENGINE", variable or "")
-    monkeypatch.setenv("DEVICE", "")
-    enter.ensure_for_engine(option)
-    assert (os.environ["ENGINE"], entered) == (engine, [environment])
-    assert ("on the CPU" in capsys.readouterr().err) == (engine == "paged")
-    assert os.environ["DEVICE"] == ("cpu" if engine == "paged" else "")
-
-
-def test_a_device_that_the_user_names_is_kept(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(enter, "ensure", lambda name: None)
     monkeypatch.setattr(enter, "has_cuda_device", lambda: True)
-    monkeypatch.setenv("ENGINE", "auto")
-    monkeypatch.setenv("DEVICE", "cuda")
-    enter.ensure_for_engine(None)
-    assert (os.environ["ENGINE"], os.environ["DEVICE"]) == ("paged", "cuda")
-    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("ENGINE", variable or "")
+    monkeypatch.setenv("DEVICE", device)
+    monkeypatch.delenv("SPECULATION", raising=False)
+    enter.ensure_for_engine(option)
+    assert (os.environ["ENGINE"], os.environ["DEVICE"], entered) == (engine, device, [environment])
+
+
+@pytest.mark.parametrize(
+    ("torch", "has_device", "device", "expected"),
+    [
+        (None, False, "", True),
+        ("cpu", False, "", True),
+        ("cuda", False, "", True),
+        (None, True, "", False),  # made before there was a GPU
+        ("cpu", True, "", False),
+        ("cpu", True, "cpu", True),
+        ("cuda", True, "", True),
+    ],
+)
+def test_an_environment_of_a_machine_without_a_gpu_is_made_again_where_there_is_one(
+    torch, has_device, device, expected, monkeypatch
+):
+    monkeypatch.setattr(pins, "has_cuda_device", lambda: has_device)
+    monkeypatch.setenv("DEVICE", device)
+    assert pins.has_torch_of_machine({} if torch is None else {"torch": torch}) is expected
+
+
+def test_vllm_for_gpus_is_the_image_s_and_has_what_scripts_need():
+    assert pins.ENVIRONMENTS["vllm-gpu"] == pins.ENVIRONMENTS[pins.BUILT_ON["vllm-gpu"]]
+    assert [file.name for file in pins.requirement_files("vllm-gpu")] == ["cpu.txt"]
+    assert pins.digest("vllm-gpu") not in (pins.digest("image"), pins.digest("cpu"))
 
 
 def test_the_error_without_python_3_11_says_what_to_install(monkeypatch, tmp_path):
@@ -131,13 +161,3 @@ def test_a_process_says_that_it_waits_for_a_lock(tmp_path, capsys):
     waiting.join(10)
     assert entered.is_set()
     assert capsys.readouterr().err == "Waiting for the other\n"
-
-
-def test_drafts_of_vllm_that_need_a_package_get_its_environment(monkeypatch):
-    entered: list[str] = []
-    monkeypatch.setattr(enter, "ensure", entered.append)
-    monkeypatch.setenv("SPECULATION", "suffix")
-    for engine in ("vllm", "paged"):
-        monkeypatch.setenv("ENGINE", engine)
-        enter.ensure_for_engine(None)
-    assert entered == ["vllm-suffix", "cpu"]

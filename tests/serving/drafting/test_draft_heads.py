@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,26 @@ from tests.draft_heads import random_heads
 VOCAB, HIDDEN, HEADS = 70, 12, 3
 ANSWER_TOKENS = (3, 5, 33, 64, 69)
 PROMPT = (1, 5, 40, 900)  # a tokenizer may have more tokens than the model
+
+
+class OnAnotherDevice(torch.Tensor):
+    """Values that no tensor of the CPU may be computed with, as if they were on a GPU; only indices may be mixed in."""
+
+    @staticmethod
+    def __new__(cls, values):
+        tensor = torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=values.dtype, device="meta")
+        tensor.values_there = values
+        return tensor
+
+    @classmethod
+    def __torch_dispatch__(cls, operation, types, args=(), kwargs=None):
+        name, kwargs = operation.overloadpacket.__name__, kwargs or {}
+        if str(kwargs.get("device")) == "cpu":
+            return args[0].values_there.clone()
+        plain = [arg for arg in args if isinstance(arg, torch.Tensor) and not isinstance(arg, cls)]
+        if plain and not name.startswith("index"):
+            raise RuntimeError(f"{name}: expected all tensors to be on the same device")
+        return cls(operation(*(arg.values_there if isinstance(arg, cls) else arg for arg in args), **kwargs))
 
 
 @pytest.fixture
@@ -46,6 +68,19 @@ def test_each_head_guesses_its_token_among_those_of_answers_and_of_the_prompt(he
     text.observe(-hidden.numpy(), 6)
     assert text.guesses(5, None) == []
     assert text.guesses(6, None) != guesses
+
+
+def test_a_model_on_another_device_lends_its_rows_and_the_guesses_are_the_same(heads, model_head):
+    elsewhere = OnAnotherDevice(model_head)
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.ones(1, HIDDEN) @ elsewhere[torch.tensor([0, 5])].float().mT
+    hidden = np.linspace(-1, 1, HIDDEN, dtype=np.float16)  # whatever the model computes in
+    texts = [one.begin(PROMPT) for one in (heads, replace(heads, model_head=elsewhere))]
+    for text in texts:
+        text.observe(hidden, 5)
+    for place in range(HEADS):
+        here, there = (text.guesses(5 + place, None) for text in texts)
+        assert here == there != []
 
 
 def test_only_tokens_of_the_bitmask_are_guessed_with_probabilities_among_them(heads):

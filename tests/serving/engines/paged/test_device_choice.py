@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 
 from serving.config import Settings
 from serving.devices import has_cuda_device
@@ -14,7 +20,10 @@ from serving.errors import EngineNotAvailableError, SettingError, WeightsError
 from serving.kernels.select import Device, create_kernels
 from serving.models.config import read_config
 from serving.models.quantization import Quantization
+from tests.cuda_driver import make_driver
 from tests.serving.models import tiny_checkpoints
+
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +43,35 @@ def config(tmp_path_factory):
     ],
 )
 def test_the_cpu_computes_where_there_is_no_gpu_or_the_operator_says_so(config, capsys, device, has_gpu, expected):
-    assert choose_device(Settings(device=device), config, has_gpu=has_gpu) is expected
-    said = "DEVICE=auto: cuda, because there is a GPU" in capsys.readouterr().err
-    assert said == (device == "auto" and has_gpu)
+    assert choose_device(Settings(engine="paged", device=device), config, has_gpu=has_gpu) is expected
+    said = capsys.readouterr().err
+    assert said == (
+        "DEVICE=auto: paged on the GPU, because there is a GPU; DEVICE=cpu would be the CPU\n"
+        if device == "auto" and has_gpu
+        else ""
+    )
+
+
+@pytest.mark.parametrize(("device", "asked"), [("auto", "ENGINE=auto, DEVICE=auto"), ("cuda", "ENGINE=auto")])
+def test_one_line_says_engine_and_device_and_why_and_how_to_get_others(config, capsys, device, asked):
+    settings = Settings(device=device)
+    assert choose_device(settings, config, has_gpu=True, vllm_fault="vLLM is not installed") is Device.CUDA
+    assert capsys.readouterr().err == (
+        f"{asked}: paged on the GPU, because there is one, and vLLM is not installed; ENGINE=vllm would be vLLM; "
+        "DEVICE=cpu would be the CPU\n"
+    )
+
+
+def test_a_gpu_that_cannot_be_used_is_reported_and_an_error_only_where_it_was_asked_for(config, capsys):
+    fault = "torch 2.13.0+cpu finds no GPU that it can use; install torch's CUDA build"
+    assert choose_device(Settings(), config, has_gpu=True, gpu_fault=fault) is Device.CPU
+    said = capsys.readouterr().err
+    assert said.startswith(f"ENGINE=auto, DEVICE=auto: paged on the CPU, although there is a GPU: {fault}; ")
+    assert said.count("\n") == 1
+    with pytest.raises(EngineNotAvailableError, match=r"DEVICE=cuda: torch 2.*CUDA build; DEVICE=cpu"):
+        choose_device(Settings(device="cuda"), config, has_gpu=True, gpu_fault=fault)
+    assert choose_device(Settings(device="cpu"), config, has_gpu=True, gpu_fault=fault) is Device.CPU
+    assert capsys.readouterr().err == ""
 
 
 def test_cuda_without_a_gpu_is_refused(config):
@@ -44,15 +79,16 @@ def test_cuda_without_a_gpu_is_refused(config):
         choose_device(Settings(device="cuda"), config, has_gpu=False)
 
 
-@pytest.mark.parametrize("device", ["auto", "cuda"])
-def test_a_gpu_without_kernels_for_the_checkpoint_is_refused_by_name(config, device):
+def test_a_checkpoint_without_kernels_is_computed_on_the_cpu_or_refused_by_name(config, capsys):
     wide = replace(config, attention=replace(config.attention, head_dim=320))
-    with pytest.raises(WeightsError, match=rf"DEVICE={device}.*head_dim 320.*up to 256.*ENGINE=vllm.*DEVICE=cpu"):
-        choose_device(Settings(device=device), wide, has_gpu=True)
     odd = replace(config, quantization=Quantization(24))
-    with pytest.raises(WeightsError, match=rf"DEVICE={device}.*group_size 24.*multiples of 16.*quantize_awq.*DEVICE="):
-        choose_device(Settings(device=device), odd, has_gpu=True)
-    assert choose_device(Settings(device="cpu"), odd, has_gpu=True) is Device.CPU
+    reasons = {"head_dim 320.*up to 256.*ENGINE=vllm": wide, "group_size 24.*multiples of .*quantize_awq": odd}
+    for reason, checkpoint in reasons.items():
+        assert choose_device(Settings(), checkpoint, has_gpu=True) is Device.CPU
+        assert re.search(rf"paged on the CPU, although there is a GPU: .*{reason}", capsys.readouterr().err)
+        with pytest.raises(WeightsError, match=rf"DEVICE=cuda.*{reason}.*DEVICE=cpu"):
+            choose_device(Settings(device="cuda"), checkpoint, has_gpu=True)
+        assert choose_device(Settings(device="cpu"), checkpoint, has_gpu=True) is Device.CPU
 
 
 def test_settings_that_a_gpu_would_ignore_are_refused(config):
@@ -82,3 +118,21 @@ def test_a_share_of_memory_beside_a_number_of_blocks_is_refused(config):
 def test_a_torch_that_finds_no_gpu_is_named():
     with pytest.raises(EngineNotAvailableError, match=r"DEVICE=cuda: torch 2\S+ finds no GPU.*DEVICE=cpu"):
         create_kernels(Device.CUDA)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch can use this machine's GPU")
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_where_torch_cannot_use_the_gpu_that_the_driver_lists_the_cpu_computes(tmp_path):
+    """In a process of its own, whose driver is an invented one."""
+    checkpoint = tiny_checkpoints.save(tiny_checkpoints.tiny_llama(), tmp_path / "tiny")
+    make_driver(tmp_path)
+    program = (
+        "from pathlib import Path; from serving.config import Settings; from serving.models.config import read_config;"
+        "from serving.engines.paged.device_choice import find_device;"
+        f"folder = Path({str(checkpoint)!r}); print(find_device(Settings(weights_dir=folder), read_config(folder)))"
+    )
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.stdout == "cpu\n", done.stderr
+    assert re.fullmatch(r".*paged on the CPU, although there is a GPU: torch 2\S+ finds no GPU .*\n", done.stderr)

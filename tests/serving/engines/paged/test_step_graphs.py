@@ -188,6 +188,14 @@ def test_kernels_are_compiled_for_adapters_of_each_type(folder):
     runner.warm_up((1,), adapters)
 
 
+def test_kernels_are_compiled_for_the_logits_of_few_and_of_many_rows(folder, monkeypatch):
+    runner, rows = make_runner(folder), []
+    compute = runner._model.compute_logits
+    monkeypatch.setattr(runner._model, "compute_logits", lambda hidden: rows.append(len(hidden)) or compute(hidden))
+    runner.warm_up((16, 32, 100))
+    assert rows == [16, 32, 64]
+
+
 @pytest.mark.skipif(has_cuda_device(), reason="the stand-in records on the CPU")
 def test_recorded_operations_have_the_bits_of_passes_that_are_run(folder, monkeypatch):
     recorder = OperationRecorder()

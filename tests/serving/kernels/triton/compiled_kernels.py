@@ -129,7 +129,8 @@ def main() -> None:
     kernel, constants, types = kernels()["w4a16, 16 rows"]
     unaligned = build(kernel, constants, types, 80, unaligned=(*UNALIGNED, "quants_ptr"))
     result["unaligned weights"] = described(unaligned, 80)
-    other = build(kernel, {**constants, "DTYPE": triton.language.float32}, {**types, "x_ptr": "*fp32"}, 80)
+    whole = {**constants, "DTYPE": triton.language.float32, "DOTS": 2}  # the most, see `TritonMatmul.awq_gemm`
+    other = build(kernel, whole, {**types, "x_ptr": "*fp32"}, 80, options={"num_stages": 2})
     result["float32"] = described(other, 80)  # not on the tensor cores, so in another order
     result["few registers"] = described(build(kernel, constants, types, 80, options={"maxnreg": 40}), 80)
     print(json.dumps(result))

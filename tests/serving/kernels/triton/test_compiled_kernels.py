@@ -56,6 +56,10 @@ def test_kernels_with_loops_fit_shared_memory_and_load_16_bytes_at_a_time(compil
         assert found["wide_loads"] >= wide_loads, name
 
 
+def test_float32_fits_the_smallest_shared_memory(compiled):
+    assert compiled["float32"]["shared"] <= min(SHARED_KIB.values()) * 1024
+
+
 @pytest.mark.parametrize("capability", SHARED_KIB)
 def test_of_an_adapter_only_addresses_and_sizes_are_loaded_otherwise(compiled, capability):
     assert compiled[f"shrink, sm_{capability}"]["narrow_loads"] <= 5

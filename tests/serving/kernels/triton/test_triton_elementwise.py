@@ -69,6 +69,13 @@ def test_what_goes_into_a_matmul_never_becomes_infinite(kernels, half):
     assert out.item() == (65504.0 if half else 1e6)
 
 
+def test_what_is_not_a_number_stays_so(kernels, half):
+    """The GPU's plain minimum and maximum would make a number of it."""
+    gate_up, out = torch.tensor([[float("nan"), 1.0]]), poisoned(1, 1).fill_(0.0).to(kernels.activation_dtype)
+    kernels.silu_and_mul(gate_up, out)
+    assert out.isnan().all()
+
+
 @pytest.mark.parametrize("head_dim", [64, 24, 6])
 @pytest.mark.parametrize("block_size", [16, 5])
 def test_rotary_embedding_and_storing_equal_torch(kernels, half, head_dim, block_size):
