@@ -148,7 +148,7 @@ def _from_https(url: str, wanted: Wanted, staging: Path) -> list[str]:
     if name not in wanted:
         return []
     say(f"Fetching {name} ({wanted[name].size:,} bytes)")
-    fetch_file(url, staging / name, wanted[name].size)
+    fetch_file(url, staging / name, size=wanted[name].size, digest=wanted[name].digest.removeprefix("sha256:"))
     return [name]
 
 

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from pipeline.fetching.https import fetch_file, file_size, strong_etag
+from pipeline.fetching.https import fetch_file, is_whole, recorded_digest, state
 from pipeline.fetching.hub import HubFile, HubListing, fetch_listed, list_hub
 from pipeline.fetching.source import HttpsSource, HubSource, parse_source
 from pipeline.fetching.wanted import check_names, needed_files
 from pipeline.locking.patterns import select
-from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
 from serving.weights import (
@@ -139,14 +138,14 @@ def _of_https(config: SourceConfig, kept: Sequence[Path], cache: Path) -> Source
     name = file_name(url)
     if could_run_code(name):
         raise CheckpointError(f"{url} could run code when it is read; use safetensors instead")
-    size = file_size(url)
-    folder = next((folder for folder in kept if _has(folder / name, size)), cache)
-    if not _has(folder / name, size):
-        say(f"Fetching {name} ({size:,} bytes), because a web server states no SHA-256")
-        fetch_file(url, folder / name, size)
+    stated = state(url)
+    digest = recorded_digest(cache / name, stated)
+    folder = next((folder for folder in kept if is_whole(folder / name, stated, digest)), cache)
+    if folder == cache:  # a web server states no SHA-256
+        stated = fetch_file(url, cache / name)
     check_contents(folder, [name])
-    file, etag = locked_file(name, size, sha256(folder / name)), strong_etag(url)
-    return SourceFiles(_locked(config, url, file.digest if etag is None else f"etag:{etag}"), (file,))
+    file = locked_file(name, stated.size, sha256(folder / name))
+    return SourceFiles(_locked(config, url, f"etag:{stated.etag}" if stated.etag else file.digest), (file,))
 
 
 def file_name(url: str) -> str:
@@ -160,10 +159,6 @@ def file_name(url: str) -> str:
         raise CheckpointError(f"{url} names no file; give the address of each file, or scripts/lock_weights https://…/")
     check_names([name])
     return name
-
-
-def _has(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size
 
 
 def _locked(config: SourceConfig, uri: str, fingerprint: str) -> LockedSource:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 COMMIT = "c" * 40
+CONTENT = "content"
 LARGE = 10_000  # bytes from which a file is an LFS file, as on the hub
 
 
@@ -35,7 +36,7 @@ class Hub:
     def __init__(self, repos: dict[str, dict[str, bytes]], token: str | None = None) -> None:
         self.repos, self.token = repos, token
         self.faults = Faults()
-        self.etag: str | None = None  # of plain files
+        self.etag: str | None = None  # of plain files; CONTENT: of each what it holds
         self.damaged_small: str | None = None  # a small file that comes with its last byte changed
         self.requests: Counter[str] = Counter()
         self.sent = 0  # bytes of files
@@ -79,8 +80,9 @@ class _Handler(BaseHTTPRequestHandler):
         if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/([^/]+))?", path):
             return self._info(match[1], match[2] or "main")
         if match := re.fullmatch(r"/plain/([^/]+/[^/]+)/(.+)", path):
-            headers = {} if hub.etag is None else {"etag": hub.etag}
-            return self._file(hub.repos.get(match[1], {}).get(match[2]), headers)
+            data = hub.repos.get(match[1], {}).get(match[2])
+            etag = f'"{hashlib.sha256(data or b"").hexdigest()[:20]}"' if hub.etag == CONTENT else hub.etag
+            return self._file(data, {} if etag is None else {"etag": etag})
         if match := re.fullmatch(r"/cdn/([^/]+/[^/]+)/(.+)", path):
             return self._file(hub.repos[match[1]][match[2]], {})
         if match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
@@ -129,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(404, b"", {})
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("range", ""))
         status, start, stop = 200, 0, len(data)
-        if wanted is not None:
+        if wanted is not None and self.headers.get("if-range") in (None, headers.get("etag")):
             status, start = 206, int(wanted[1])
             stop = min(int(wanted[2]) + 1, len(data)) if wanted[2] else len(data)
             headers = headers | {"content-range": f"bytes {start}-{stop - 1}/{len(data)}"}

@@ -15,7 +15,7 @@ from safetensors.numpy import save
 
 from pipeline.locking.make_lock import make_lock
 from serving.weights import WeightsLock, set_digest, verify
-from tests.pipeline.fetching.hub_server import COMMIT, Hub
+from tests.pipeline.fetching.hub_server import COMMIT, CONTENT, Hub
 
 ROOT = Path(__file__).resolve().parents[3]
 TENSORS = save({"w": np.arange(1_000_000, dtype=np.uint8)})
@@ -109,6 +109,7 @@ def test_a_config_that_names_code_is_refused(hub, tmp_path):
 
 
 def test_https_files_are_locked_by_what_they_hold(hub, tmp_path):
+    hub.etag = CONTENT
     base = f"{hub.url}/plain/org/model"
     source = f"[{{uri: '{base}/config.json'}}, {{uri: '{base}/model.safetensors'}}]"
     code, output = lock(hub, tmp_path, source)
