@@ -22,6 +22,7 @@ NEEDS_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="triton is
 
 
 @WITHOUT_GPU
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_clean_python_runs_every_stage_and_names_no_figure_a_gpu_s(clean_python, tmp_path):
     out = tmp_path / "out.json"
@@ -44,6 +45,7 @@ def test_a_clean_python_runs_every_stage_and_names_no_figure_a_gpu_s(clean_pytho
 
 
 @WITHOUT_GPU
+@pytest.mark.slow
 def test_a_gpu_that_is_required_and_not_seen_ends_the_command_at_once(tmp_path, clean_python):
     command = [clean_python, "-m", "lab.gpu.one_shot", "--json", tmp_path / "out.json", "--require-gpu"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -75,7 +77,12 @@ def spoiled(place, factor):
 
 @NEEDS_TRITON
 @pytest.mark.parametrize(
-    ("check", "factor"), [("check_errors", 1.01), ("check_errors", float("nan")), ("check_bits", 1.01)]
+    ("check", "factor"),
+    [
+        ("check_errors", 1.01),
+        pytest.param("check_errors", float("nan"), marks=pytest.mark.slow),
+        pytest.param("check_bits", 1.01, marks=pytest.mark.slow),
+    ],
 )
 def test_wrong_kernels_are_found_and_named(check, factor):
     from lab.gpu import kernel_checks

@@ -162,6 +162,7 @@ def run_clean(clean_python, tmp_path_factory):
 
 
 @pytest.mark.index
+@pytest.mark.slow
 def test_the_gpu_tests_are_found_in_a_clean_python_and_no_other_file_is_imported(run_clean):
     done = run_clean("pytest", "-m", INTERPRETED, "--collect-only", "-q", "-p", "no:cacheprovider")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -172,6 +173,7 @@ def test_the_gpu_tests_are_found_in_a_clean_python_and_no_other_file_is_imported
 
 
 @pytest.mark.index
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_command_runs_in_a_clean_python(run_clean, tmp_path):
     out = tmp_path / "second.json"

@@ -86,6 +86,7 @@ def test_an_adapter_without_questions_is_refused(base: Path, questions: list[Ada
         read_questions({"a": replace(questions[0].entry, source=tmp_path)}, base)
 
 
+@pytest.mark.slow
 def test_everything_is_measured_with_real_engines(base: Path, adapters: Path) -> None:
     result = bench_adapters([PEERS["paged-plain"]], base, adapters, PLAN, lambda message: None)
     json.dumps(result)

@@ -90,6 +90,7 @@ def test_a_command_s_memory_counts_its_children(tmp_path: Path) -> None:
         run_measured([sys.executable, "-c", "import sys; sys.exit('no luck')"], os.environ, tmp_path / "log", 60)
 
 
+@pytest.mark.slow
 @pytest.mark.index
 def test_ray_data_asks_a_server_a_whole_batch_at_a_time(tmp_path: Path) -> None:
     python = prepare("ray-data") / "bin" / "python"

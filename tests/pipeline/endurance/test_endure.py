@@ -21,6 +21,7 @@ from serving.text import IncrementalDetokenizer
 from tests.small_model import NEEDS_WEIGHTS
 
 
+@pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.weights
 @pytest.mark.timeout(900)  # under a minute on an idle machine

@@ -72,6 +72,7 @@ def test_a_prompts_beginning_stays_with_its_replica(service: RayService) -> None
     assert len(set.union(*found)) == 2, "other prompts may have the other replica"
 
 
+@pytest.mark.slow
 async def test_other_weights_under_load_without_a_failed_request(
     service: RayService, weights: list[dict[str, str]]
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_prediction_can_be_cancelled(service: RayService) -> None:
     assert final["status"] in ("canceled", "succeeded")
 
 
+@pytest.mark.slow
 async def test_a_replica_is_added_while_requests_wait(tmp_path: Path, weights: list[dict[str, str]]) -> None:
     with started(tmp_path, weights[0], "--replicas", "1", "--max-replicas", "2") as service:
         load = Load(service.url, at_once=100)  # more than the places of a replica, of which cog.yaml has 32

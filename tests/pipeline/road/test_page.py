@@ -98,6 +98,7 @@ def beginnings(block: str) -> Iterator[str]:
             yield words
 
 
+@pytest.mark.slow
 def test_the_page_leads_from_the_base_to_a_served_answer(repository: Path, tmp_path: Path) -> None:
     (build,), (task,), (train,) = (
         commands(f"scripts/{name}") for name in ("build_base", "write_task", "train_adapter")

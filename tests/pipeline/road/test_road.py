@@ -21,7 +21,6 @@ from tests.pipeline.package.checkpoints import digests
 from tests.pipeline.road.road_fixtures import command, environment, make_sources, prepare
 
 STEPS = ["fetch-base", "fetch-adapter", "merge", "task", "place", "lock"]
-KILLS = 20
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +92,7 @@ def test_the_lock_is_beside_the_checkpoint_and_matches_it(undisturbed: Path) -> 
     assert {file.path for file in verified.files} == digests(undisturbed).keys()
 
 
+@pytest.mark.slow
 @pytest.mark.awq
 def test_a_gate_above_its_limit_fails_and_a_higher_limit_continues_from_there(sources: Path, tmp_path: Path) -> None:
     """Four bits change random weights, so a limit of 0 is exceeded."""
@@ -196,18 +196,19 @@ def test_an_interrupt_stops_it_cleanly(sources: Path, undisturbed: Path, tmp_pat
 
 
 @pytest.mark.timeout(900)
-def test_twenty_kills_change_nothing(sources: Path, undisturbed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_kills_change_nothing(sources: Path, undisturbed: Path, tmp_path: Path, number: int) -> None:
     """All processes are killed at random moments. A finished step is never started again."""
     seconds = sum(step.wall_seconds for step in record_of(undisturbed).steps)
     chance = random.Random(18)
     kills = rounds = 0
-    while kills < KILLS:
+    while kills < number:
         rounds += 1
         out = tmp_path / f"round{rounds}" / "tiny"
         out.parent.mkdir()
         done: list[str] = []
         while True:
-            delay = chance.uniform(0.1, seconds / 2) if kills < KILLS else None
+            delay = chance.uniform(0.1, seconds / 2) if kills < number else None
             stderr = run_and_kill(command(sources, out, "--unquantized"), delay)
             assert not set(started(stderr)) & set(done), (done, stderr)
             # The last step that was started may have been killed; those before it had finished.

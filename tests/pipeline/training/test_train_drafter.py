@@ -22,10 +22,10 @@ from pipeline.training.draft_network import DraftModel
 from pipeline.training.draft_trainer import evaluate, train
 from pipeline.training.errors import AdapterError
 from serving.config import Settings
+from serving.drafting.step_cost import LinearCost
 from serving.engines.paged.options import make_drafter
 from serving.engines.paged.request import Request
 from serving.types import GenerationRequest
-from serving.drafting.step_cost import LinearCost
 from serving.weights.draft_weights import DRAFT_MODEL
 from tasks.honeycomb.options import PromptTemplate
 from tasks.honeycomb.prompt import DRAFT_MARKERS, build_prompt

@@ -13,9 +13,9 @@ from pipeline.weights.draft_table import write_draft_table
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
 from serving.drafting.ngrams import DRAFT_TABLE, NgramTable
+from serving.drafting.step_cost import LinearCost
 from serving.engines.paged.options import make_drafter
 from serving.engines.paged.request import Request
-from serving.drafting.step_cost import LinearCost
 from serving.types import GenerationRequest
 from tests.tiny_tokenizers import byte_level
 

@@ -66,7 +66,7 @@ def gptq_levels(exact: np.ndarray, plain: PackedWeight, hessian: np.ndarray) -> 
     return levels
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 @pytest.mark.parametrize("rank", [3, 32])
 def test_it_is_gptq_with_the_approximate_moments(seed: int, rank: int) -> None:
     exact, feedback = weight(seed, 24, 32), moments(inputs(seed, 32), rank)
@@ -75,7 +75,7 @@ def test_it_is_gptq_with_the_approximate_moments(seed: int, rank: int) -> None:
     np.testing.assert_array_equal(unpack(found.qweight), gptq_levels(exact, quantize(exact, GROUP), hessian))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 def test_the_error_of_outputs_falls_and_a_higher_rank_helps_more(seed: int) -> None:
     exact, x = weight(seed, 64, 128), inputs(seed, 128)
     plain = output_error(x, exact, quantize(exact, GROUP))

@@ -29,6 +29,7 @@ def model() -> LlamaForCausalLM:
     return load_model(BASE, num_threads=1)
 
 
+@pytest.mark.slow
 def test_the_default_model_s_adapter_answers_as_its_merged_model(model: LlamaForCausalLM) -> None:
     """One pass over the merged model's whole answer gives each of its tokens, with nearly the same logits."""
     lora = load_lora(ADAPTER, model.weights.decoder, max_rank=24, max_bytes=20_000_000).lora

@@ -37,7 +37,7 @@ from tests.small_model import NEEDS_WEIGHTS, WEIGHTS
 pytestmark = [pytest.mark.weights, NEEDS_WEIGHTS, pytest.mark.timeout(6 * 3600)]
 
 ASKED = int(os.environ.get("LOSSLESS_REQUESTS", "0"))
-NUM_README, NUM_EVALUATION, MAX_TOKENS = (20, ASKED, 256) if ASKED else (3, 5, 48)
+NUM_README, NUM_EVALUATION, MAX_TOKENS = (20, ASKED, 256) if ASKED else (2, 3, 40)
 MAX_DRAFTS = DEFAULT_MAX_DRAFT_TOKENS
 # Passes per answer of the evaluation set's first 40, as measured, and the tolerance above it.
 PASSES, SLACK = 2.5, 0.3
@@ -135,8 +135,16 @@ def plain(parts, requests) -> list[Tokens]:
     return [answer.token_ids for answer in answers_of(parts, requests, max_num_seqs=1)]
 
 
-@pytest.mark.parametrize("batch", [1, 8, 32])
-@pytest.mark.parametrize("kind", ["good", "adversarial", "random"])
+LONG = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch"),
+    [
+        *(("good", 1), ("adversarial", 3), ("random", 3)),
+        *(pytest.param(kind, batch, marks=LONG) for kind in ("good", "adversarial", "random") for batch in (1, 8, 32)),
+    ],
+)
 def test_tokens_are_those_of_plain_decoding(parts, requests, plain, kind, batch):
     known = {request.prompt_token_ids: tokens for request, tokens in zip(requests, plain, strict=True)}
     drafter = {
@@ -169,6 +177,7 @@ def test_penalties_and_log_probabilities_are_those_of_plain_decoding(parts, requ
     assert sum(answer.metrics.accepted_token_count for answer in drafted) > 10
 
 
+@pytest.mark.slow
 def test_an_answer_takes_no_more_passes_than_measured(parts):
     """The first 40 of the evaluation set, one after the other, with the package's drafter."""
     requests = as_requests(parts[1], questions(0, 40), 256)

@@ -23,6 +23,13 @@ class OddDrafts(DraftProposer):
         self._answers = json.loads(Path(vllm_config.additional_config["answers"]).read_text("utf-8"))
         self._vocab_size = vllm_config.model_config.get_vocab_size()
         self._chance = random.Random(0)
+        self._last: dict[str, list[int]] = {}  # by request
+
+    def begin_step(self, scheduler_output: Any) -> None:
+        """See `DraftProposer`. An error here ends the engine, and with it every test."""
+        for request_id, drafts in scheduler_output.scheduled_spec_decode_tokens.items():
+            assert drafts == self._last[request_id][: len(drafts)], "vLLM verifies our drafts and no others"
+        super().begin_step(scheduler_output)
 
     def propose(
         self, sampled_token_ids: list[list[int]], num_tokens_no_spec: Any, token_ids_cpu: Any, slot_mappings: Any = None
@@ -36,6 +43,7 @@ class OddDrafts(DraftProposer):
             kind, key = request_id.split("-")[:2]
             if row is not None and kind != "ours":
                 drafts[place] = self._odd(kind, self._answers[key][len(row.output_token_ids) :], max(0, row.max_drafts))
+            self._last[request_id] = list(drafts[place])
         return drafts
 
     def _odd(self, kind: str, rest: list[int], limit: int) -> list[int]:

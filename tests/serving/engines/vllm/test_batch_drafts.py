@@ -64,8 +64,8 @@ def row(
     return DraftRow(name, PROMPT, output, num_new, {END}, grammar, None, limit)
 
 
-def step(drafts: BatchDrafts, *rows: DraftRow | None, verified: dict[str, int] | None = None, running=("a", "b")):
-    return drafts.propose(rows, num_verified=verified or {}, running=set(running))
+def step(drafts: BatchDrafts, *rows: DraftRow | None, verified: dict[str, list[int]] | None = None, running=("a", "b")):
+    return drafts.propose(rows, verified=verified or {}, running=set(running))
 
 
 def test_the_grammar_s_forced_tokens_are_drafted_and_its_state_follows_the_output() -> None:
@@ -73,7 +73,7 @@ def test_the_grammar_s_forced_tokens_are_drafted_and_its_state_follows_the_outpu
     written = encode('{"column": "n')
     (found,) = step(drafts, row(written[:1], grammar=GRAMMAR, limit=50))
     assert TOKENIZER.decode([written[0], *found]).startswith('{"column": "')
-    (found,) = step(drafts, row(written, num_new=3, grammar=GRAMMAR, limit=50), verified={"a": len(found)})
+    (found,) = step(drafts, row(written, num_new=3, grammar=GRAMMAR, limit=50), verified={"a": found})
     assert TOKENIZER.decode(found) == 'ame"}'
 
 
@@ -81,8 +81,8 @@ def test_the_number_of_accepted_drafts_is_reported_of_those_that_were_verified()
     drafter = Scripted([5, 6, 7, 8])
     drafts = batch(drafter)
     step(drafts, row([1]))
-    step(drafts, row([1, 5, 6, 9], num_new=3), verified={"a": 4})
-    step(drafts, row([1, 5, 6, 9, 5, 3], num_new=2), verified={"a": 2})  # vLLM cut two
+    step(drafts, row([1, 5, 6, 9], num_new=3), verified={"a": [5, 6, 7, 8]})
+    step(drafts, row([1, 5, 6, 9, 5, 3], num_new=2), verified={"a": [5, 6]})  # vLLM cut two
     assert drafter.observed == [(4, 2), (2, 1)]
 
 
@@ -94,6 +94,18 @@ def test_drafts_that_were_not_verified_say_nothing_about_trust() -> None:
     step(drafts, None)
     step(drafts, row([1, 4]))
     assert drafter.observed == [(0, 0)]
+
+
+def test_drafts_that_the_engine_put_in_place_of_ours_are_not_learnt() -> None:
+    """Near the limit of the context vLLM drafts token 0 for all, and it fills cached prompts with placeholders."""
+    for others in ([0, 0, 0], [-1, -1, -1], [5, 6, 7, 8]):
+        drafter = Scripted([5, 6, 9])
+        drafts = batch(drafter)
+        step(drafts, row([1]))
+        step(drafts, row([1, 4]), verified={"a": others})
+        assert drafter.observed == []
+        step(drafts, row([1, 4, 5, 2], num_new=2), verified={"a": [5, 6, 9]})
+        assert drafter.observed == [(3, 1)], "the next ones count again"
 
 
 def test_no_draft_passes_the_limit_the_vocabulary_or_the_end_of_the_answer() -> None:
@@ -124,7 +136,7 @@ def test_a_complete_answer_is_learnt_without_its_end_token() -> None:
     drafter = Scripted([5])
     drafts = batch(drafter)
     step(drafts, row([1]))
-    assert step(drafts, row([1, 5, END], num_new=2), verified={"a": 1}) == [[]], "vLLM has not ended it yet"
+    assert step(drafts, row([1, 5, END], num_new=2), verified={"a": [5]}) == [[]], "vLLM has not ended it yet"
     step(drafts, row([3], name="b"), running=("b",))
     assert drafter.finished == [("a", [1, 5], FinishReason.STOP)]
 

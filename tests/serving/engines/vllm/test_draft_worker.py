@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from serving.engines.vllm.draft_config import WRITTEN_FOR, version_fault
+from serving.engines.vllm.draft_config import WRITTEN_FOR, draft_config, version_fault
+from tests.serving.models import tiny_checkpoints
 
 # vLLM looks at every attribute of every module when it registers its kernels, torch's deprecated ones too.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -19,7 +21,8 @@ def proposer(runner: object = None):
 
     config = SimpleNamespace(
         speculative_config=SimpleNamespace(num_speculative_tokens=8),
-        model_config=SimpleNamespace(max_model_len=100),
+        model_config=SimpleNamespace(max_model_len=100, get_vocab_size=lambda: 1000),
+        scheduler_config=SimpleNamespace(max_num_seqs=32),
     )
     made = DraftProposer(config)
     made._runner = runner
@@ -31,8 +34,8 @@ def test_this_is_the_version_of_vllm_that_the_plug_in_was_written_for() -> None:
 
     assert version_fault(vllm.__version__) is None, (
         f"draft_worker.py uses the inner parts of vLLM {WRITTEN_FOR}, and this is {vllm.__version__}. Read its "
-        "gpu_model_runner (propose_draft_token_ids, requests, input_batch), cpu_worker, backend_guidance and "
-        "rejection_sampler (apply_sampling_constraints, expand_batch_to_tokens) again, run "
+        "gpu_model_runner (sample_tokens, propose_draft_token_ids, requests, input_batch), cpu_worker, "
+        "backend_guidance and rejection_sampler (apply_sampling_constraints, expand_batch_to_tokens) again, run "
         "tests/serving/engines/vllm, then change WRITTEN_FOR"
     )
 
@@ -83,6 +86,55 @@ def test_a_seeded_sample_gets_no_drafts_because_its_random_numbers_would_depend_
     assert row_of(40, seed=0, temperature=0.5).max_drafts == 0
     assert row_of(40, seed=0, temperature=0.0).max_drafts == 8
     assert row_of(40, seed=None, temperature=0.5).max_drafts == 8
+
+
+def test_with_little_memory_many_requests_get_fewer_drafts_each() -> None:
+    made = proposer(SimpleNamespace(max_model_len=100, num_spec_tokens=8))
+    made._off = None
+    assert made._max_drafts_of(1000) == 8, "until it is known how much memory there is"
+    made.begin_serving(free_bytes=1_000_000)  # half of it holds the logits of 17 drafts
+    assert [made._max_drafts_of(count) for count in (1, 2, 3, 17, 18)] == [8, 8, 5, 1, 0]
+
+
+def test_a_request_near_the_limit_of_the_context_does_not_keep_vllm_from_asking_for_drafts() -> None:
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    runner = SimpleNamespace(
+        speculative_config=SimpleNamespace(use_dflash=lambda: False),
+        num_spec_tokens=8,
+        max_model_len=100,
+        effective_drafter_max_model_len=100,
+    )
+    longest = SimpleNamespace(max_seq_len=100)
+    assert not GPUModelRunner._input_fits_in_drafter(runner, longest), "vLLM alone"
+    proposer(runner).begin_serving(free_bytes=None)
+    assert GPUModelRunner._input_fits_in_drafter(runner, longest)
+
+
+def test_cuda_graphs_are_recorded_for_few_rows_too(tmp_path) -> None:
+    """vLLM's configuration as it would be on a GPU, computed without one."""
+    from vllm.config import CUDAGraphMode
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.attention.backend import AttentionCGSupport
+
+    tiny_checkpoints.save(tiny_checkpoints.tiny_qwen2(hidden_size=128, num_attention_heads=2), tmp_path)
+
+    def sizes(speculative_config: dict[str, Any]) -> list[int]:
+        made = AsyncEngineArgs(
+            str(tmp_path), skip_tokenizer_init=True, max_num_seqs=32, speculative_config=speculative_config
+        ).create_engine_config()
+        graphs = made.compilation_config  # the CPU build has switched them off
+        graphs.cudagraph_mode, graphs.cudagraph_capture_sizes = CUDAGraphMode.FULL_AND_PIECEWISE, None
+        graphs.max_cudagraph_capture_size = None
+        made._maybe_override_dynamic_sd_cudagraph_mode()
+        made._set_cudagraph_sizes()
+        graphs.resolve_cudagraph_mode_and_sizes(AttentionCGSupport.ALWAYS, "any", made.uniform_decode_query_len)
+        return graphs.cudagraph_capture_sizes
+
+    config = draft_config(48)
+    assert sizes(config)[:5] == [1, 2, 4, 8, 16]
+    del config["num_speculative_tokens_per_batch_size"]
+    assert sizes(config) == list(range(49, 512, 49)), "vLLM with a fixed number"
 
 
 def row_of(num_tokens: int, **params: object):

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from serving.config import Settings
-from serving.constraints import JsonSchemaConstraint
+from serving.constraints import JsonSchemaConstraint, LarkConstraint
 from serving.engines.vllm.engine import VllmEngine
 from serving.engines.vllm.options import engine_args, set_environment
 from serving.text import Tokenizer
 from serving.types import GenerationRequest, SamplingParams
 from tests import tiny_tokenizers
-from tests.conformance.asking import Answer, answer
+from tests.conformance.asking import LONG, Answer, answer
 from tests.serving.models import tiny_checkpoints
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
@@ -174,6 +174,23 @@ async def test_a_seeded_sample_is_that_without_drafts_in_the_batch(engine: VllmE
     alone = await ask_all(engine, named(seeded, "good", "seeded"), at_once=1)
     beside = [*named(seeded, "good", "again"), *named(requests(weights)[:10], "adversarial", "beside")]
     assert seen((await ask_all(engine, beside, at_once=16))[:6]) == seen(alone)
+
+
+async def test_a_request_near_the_limit_of_the_context_leaves_the_others_right(
+    engine: VllmEngine, weights: Path, expected: list[Answer]
+) -> None:
+    """vLLM would draft token 0 for all, for seeded requests too, whose random numbers depend on it."""
+    asked = requests(weights)[:8]
+    free = [request for request in asked if request.constraint is None]  # a grammar would refuse token 0
+    seeded = [replace(request, sampling=replace(request.sampling, temperature=0.9, seed=7)) for request in free]
+    alone = await ask_all(engine, named(seeded, "ours", "alone"), at_once=1)
+    prompt = (Tokenizer.from_dir(weights).encode(WORDS) * 10)[:225]
+    long = GenerationRequest("long", prompt, SamplingParams(max_tokens=30), LarkConstraint(LONG))
+    beside = [*named([long], "ours"), *named(seeded, "ours", "beside"), *named(asked, "ours", "greedy")]
+    found = await ask_all(engine, beside, at_once=16)
+    assert len(found[0].token_ids) == 30, "it has reached the limit"
+    assert seen(found[1 : 1 + len(seeded)]) == seen(alone)
+    assert seen(found[1 + len(seeded) :]) == seen(expected[:8])
 
 
 async def test_aborted_requests_leave_the_others_right(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from serving.config import Settings
-from serving.engines.vllm.draft_config import PROPOSER, WORKER
+from serving.engines.vllm.draft_config import PROPOSER, WORKER, drafts_that_fit
 from serving.engines.vllm.options import (
     check_device_settings,
     compiles,
@@ -82,11 +82,10 @@ def test_a_device_that_this_vllm_is_not_built_for_is_refused(device: str, is_cpu
 
 
 def test_auto_is_our_drafter_with_its_worker() -> None:
-    for is_cpu in (True, False):
-        config = speculation(settings(), VERSION, is_cpu=is_cpu)
-        assert config is not None
-        assert (config["method"], config["model"]) == ("custom_class", PROPOSER)
-        assert uses_draft_worker(config)
+    config = speculation(settings(), VERSION)
+    assert config is not None
+    assert (config["method"], config["model"]) == ("custom_class", PROPOSER)
+    assert uses_draft_worker(config)
     for name in (PROPOSER, WORKER):
         module, _, found = name.rpartition(".")
         path = Path(*module.split(".")).with_suffix(".py")
@@ -94,43 +93,43 @@ def test_auto_is_our_drafter_with_its_worker() -> None:
 
 
 def test_off_is_vllm_alone() -> None:
-    config = speculation(settings(speculation="off"), VERSION, is_cpu=True)
+    config = speculation(settings(speculation="off"), VERSION)
     assert config is None
     assert not uses_draft_worker(config)
 
 
 def test_on_another_version_vllm_serves_without_drafts_and_says_so(capsys) -> None:
-    assert speculation(settings(), "0.33.1", is_cpu=True) is None
+    assert speculation(settings(), "0.33.1") is None
     said = capsys.readouterr().err
     assert "SPECULATION=auto: vLLM makes no drafts, because they were written for vLLM 0.32, and this is 0.33.1" in said
-    ngram = speculation(settings(speculation="ngram"), "0.33.1", is_cpu=True)
+    ngram = speculation(settings(speculation="ngram"), "0.33.1")
     assert ngram is not None, "vLLM's own drafts need no plug-in"
 
 
 @pytest.mark.parametrize(("method", "version"), [("off", VERSION), ("auto", "0.33.0")])
 def test_max_draft_tokens_is_refused_without_drafts(method: str, version: str) -> None:
     with pytest.raises(SettingError, match=r"MAX_DRAFT_TOKENS=7 would be ignored.*unset it"):
-        speculation(settings(speculation=method, max_draft_tokens=7), version, is_cpu=True)
+        speculation(settings(speculation=method, max_draft_tokens=7), version)
 
 
 @pytest.mark.parametrize(("tokens", "drafts"), [(64, 7), (None, 48), (16, 1)])
 def test_with_adapters_the_drafts_of_all_requests_fit_one_step(tokens: int | None, drafts: int) -> None:
     """Otherwise vLLM does not start."""
     values = {"adapters": Path("adapters.yaml"), "max_num_seqs": 8, "max_num_batched_tokens": tokens}
-    config = speculation(settings(**values), VERSION, is_cpu=True)
+    config = speculation(settings(**values), VERSION)
     assert config is not None
     assert config["num_speculative_tokens"] == drafts
 
 
 def test_without_room_for_drafts_vllm_serves_adapters_without_them(capsys) -> None:
     values = {"adapters": Path("adapters.yaml"), "max_num_seqs": 32, "max_num_batched_tokens": 32}
-    assert speculation(settings(**values), VERSION, is_cpu=True) is None
+    assert speculation(settings(**values), VERSION) is None
     assert "with adapters, those of 32 requests do not fit MAX_NUM_BATCHED_TOKENS" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("method", ["auto", "ngram"])
 def test_max_draft_tokens_is_the_limit_of_every_drafter(method: str) -> None:
-    config = speculation(settings(speculation=method, max_draft_tokens=7), VERSION, is_cpu=True)
+    config = speculation(settings(speculation=method, max_draft_tokens=7), VERSION)
     assert config is not None
     assert config["num_speculative_tokens"] == 7
 
@@ -141,3 +140,22 @@ def test_max_draft_tokens_is_the_limit_of_every_drafter(method: str) -> None:
 def test_the_model_is_compiled_on_a_gpu_or_if_it_is_set(setting: str, on_a_cpu: bool, on_a_gpu: bool) -> None:
     assert compiles(settings(compile=setting), is_cpu=True) == on_a_cpu
     assert compiles(settings(compile=setting), is_cpu=False) == on_a_gpu
+
+
+@pytest.mark.parametrize(
+    ("free", "vocab_size", "num_requests", "drafts"),
+    [
+        (8 << 30, 152_000, 1, 974),
+        (8 << 30, 152_000, 32, 30),
+        (8 << 30, 32_000, 32, 144),
+        (1 << 30, 152_000, 32, 3),
+        (20 << 30, 49_152, 32, 235),  # a machine without a GPU
+        (100 << 20, 152_000, 32, 0),
+        (0, 152_000, 1, 0),
+    ],
+)
+def test_the_logits_of_all_drafts_fit_half_of_the_free_memory(
+    free: int, vocab_size: int, num_requests: int, drafts: int
+) -> None:
+    assert drafts_that_fit(free, vocab_size=vocab_size, num_requests=num_requests) == drafts
+    assert drafts * num_requests * vocab_size * 29 <= free / 2 < (drafts + 1) * num_requests * vocab_size * 29
