@@ -1,7 +1,7 @@
 """Draft for the running requests of another engine's batch, of which only the tokens are known.
 
 drafts = BatchDrafts(drafter, begin_grammar=grammars.begin, cost=cost, vocab_size=49152)
-drafts.propose([row, None], num_verified={"a": 3}, running={"a", "b"})
+drafts.propose([row, None], verified={"a": [5, 9]}, running={"a", "b"})
 """
 
 from __future__ import annotations
@@ -66,19 +66,20 @@ class BatchDrafts:
         self._cost.add(rows=rows, seconds=seconds + self._drafting_seconds)  # the drafts of these rows took time too
 
     def propose(
-        self, rows: Sequence[DraftRow | None], *, num_verified: Mapping[str, int], running: Collection[str]
+        self, rows: Sequence[DraftRow | None], *, verified: Mapping[str, Sequence[int]], running: Collection[str]
     ) -> list[list[int]]:
         """Drafts for each row; none for None, which is a request in the middle of its prompt.
 
         Args:
             rows: the batch, in its order.
-            num_verified: by request id, how many of its last drafts this step verified; the engine may have cut them.
+            verified: by request id, the drafts that this step verified: the last ones of the request, which the engine
+                may have cut, or others that it has put in their place.
             running: ids of all requests, including preempted ones; others have finished or were aborted.
         """
         start = time.perf_counter()
         for request_id in self._requests.keys() - running:
             self._drafter.finish(self._requests.pop(request_id))
-        drafting = [self._update(row, num_verified) for row in rows]
+        drafting = [self._update(row, verified) for row in rows]
         self._drafter.begin_step(sum(request is not None for request in drafting))
         drafts = [
             [] if request is None or row is None else self._drafts(request, row)
@@ -87,31 +88,33 @@ class BatchDrafts:
         self._drafting_seconds = time.perf_counter() - start
         return drafts
 
-    def _update(self, row: DraftRow | None, num_verified: Mapping[str, int]) -> _RunningRequest | None:
+    def _update(self, row: DraftRow | None, verified: Mapping[str, Sequence[int]]) -> _RunningRequest | None:
         """The request of a row, if drafts for it make sense."""
         if row is None:
             return None
         request = self._requests.get(row.request_id)
         if request is None:
             request = self._requests[row.request_id] = _RunningRequest(row)
-        elif request.has_drafts:
-            verified = num_verified.get(row.request_id, 0)
-            accepted = min(row.num_new - 1, verified)
-            self._drafter.observe(request, num_drafts=verified, num_accepted=accepted)
-            request.has_drafts = False
+        elif request.drafts is not None:
+            drafts = tuple(verified.get(row.request_id, ()))
+            if drafts == request.drafts[: len(drafts)]:
+                accepted = min(row.num_new - 1, len(drafts))
+                self._drafter.observe(request, num_drafts=len(drafts), num_accepted=accepted)
+            request.drafts = None
         request.extend(row)
         if request.finish_reason is not None or row.max_drafts < 1:
             return None
         return request if request.follow_grammar(self._begin_grammar) else None
 
     def _drafts(self, request: _RunningRequest, row: DraftRow) -> list[int]:
-        drafts = self._drafter.propose(request, row.max_drafts)
-        request.has_drafts = True
+        drafts = self._drafter.propose(request, row.max_drafts)[: row.max_drafts]
         # The end token comes without a draft, as the token after the last accepted one.
         for place, token in enumerate(drafts):
             if token in row.end_token_ids or not 0 <= token < self._vocab_size:
-                return drafts[:place]
-        return drafts[: row.max_drafts]
+                drafts = drafts[:place]
+                break
+        request.drafts = tuple(drafts)
+        return drafts
 
 
 class _RunningRequest:
@@ -124,7 +127,7 @@ class _RunningRequest:
         self.heads: Heads | None = None  # vLLM does not give hidden states to its drafters
         self.finish_reason: FinishReason | None = None
         self.output_token_ids: list[int] = []
-        self.has_drafts = False
+        self.drafts: tuple[int, ...] | None = None  # the last ones, until their outcome is known
         self._prompt = list(row.prompt_token_ids)
         self._grammar_text = row.grammar  # None also after the grammar was given up
         self._num_followed = 0  # tokens that the grammar has consumed

@@ -20,8 +20,9 @@ import vllm
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
 
+from serving.available_memory import available_memory
 from serving.engines.vllm.batch_drafts import BatchDrafts, DraftRow
-from serving.engines.vllm.draft_config import PROPOSER, WORKER, version_fault
+from serving.engines.vllm.draft_config import PROPOSER, WORKER, drafts_that_fit, version_fault
 from serving.freed_memory import keep_freed_memory
 
 if current_platform.is_cpu():
@@ -53,7 +54,8 @@ class DraftProposer:
         self._has_logged = False
         self._start = 0.0
         self._rows: int | None = None  # of the step that runs; None if it computes prompts
-        self._num_verified: dict[str, int] = {}
+        self._verified: dict[str, list[int]] = {}
+        self._free_bytes: int | None = None  # None while it is unknown
 
     def load_model(self, model: Any) -> None:
         """Called by vLLM, which loads a draft model here; ours is loaded by `attach`."""
@@ -70,11 +72,28 @@ class DraftProposer:
                 _log.info("Drafts by %s, at most %d of a request in a step", PROPOSER, self._max_drafts)
         self._log_if_off()
 
+    def begin_serving(self, free_bytes: int | None) -> None:
+        """Called before the first step, when the limit of the context is known and the KV cache has its memory.
+
+        Args:
+            free_bytes: memory that steps can take; None if it is unknown.
+        """
+        if version_fault(vllm.__version__) is not None:
+            return
+        with self._off_after_errors():
+            # As soon as the most drafts of one request could pass the limit of the context, vLLM would not ask for any
+            # drafts, but draft token 0 for all requests, also for those that must not get any. `_row` keeps the limit.
+            self._runner.effective_drafter_max_model_len = self._runner.max_model_len + self._runner.num_spec_tokens
+            self._free_bytes = free_bytes
+            most = int(self._config.scheduler_config.max_num_seqs)
+            if (limit := self._max_drafts_of(most)) < self._max_drafts:
+                _log.info("For lack of memory at most %d drafts of a request in a step with %d requests", limit, most)
+        self._log_if_off()
+
     def begin_step(self, scheduler_output: Any) -> None:
         """Note what a step is about to verify, and the time."""
-        drafts = scheduler_output.scheduled_spec_decode_tokens
-        self._num_verified = {request_id: len(tokens) for request_id, tokens in drafts.items()}
-        rows = len(scheduler_output.num_scheduled_tokens) + sum(self._num_verified.values())
+        self._verified = dict(scheduler_output.scheduled_spec_decode_tokens)
+        rows = len(scheduler_output.num_scheduled_tokens) + sum(map(len, self._verified.values()))
         self._rows = rows if rows == scheduler_output.total_num_scheduled_tokens else None
         self._start = time.perf_counter()
 
@@ -102,7 +121,7 @@ class DraftProposer:
                     self._row(*row) for row in zip(ids, sampled_token_ids, num_tokens_no_spec.tolist(), strict=False)
                 ]
                 requests = self._runner.requests
-                drafts = self._drafts.propose(rows, num_verified=self._num_verified, running=requests.keys())
+                drafts = self._drafts.propose(rows, verified=self._verified, running=requests.keys())
         self._log_if_off()
         return [[] for _ in sampled_token_ids] if drafts is None else drafts
 
@@ -110,12 +129,23 @@ class DraftProposer:
     def _max_drafts(self) -> int:
         return min(int(self._config.speculative_config.num_speculative_tokens), int(rejection_sampler.MAX_SPEC_LEN))
 
+    def _max_drafts_of(self, num_requests: int) -> int:
+        """Limit of the drafts of a request in a step with so many requests."""
+        if self._free_bytes is None:
+            return self._max_drafts
+        vocab_size = int(self._config.model_config.get_vocab_size())
+        fitting = drafts_that_fit(self._free_bytes, vocab_size=vocab_size, num_requests=num_requests)
+        return min(self._max_drafts, fitting)
+
     def _row(self, request_id: str, sampled: Sequence[int], num_tokens: int) -> DraftRow | None:
         request = self._runner.requests[request_id]
         params = request.sampling_params
         if not sampled or request.prompt_token_ids is None or params is None:
             return None
-        limits = [self._max_drafts, self._config.model_config.max_model_len - num_tokens - 1]
+        limits = [
+            self._max_drafts_of(len(self._runner.requests)),
+            self._config.model_config.max_model_len - num_tokens - 1,
+        ]
         if params.max_tokens is not None:
             limits.append(params.max_tokens - len(request.output_token_ids) - 1)
         if params.seed is not None and params.temperature > 0:
@@ -147,9 +177,10 @@ class DraftProposer:
 
 
 class DraftWorker(_Worker):  # type: ignore[misc]
-    """vLLM's worker, which gives the model runner to our proposer and mends three faults of vLLM 0.32.
+    """vLLM's worker, which gives the model runner to our proposer and mends four faults of vLLM 0.32.
 
-    Steps without drafts: see `apply_sampling_constraints`. The other two are of the CPU only.
+    The end of the context: see `DraftProposer.begin_serving`. Steps without drafts: see `apply_sampling_constraints`.
+    The other two are of the CPU only.
 
     Seeds: a step samples a token for every request, even in the middle of its prompt, and discards it. vLLM then sets
     the request's random generator back by one number, which PyTorch's CPU generators do not support: the worker fails,
@@ -173,6 +204,13 @@ class DraftWorker(_Worker):  # type: ignore[misc]
         if (proposer := self._proposer()) is not None:
             proposer.attach(self.model_runner)
 
+    def compile_or_warm_up_model(self) -> Any:
+        """Like vLLM's method, the last before the first step."""
+        times = super().compile_or_warm_up_model()
+        if (proposer := self._proposer()) is not None:
+            proposer.begin_serving(_free_bytes())
+        return times
+
     def execute_model(self, scheduler_output: Any) -> Any:
         """Like vLLM's method."""
         if (proposer := self._proposer()) is not None:
@@ -195,6 +233,14 @@ class DraftWorker(_Worker):  # type: ignore[misc]
     def _proposer(self) -> DraftProposer | None:
         drafter = getattr(self.model_runner, "drafter", None)
         return drafter if isinstance(drafter, DraftProposer) else None
+
+
+def _free_bytes() -> int | None:
+    """Memory of the device that nothing uses; None if it is unknown."""
+    if current_platform.is_cpu():
+        return available_memory() or None
+    torch.cuda.empty_cache()  # what torch has kept of freed tensors counts as free
+    return torch.cuda.mem_get_info()[0]
 
 
 _vllm_sampling_constraints = rejection_sampler.apply_sampling_constraints

@@ -76,7 +76,7 @@ def engine_args(settings: Settings) -> AsyncEngineArgs:
         _check_cpu_has_awq(settings)
         if has_cuda_device():
             print("vLLM's CPU build is installed, so this machine's GPU is not used", file=sys.stderr)
-    speculative_config = speculation(settings, vllm.__version__, is_cpu=is_cpu)
+    speculative_config = speculation(settings, vllm.__version__)
     return AsyncEngineArgs(
         model=str(settings.weights_dir),
         tokenizer=str(tokenizer_folder(Tokenizer.from_dir(settings.weights_dir))),
@@ -177,7 +177,7 @@ def _tensor_parallel_size(settings: Settings, is_cpu: bool) -> int:
     return size
 
 
-def speculation(settings: Settings, vllm_version: str, *, is_cpu: bool) -> dict[str, Any] | None:
+def speculation(settings: Settings, vllm_version: str) -> dict[str, Any] | None:
     """vLLM's configuration of speculative decoding; None without drafts.
 
     Raises:
@@ -206,7 +206,7 @@ def speculation(settings: Settings, vllm_version: str, *, is_cpu: bool) -> dict[
         if limit < 1:
             fault = f"with adapters, those of {settings.max_num_seqs} requests do not fit MAX_NUM_BATCHED_TOKENS"
     if fault is None:
-        return draft_config(limit, max_num_seqs=settings.max_num_seqs, is_cpu=is_cpu)
+        return draft_config(limit)
     if settings.is_set("max_draft_tokens"):
         raise SettingError(f"MAX_DRAFT_TOKENS={limit} would be ignored: there are no drafts ({fault}); unset it")
     if settings.speculation == "auto":
