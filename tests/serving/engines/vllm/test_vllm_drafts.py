@@ -210,7 +210,10 @@ async def test_aborted_requests_leave_the_others_right(
     assert (engine.stats().num_running, engine.stats().num_waiting) == (0, 0)
 
 
-async def test_two_ranks_agree_on_the_drafts(weights: Path, expected: list[Answer]) -> None:
+async def test_two_ranks_agree_on_the_drafts(
+    weights: Path, expected: list[Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)  # of an engine of one rank in this process
     async with started(settings(weights, tensor_parallel_size=2)) as engine:
         found = await ask_all(engine, named(requests(weights), "ours"), at_once=8)
     assert seen(found) == seen(expected)
