@@ -93,11 +93,6 @@ def test_vllm_needs_its_cuda_build_and_a_driver_that_works(
     assert seam.why_not_vllm(installed.__contains__, lambda lowest: driver) == fault
 
 
-def test_a_distribution_counts_only_under_its_own_name() -> None:
-    assert seam._is_installed("pydantic-settings")
-    assert not seam._is_installed("pydantic-settings-of-another-name")
-
-
 def test_auto_logs_its_choice_and_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,23 +45,12 @@ def test_any_json_schema_forces_its_tokens() -> None:
     assert TOKENIZER.decode(state.forced_tokens()).startswith('{"name')
 
 
-def test_each_request_has_a_state_of_its_own_and_the_grammar_is_compiled_once() -> None:
+def test_each_request_has_a_state_of_its_own() -> None:
     grammars, text = make(), text_of(SCHEMA)
     first = begin(grammars, text)
     forced = first.forced_tokens()
     assert first.accept(forced) == len(forced)
     assert begin(grammars, text).forced_tokens() == forced
-    assert len(grammars._compiled) == 1
-
-
-def test_only_the_most_recently_used_grammars_are_kept() -> None:
-    grammars = make(cache_size=2)
-    texts = [text_of({"const": value}) for value in ("a", "b", "c")]
-    begin(grammars, texts[0])
-    begin(grammars, texts[1])
-    begin(grammars, texts[0])
-    begin(grammars, texts[2])
-    assert list(grammars._compiled) == [texts[0], texts[2]]
 
 
 def test_a_grammar_that_does_not_compile_raises() -> None:
