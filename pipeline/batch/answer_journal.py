@@ -1,6 +1,7 @@
 """Keeps the answers of a run in a file beside its output, so that a run that was killed can continue.
 
-The first line identifies the run. Each further line is one answer; a line that was not written to its end is dropped.
+The first line identifies the run. Each further line is one answer. A line that was not written to its end, or that is
+damaged, is left out, so that its row is asked again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, BinaryIO, Self
 from pipeline.batch.errors import BatchError
 from pipeline.batch.json_lines import to_line
 from pipeline.batch.rows import RowAnswer
+from pipeline.weights.console import say
 
 
 def journal_of(output: Path) -> Path:
@@ -32,7 +34,7 @@ class AnswerJournal:
         identity: what must be the same when the run continues, by name.
 
     Raises:
-        BatchError: another process has it open, or it belongs to another run.
+        BatchError: another process has it open, it belongs to another run, or its first line is damaged.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
@@ -56,12 +58,13 @@ class AnswerJournal:
         return len(self._places)
 
     def add(self, answer: RowAnswer) -> None:
-        """Write an answer; it outlives this process, though not a failure of the machine's power."""
+        """Write an answer; it outlives this process, though not a failure of the machine's power.
+
+        Raises:
+            BatchError: the disk does not take it.
+        """
         assert answer.number not in self._places, "a row is answered once"
-        place = self._file.seek(0, os.SEEK_END)
-        self._file.write(to_line(asdict(answer)))
-        self._file.flush()
-        self._places[answer.number] = place
+        self._places[answer.number] = self._write(asdict(answer))
 
     def get(self, number: int) -> RowAnswer | None:
         """The answer of a row, if it has one."""
@@ -95,20 +98,55 @@ class AnswerJournal:
         self._file.seek(0)
         end = 0
         while (line := self._file.readline()).endswith(b"\n"):
-            if end:
-                self._places[json.loads(line)["number"]] = end
+            found = _parsed(line)
+            if not end:
+                self._check(found, identity)
+            elif (number := _row_number(found)) is not None:
+                self._places[number] = end
             else:
-                self._check(json.loads(line), identity)
+                say(f"{self.path}: an answer is damaged; its row is asked again")
             end = self._file.tell()
         self._file.truncate(end)
         if not end:
-            self._file.write(to_line(identity))
-            self._file.flush()
+            self._write(identity)
 
-    def _check(self, found: dict[str, Any], identity: dict[str, Any]) -> None:
+    def _write(self, content: dict[str, Any]) -> int:
+        """Append a line; returns where it begins. It is written past Python's buffer, which would try it again."""
+        place, rest = self._file.seek(0, os.SEEK_END), to_line(content)
+        try:
+            while rest:
+                rest = rest[os.write(self._file.fileno(), rest) :]
+            return place
+        except OSError as error:
+            os.ftruncate(self._file.fileno(), place)
+            raise BatchError(
+                f"{self.path} cannot be written: {error.strerror}; make room, and run the same command again: it "
+                f"continues after {len(self):,} answers"
+            ) from error
+
+    def _check(self, found: Any, identity: dict[str, Any]) -> None:
+        if not isinstance(found, dict):
+            raise BatchError(f"the first line of {self.path} is damaged; delete the file, or give another --out")
         for name in sorted(found.keys() | identity.keys()):
             if found.get(name) != identity.get(name):
                 raise BatchError(
                     f"{self.path} has answers of a run with another {name}; repeat that run's command, delete the "
                     "file, or give another --out"
                 )
+
+
+def _parsed(line: bytes) -> Any:
+    """What a line holds; None if it is damaged."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _row_number(found: Any) -> int | None:
+    """The row of an answer; None if it is no whole answer."""
+    try:
+        number = RowAnswer(**found).number
+    except TypeError:
+        return None
+    return number if isinstance(number, int) else None

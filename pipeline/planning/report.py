@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def _cells(fit: Fit, price: float | None) -> list[str]:
     cost = fit.cost_per_thousand(fit.gpu.price if price is None else price)
     return [
         "yes",
-        f"{fit.max_concurrency:,.0f}",
+        f"{math.floor(fit.max_concurrency):,}",
         f"{1e3 * fit.time_per_token_alone:.2f}",
         f"{1e3 * fit.time_per_token:.2f}",
         f"{fit.answer_seconds:.3f}",

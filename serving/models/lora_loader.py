@@ -159,8 +159,6 @@ def _check(
 
 
 def _matrices(path: Path, tensors: Mapping[str, Tensor], layer: _Layer, scaling: float) -> LoraMatrices:
-    if abs(scaling) > torch.finfo(torch.float32).max:
-        raise WeightsError(f"{path.parent}: alpha over rank is {scaling:g}, more than float32 holds")
     down, up = tensors[layer.down], tensors[layer.up].T
     if down.dtype != up.dtype:
         down, up = down.float(), up.float()

@@ -25,6 +25,7 @@ _IGNORED = {
     *("lora_dropout", "runtime_config", "megatron_core", "qalora_group_size"),
     *("loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config"),  # of init or of training
 }
+_MAX_SCALING = 65_504  # float16's largest number; adapters in use have up to a few dozen
 _REMEDY = "merge it with PEFT's merge_and_unload, and give the result as an ordinary checkpoint"
 # Known keys of methods that neither a merge nor the paged engine has. Any other key with a value is refused as unknown.
 _REFUSED = {
@@ -74,7 +75,13 @@ class AdapterConfig:
         alpha, rank = self._find(self.alphas, layer, self.alpha), self.rank_of(layer)
         if type(alpha) not in (int, float) or not -_LARGEST <= alpha <= _LARGEST:  # an int may exceed any float
             raise WeightsError(f"{self.path}: lora_alpha of {layer} is {alpha!r}; it must be a number")
-        return float(alpha) / (math.sqrt(rank) if self.rank_stabilized else rank)
+        scaling = float(alpha) / (math.sqrt(rank) if self.rank_stabilized else rank)
+        if abs(scaling) > _MAX_SCALING:
+            raise WeightsError(
+                f"{self.path}: lora_alpha over the rank of {layer} is {scaling:g}, and more than {_MAX_SCALING:,} can "
+                "only be a mistake; correct lora_alpha"
+            )
+        return scaling
 
     def _find(self, patterns: dict[str, Any], layer: str, default: Any) -> Any:
         """The value of the first pattern that matches the end of the layer's name, as PEFT does."""

@@ -106,9 +106,10 @@ def test_the_digest_depends_on_both_files(tmp_path, weights):
     assert len(digests | {load(folder, weights).digest}) == 3
 
 
-def test_a_scaling_that_float32_cannot_hold_is_refused(tmp_path, weights):
-    with pytest.raises(WeightsError, match="more than float32 holds"):
-        load(write_adapter(tmp_path, weights, config={"lora_alpha": 1e300}), weights)
+@pytest.mark.parametrize("alpha", [1e38, -1e38, 1e300])
+def test_a_scaling_that_can_only_be_a_mistake_is_refused(tmp_path, weights, alpha):
+    with pytest.raises(WeightsError, match="can only be a mistake; correct lora_alpha"):
+        load(write_adapter(tmp_path, weights, config={"lora_alpha": alpha}), weights)
 
 
 def test_files_that_change_while_they_are_read_are_refused(tmp_path, weights, monkeypatch):
