@@ -1,4 +1,4 @@
-"""Settings of all tests: no deadline for a property's example, SIGINT as in a terminal, Triton, runs for GPUs only."""
+"""Settings of all tests: examples of properties, SIGINT as in a terminal, Triton, order of files, GPU runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 from serving.devices import has_cuda_device
 
 # Processes that a shell starts in the background ignore SIGINT, and so do their children. Some tests send it to
@@ -15,17 +17,35 @@ from serving.devices import has_cuda_device
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if find_spec("hypothesis"):  # the environment with vLLM has none
-    from hypothesis import settings
+    from hypothesis import HealthCheck, settings
 
-    settings.register_profile("no_deadline", deadline=None)  # a busy machine may take any time
-    settings.load_profile("no_deadline")
+    # A busy machine may take any time for an example.
+    unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("short", unhurried, max_examples=30)
+    settings.register_profile("long", unhurried, max_examples=100)  # scripts/test --all
+    settings.load_profile("short")
+
+# Messages of commands are not wrapped, however long a path in them is.
+os.environ["TERMINAL_WIDTH"] = "300"  # typer's
 
 # Triton reads this when it is first imported, by whatever test. With a GPU its kernels are compiled.
 if find_spec("triton") and not has_cuda_device():
     os.environ["TRITON_INTERPRET"] = "1"
 
+# Markers of files that take long
+LONG = ("awq", "clone", "slow", "server", "weights", "interpreted")
 # Expressions of markers that leave only tests of the kernels for GPUs
 GPU_TESTS_ONLY = ("gpu", "interpreted and not gpu")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Files that take long come first, so that no process is left alone with one at the end."""
+    ranks = {item.path: len(LONG) for item in items}
+    for item in items:
+        named = [rank for rank, mark in enumerate(LONG) if item.get_closest_marker(mark)]
+        ranks[item.path] = min(ranks[item.path], *named, len(LONG))
+    items.sort(key=lambda item: ranks[item.path])
 
 
 def pytest_ignore_collect(collection_path, config):

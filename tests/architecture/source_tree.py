@@ -18,23 +18,41 @@ class Module:
 
     name: str
     path: Path
-    tree: ast.Module
+    text: str
 
     @cached_property
-    def imports(self) -> set[str]:
-        """Modules that the file imports when it runs, also inside functions.
-
-        `from a import b` names `a.b` where that is a module of this repository, and `a` otherwise.
-        """
-        skipped = {id(inner) for block in self._typing_blocks() for inner in ast.walk(block)}
-        return {n for node in ast.walk(self.tree) if id(node) not in skipped for n in self._named_by(node)}
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, filename=str(self.path))
 
     @cached_property
     def all_imports(self) -> set[str]:
-        """The same, and imports for type checkers only."""
-        return {name for node in ast.walk(self.tree) for name in self._named_by(node)}
+        """Modules that the file imports, also inside functions and for type checkers only.
+
+        `from a import b` names `a.b` where that is a module of this repository, and `a` otherwise.
+        """
+        return {name for node in self._import_nodes for name in self._named_by(node)}
+
+    @cached_property
+    def imports(self) -> set[str]:
+        """The same without those for type checkers only: what is imported when the file runs."""
+        skipped = {id(inner) for block in self._typing_blocks() for inner in ast.walk(block)}
+        return {name for node in self._import_nodes if id(node) not in skipped for name in self._named_by(node)}
+
+    @cached_property
+    def _import_nodes(self) -> list[ast.stmt]:
+        """Statements are walked, not the expressions in them, which are most of a tree."""
+        found, todo = [], list(self.tree.body)
+        while todo:
+            node = todo.pop()
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                found.append(node)
+            for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+                todo.extend(getattr(node, block, ()))
+        return found
 
     def _typing_blocks(self) -> Iterator[ast.If]:
+        if "TYPE_CHECKING" not in self.text:
+            return
         for node in ast.walk(self.tree):
             if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
                 yield node
@@ -86,7 +104,7 @@ def _is_python(path: Path) -> bool:
 def _module(path: Path) -> Module:
     parts = path.relative_to(ROOT).with_suffix("").parts
     name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-    return Module(name, path, ast.parse(path.read_text(encoding="utf-8"), filename=str(path)))
+    return Module(name, path, path.read_text(encoding="utf-8"))
 
 
 @cache

@@ -1,7 +1,8 @@
 """A Predictor with an engine that tests can slow down, break and inspect.
 
 The real Cog server in tests/cog/test_server.py starts it. Tests communicate with it through files in the folder
-CONTROL: each health check writes `stats.json`, and kills the engine if there is a file `kill`.
+CONTROL: each health check writes `stats.json`, and kills the engine if there is a file `kill`. While there is a file
+`hold`, nothing is written for questions with that word.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -49,6 +51,8 @@ def repeat_question(prompt: str) -> str:
     if match is None:
         return "health"
     column, question = match.groups()
+    while "hold" in question and (CONTROL / "hold").exists():
+        time.sleep(0.01)
     query = {
         "breakdowns": [column],
         "calculations": [{"op": "COUNT"}],

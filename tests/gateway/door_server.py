@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 
+from tests.free_ports import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "local/test"
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+PREDICTIONS = f"/v1/models/{MODEL}/predictions"
 
 
 class DoorServer:
-    """A door as a context manager: it has a healthy server on entry and is stopped on exit.
+    """A door as a context manager: ready on entry, stopped on exit.
 
     Args:
         upstreams: addresses of Cog servers.
@@ -51,14 +50,8 @@ class DoorServer:
         headers = [("Authorization", f"Bearer {key}") for key in self.keys.values()][:1]
         self.client = httpx.Client(base_url=self.url, timeout=60, headers=headers)
         self._wait_until = wait_until
-        own = {
-            "PORT": self.port,
-            "UPSTREAMS": ",".join(upstreams),
-            "DATABASE": folder / "predictions.sqlite",
-            "MODEL": MODEL,
-            "DRAIN_SECONDS": 5,
-            **settings,
-        }
+        own = {"PORT": self.port, "UPSTREAMS": ",".join(upstreams), "MODEL": MODEL, "DRAIN_SECONDS": 5}
+        own |= {"DATABASE": folder / "predictions.sqlite", **settings}
         self._env = {**os.environ, **{f"DOOR_{name}": str(value) for name, value in own.items()}}
 
     def __enter__(self) -> Self:
@@ -90,11 +83,28 @@ class DoorServer:
         self.process.kill()
         self.process.wait()
 
-    def create(self, **inputs: Any) -> dict[str, Any]:
-        """A new prediction of Replicate's API, as it is right after its creation."""
-        response = self.client.post(f"/v1/models/{MODEL}/predictions", json={"input": inputs})
+    def post(self, headers: Mapping[str, str] | None = None, /, **fields: Any) -> httpx.Response:
+        """The answer to a request for a prediction of Replicate's API."""
+        return self.client.post(PREDICTIONS, json=fields, headers=headers)
+
+    def create(self, headers: Mapping[str, str] | None = None, /, **inputs: Any) -> dict[str, Any]:
+        """A new prediction, as it is right after its creation."""
+        response = self.post(headers, input=inputs)
         assert response.status_code == 201, response.text
         return response.json()
+
+    @contextmanager
+    def sent(self, path: str, body: Any, *headers: str) -> Iterator[None]:
+        """A POST whose client leaves at the end of the context, whatever it has got by then."""
+        content = json.dumps(body)
+        head = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(content)}", *headers]
+        with socket.create_connection(("127.0.0.1", self.port)) as connection:
+            connection.sendall("\r\n".join([*head, "", content]).encode())
+            yield
+
+    def newest(self) -> dict[str, Any]:
+        """The last prediction that was created."""
+        return self.client.get("/v1/predictions").json()["results"][0]
 
     def get(self, prediction_id: str) -> dict[str, Any]:
         return self.client.get(f"/v1/predictions/{prediction_id}").json()

@@ -8,9 +8,10 @@ from typing import Any, Self
 
 
 class FakeCog:
-    """Listens while it is entered. `gate` holds answers back behind their first piece until a test sets it.
+    """Listens while it is entered.
 
     Args:
+        held: `gate` holds answers back behind their first piece until a test sets it.
         pieces: of each answer.
         break_after: pieces after which the connection is cut; None never.
         full: answers 409.
@@ -21,6 +22,7 @@ class FakeCog:
     def __init__(
         self,
         *,
+        held: bool = False,
         pieces: tuple[str, ...] = ("a", "b", "c"),
         break_after: int | None = None,
         full: bool = False,
@@ -30,11 +32,14 @@ class FakeCog:
         self.pieces = pieces
         self.break_after = break_after
         self.full = full
-        self.schema = _schema(properties or {"text": {"type": "string"}})
+        schemas = {"Input": {"properties": properties or {"text": {"type": "string"}}}}
+        self.schema = {"info": {"version": "0.23.1"}, "components": {"schemas": schemas}}
         self.end = end or {}
         self.status = "READY"
         self.is_silent = False  # its health checks are not answered
         self.gate = asyncio.Event()
+        if not held:
+            self.gate.set()
         self.asked: list[str] = []  # ids of the predictions, in order of arrival
         self.requests: list[tuple[str, dict[str, Any]]] = []  # head and body of each prediction's request
         self.cancelled: list[str] = []
@@ -105,18 +110,12 @@ class FakeCog:
                 if number == self.break_after:
                     writer.transport.abort()
                     return
-                _send(writer, "output", {"chunk": piece, "index": number})
-                await writer.drain()
+                await _send(writer, "output", {"chunk": piece, "index": number})
                 await self.gate.wait()
             end = {"id": name, "status": "succeeded", "output": [*self.pieces], "logs": "", **self.end}
-            _send(writer, "completed", end)
-            await writer.drain()
+            await _send(writer, "completed", end)
         finally:
             self.open_streams -= 1
-
-
-def _schema(properties: dict[str, Any]) -> dict[str, Any]:
-    return {"info": {"version": "0.23.1"}, "components": {"schemas": {"Input": {"properties": properties}}}}
 
 
 def _respond(writer: asyncio.StreamWriter, status: int, content: dict[str, Any]) -> None:
@@ -125,5 +124,6 @@ def _respond(writer: asyncio.StreamWriter, status: int, content: dict[str, Any])
     writer.write(head.encode() + b"Connection: close\r\n\r\n" + body)
 
 
-def _send(writer: asyncio.StreamWriter, name: str, data: dict[str, Any]) -> None:
+async def _send(writer: asyncio.StreamWriter, name: str, data: dict[str, Any]) -> None:
     writer.write(f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n".encode())
+    await writer.drain()

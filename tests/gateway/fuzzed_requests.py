@@ -22,20 +22,8 @@ PATHS = (
     *("/?tweak={}", "/static/{}", "/login", "/v1/models/{}", "/v1/webhooks/default/secret"),
 )
 PIECES = (
-    *(
-        "a" * 26,
-        "..",
-        "%00",
-        "%2e%2e%2f",
-        "a" * 5000,
-        "%ff",
-        "%c3%a9",
-        "'; DROP TABLE predictions; --",
-        "*",
-        "null",
-        "",
-    ),
-    *("bmV3ZXI9OTk5OTk5OTk5OTk5OTk5OTk5OTk5", "b2xkZXI9LTE", "b2xkZXI9MA", "{}", "0", "<script>", "predictions"),
+    *("a" * 26, "..", "%00", "%2e%2e%2f", "a" * 5000, "%ff", "%c3%a9", "'; DROP TABLE predictions; --", "*", "null"),
+    *("", "bmV3ZXI9OTk5OTk5OTk5OTk5OTk5OTk5OTk5", "b2xkZXI9LTE", "b2xkZXI9MA", "{}", "0", "<script>", "predictions"),
 )
 HEADERS = {
     "Prefer": ("wait=1", "wait=999", "wait=\xff", "respond-async", ";;;", "wait=1" * 500),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from inspect import isawaitable
 
 from gateway.door import Door, open_door
 from gateway.predictions import Prediction, new_id, now
@@ -21,20 +22,28 @@ async def door_to(*servers: FakeCog, **settings: object) -> AsyncIterator[Door]:
         yield door
 
 
-def prediction() -> Prediction:
-    return Prediction(new_id(), "local/model", "0" * 64, {"text": "hello"}, now())
+def prediction(text: str = "hello") -> Prediction:
+    return Prediction(new_id(), "local/model", "0" * 64, {"text": text}, now())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
+async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Wait until it is true."""
+    async with asyncio.timeout(60):
+        while not (await found if isawaitable(found := condition()) else found):
             await asyncio.sleep(0.01)
 
 
 async def first_piece(run: Run) -> OutputPiece:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return await anext(event async for event in run.follow() if isinstance(event, OutputPiece))
 
 
 async def run(door: Door) -> Prediction:
     return await (await door.runner.start(prediction())).finished()
+
+
+async def started(door: Door) -> Run:
+    """A prediction that has written its first piece."""
+    one = await door.runner.start(prediction())
+    await first_piece(one)
+    return one

@@ -11,6 +11,7 @@ from tests.cog.tiny_weights import make_tiny_weights
 CONCURRENCY = 16
 SLOW = "why is a very long question slow"  # half a second of answer
 SLOWER = "why is " + "a very long question " * 10 + "slow"  # about two seconds of answer
+SLOWEST = "why is " + "a very long question " * 90 + "slow"  # longer than any test looks at it
 
 
 def start_cog(folder: Path, concurrency: int = CONCURRENCY, step_seconds: float = 0.01) -> CogServer:

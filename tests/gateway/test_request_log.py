@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-from contextlib import closing
 
 import pytest
 
-from gateway.keys.key_file import KeyFile
 from gateway.request_log import JsonFormatter
 from tests.gateway.fake_cog import FakeCog
-from tests.gateway.open_app import open_app
-
-CREATE = "/v1/models/local/model/predictions"
-BODY = {"input": {"text": "my secret question"}}
+from tests.gateway.open_app import BODY, CREATE, bearer, make_keys, open_app
+from tests.gateway.running import until
 
 
 @pytest.fixture
@@ -26,15 +21,12 @@ def lines(caplog):
 
 async def logged(lines, message: str, number: int) -> list[dict]:
     """The lines with this message, once there are as many."""
-    async with asyncio.timeout(20):
-        while len(found := [line for line in lines() if line["message"] == message]) < number:
-            await asyncio.sleep(0.01)
-    return found
+    await until(lambda: len([line for line in lines() if line["message"] == message]) >= number)
+    return [line for line in lines() if line["message"] == message]
 
 
 async def test_a_request_and_its_prediction_have_a_line_with_the_same_ids(tmp_path, lines):
     async with FakeCog() as cog, open_app(tmp_path, cog) as client:
-        cog.gate.set()
         response = await client.post(CREATE, json=BODY, headers={"X-Request-Id": "mine-1", "Prefer": "wait"})
         prediction_id = response.json()["id"]
         assert response.headers["x-request-id"] == "mine-1"
@@ -52,12 +44,10 @@ async def test_a_request_and_its_prediction_have_a_line_with_the_same_ids(tmp_pa
 
 
 async def test_neither_keys_nor_inputs_are_logged(tmp_path, lines):
-    with closing(KeyFile(tmp_path / "keys.sqlite")) as file:
-        key = file.create("alice")
+    key = make_keys(tmp_path, "alice")["alice"]
     async with FakeCog(break_after=1) as cog, open_app(tmp_path, cog, keys="required") as client:
-        cog.gate.set()
         for secret in (key, key[:-1] + "~"):
-            await client.post(CREATE, json=BODY, headers={"Authorization": f"Bearer {secret}"})
+            await client.post(CREATE, json=BODY, headers=bearer(secret))
         await client.post(CREATE, content=b'{"input": my secret question')
         [created, *_] = await logged(lines, "request", 3)
         await logged(lines, "prediction", 1)
@@ -69,7 +59,6 @@ async def test_neither_keys_nor_inputs_are_logged(tmp_path, lines):
 
 async def test_inputs_are_logged_when_that_is_asked(tmp_path, lines):
     async with FakeCog() as cog, open_app(tmp_path, cog, log_inputs=True) as client:
-        cog.gate.set()
         await client.post(CREATE, json=BODY)
         [ended] = await logged(lines, "prediction", 1)
     assert ended["input"] == BODY["input"]

@@ -61,6 +61,7 @@ async def test_a_file_that_is_no_database_is_closed(tmp_path, check_threads):
         ("upstreams", "http://127.0.0.1:1,http://[::1", "'http://\\[::1' is not an address"),
         ("upstreams", "http://", "'http:' is not an address"),
         ("upstreams", "127.0.0.1:5000", "'127.0.0.1:5000' is not an address"),
+        *(("hosts", f"one.example,{name}", "hosts") for name in ("https://door.example", "door.example:80", "")),
         ("upstreams", "http://user:secret@host:x", "value error, 'host:x' is not an address"),
     ],
 )

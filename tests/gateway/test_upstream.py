@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import socket
-import statistics
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -81,36 +80,27 @@ async def test_no_request_follows_to_another_address():
         assert len(heads) == 2
 
 
-async def _head(reader: asyncio.StreamReader) -> bytes:
-    try:
-        return await reader.readuntil(b"\r\n\r\n")
-    except asyncio.IncompleteReadError:
-        return b""
-
-
 async def test_a_server_with_nagles_algorithm_does_not_wait_for_delayed_acknowledgements():
-    """Cog's server is one. Without the remedy each answer takes 40 ms or more."""
-    closed = asyncio.Event()
+    """Cog's server is one. Without the remedy each answer but the first of a connection takes 40 ms or more."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
-        while head := await _head(reader):
-            await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
-            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-            for part in (b'event: output\ndata: "x"\n\n', b"event: completed\ndata: {}\n\n", b""):
-                await asyncio.sleep(0.001)
-                writer.write(b"%x\r\n%s\r\n" % (len(part), part))
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
+                writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                for part in (b'event: output\ndata: "x"\n\n', b"event: completed\ndata: {}\n\n", b""):
+                    await asyncio.sleep(0.001)
+                    writer.write(b"%x\r\n%s\r\n" % (len(part), part))
         writer.close()
-        await writer.wait_closed()
-        closed.set()
 
     seconds = []
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with listening, upstream(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}") as one:
-        for number in range(15):
+        for number in range(30):
             start = time.perf_counter()
             async with one.predict(str(number), {}, {}) as events:
                 assert [event.name async for event in events] == ["output", "completed"]
             seconds.append(time.perf_counter() - start)
-    await closed.wait()
-    assert statistics.median(seconds) < 0.02
+    assert min(seconds[1:]) < 0.03, "on a busy machine too, one of them"

@@ -20,7 +20,7 @@ import pytest
 from pipeline.package.errors import PortError
 from pipeline.package.free_ports import Listener, check_ports
 from tests.cog.tiny_weights import make_tiny_weights
-from tests.gateway.door_server import free_port
+from tests.free_ports import free_port
 
 pytestmark = pytest.mark.server
 ROOT = Path(__file__).resolve().parents[2]

@@ -105,7 +105,7 @@ async def test_the_database_is_not_locked_while_the_event_loop_is_busy(tmp_path,
         task = asyncio.create_task(work)
         await asyncio.sleep(0)  # it asks the table's thread
         time.sleep(0.1)
-        with closing(sqlite3.connect(tmp_path / "door.sqlite", timeout=2, isolation_level=None)) as other:
+        with closing(sqlite3.connect(tmp_path / "door.sqlite", timeout=10, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             other.execute("ROLLBACK")
         await task

@@ -20,9 +20,12 @@ CHAT = {**SCHEMA, "temperature": {"type": "number", "nullable": True, "default":
 HONEYCOMB = {"nlq": {"type": "string"}, "cols": {"type": "string"}, "max_tokens": {"type": "integer", "default": 512}}
 
 
-def key(properties, owner=None, **inputs) -> str | None:
-    prediction = Prediction("id", "local/model", "v" * 64, inputs, now(), weights_digest="d" * 64)
-    return cache_key(prediction, properties, owner)
+def of(inputs) -> Prediction:
+    return Prediction("id", "local/model", "v" * 64, inputs, now(), weights_digest="d" * 64)
+
+
+def key(properties, **inputs) -> str | None:
+    return cache_key(of(inputs), properties, None)
 
 
 @pytest.mark.parametrize(
@@ -43,12 +46,10 @@ def test_defaults_order_and_spelling_do_not_matter(properties, one, other):
     assert key(properties, **one) == key(properties, **other) is not None
 
 
-@pytest.mark.parametrize(
-    "other",
-    [{"text": "b"}, {"text": "a "}, {"text": "a", "max_tokens": 7}, {"text": "a", "seed": 1}, {"text": "a", "stop": 1}],
-)
-def test_different_inputs_have_different_keys(other):
-    assert key(SCHEMA, text="a") != key(SCHEMA, **other) is not None
+def test_different_inputs_have_different_keys():
+    others = [{"text": "b"}, {"text": "a "}, *({"text": "a", name: 1} for name in ("max_tokens", "seed", "stop"))]
+    keys = {key(SCHEMA, text="a"), *(key(SCHEMA, **other) for other in others)}
+    assert len(keys - {None}) == 6
 
 
 def test_an_answer_of_an_adapter_is_not_cached_because_its_file_may_change_under_its_name():
@@ -59,7 +60,7 @@ def test_an_answer_of_an_adapter_is_not_cached_because_its_file_may_change_under
 
 
 def test_owner_weights_and_version_are_part_of_the_key():
-    prediction = Prediction("id", "local/model", "v" * 64, {"text": "a"}, now(), weights_digest="d" * 64)
+    prediction = of({"text": "a"})
     others = [replace(prediction, weights_digest="e" * 64), replace(prediction, version="w" * 64)]
     keys = {cache_key(one, SCHEMA, None) for one in (prediction, *others)}
     assert len(keys | {cache_key(prediction, SCHEMA, "alice"), cache_key(prediction, SCHEMA, "bob")}) == 5

@@ -2,79 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from contextlib import closing
 
-import httpx
 import pytest
 
-from gateway.keys.key_file import KeyFile
 from gateway.settings import SettingsError
 from tests.gateway.fake_cog import FakeCog
-from tests.gateway.open_app import open_app
+from tests.gateway.open_app import CACHE, CREATE, bearer, create, make_keys, open_app
+from tests.gateway.running import until
 
-CREATE = "/v1/models/local/model/predictions"
-CACHE = {"cache_mb": 1, "weights_digest": "d" * 64}
-PROPERTIES = {
-    "text": {"type": "string"},
-    "temperature": {"type": "number", "default": 0.0},
-}
+PROPERTIES = {"text": {"type": "string"}, "temperature": {"type": "number", "default": 0.0}}
 TRACE = [{"tokens": ["a", "b", "c"]}]
-METRICS = {
-    "input_token_count": 5,
-    "output_token_count": 3,
-    "model_passes": 2,
-    "finish_reason": "stop",
-    "token_trace": TRACE,
-    "tokens_per_second": 50,
-    "time_to_first_token": 0.5,
-    "predict_time": 1.0,
-}
+SAME = {"input_token_count": 5, "output_token_count": 3, "finish_reason": "stop", "token_trace": TRACE}
+METRICS = {**SAME, "model_passes": 2, "tokens_per_second": 50, "time_to_first_token": 0.5, "predict_time": 1.0}
 
 
 def opened_cog(**options) -> FakeCog:
-    schema = {**PROPERTIES}
-    cog = FakeCog(properties=schema, end={"logs": "a note\n", "metrics": METRICS}, **options)
+    cog = FakeCog(properties=PROPERTIES, end={"logs": "a note\n", "metrics": METRICS}, **options)
     cog.schema["components"]["schemas"]["Input"]["required"] = ["text"]
-    cog.gate.set()
     return cog
-
-
-async def create(client: httpx.AsyncClient, headers=None, **inputs) -> dict:
-    """A prediction of Replicate's API that has ended."""
-    headers = {"Prefer": "wait", **(headers or {})}
-    response = await client.post(CREATE, json={"input": inputs or {"text": "hello"}}, headers=headers)
-    assert response.status_code == 201, response.text
-    return response.json()
 
 
 async def test_the_second_equal_request_is_a_prediction_of_its_own_with_the_first_one_s_answer(tmp_path):
     async with opened_cog() as cog, open_app(tmp_path, cog, **CACHE) as client:
-        first = await create(client)
+        first = await create(client, text="hello")
         second = await create(client, text="hello", temperature=0)
         assert cog.asked == [first["id"]]
         assert first["metrics"]["cached"] is False
         assert second["id"] != first["id"]
         assert (second["status"], second["output"], second["logs"]) == ("succeeded", ["a", "b", "c"], "a note\n")
         metrics = second["metrics"]
-        assert metrics.pop("total_time") < 1
-        assert metrics == {
-            "input_token_count": 5,
-            "cached_token_count": 5,
-            "output_token_count": 3,
-            "finish_reason": "stop",
-            "token_trace": TRACE,
-            "cached": True,
-            "cached_from": first["id"],
-        }
+        assert 0 <= metrics.pop("total_time") <= first["metrics"]["total_time"]
+        assert metrics == {**SAME, "cached_token_count": 5, "cached": True, "cached_from": first["id"]}
         kept = (await client.get(f"/v1/predictions/{second['id']}")).json()
         assert {**kept, "metrics": None} == {**second, "metrics": None}
-        assert (kept["input"], kept["started_at"] <= kept["completed_at"]) == (
-            {"text": "hello", "temperature": 0},
-            True,
-        )
-        third = await create(client)
+        assert kept["input"] == {"text": "hello", "temperature": 0}
+        assert kept["started_at"] <= kept["completed_at"]
+        third = await create(client, text="hello")
         assert third["metrics"]["cached_from"] == first["id"], "not the copy"
         assert len((await client.get("/v1/predictions")).json()["results"]) == 3
 
@@ -108,8 +72,8 @@ async def test_other_weights_have_other_answers_and_the_same_ones_are_found_afte
 async def test_streams_from_the_cache_are_complete_in_both_apis(tmp_path):
     chat = {"model": "model", "messages": [{"role": "user", "content": "hello"}]}
     async with opened_cog() as cog, open_app(tmp_path, cog, **CACHE) as client:
-        await create(client)
-        second = await create(client)
+        await create(client, text="hello")
+        second = await create(client, text="hello")
         events = (await client.get(f"/v1/predictions/{second['id']}/stream")).text.split("\n\n")
         kinds = [(event.partition("\n")[0], event.rpartition("data: ")[2]) for event in events if event]
         assert [kind for kind in kinds if kind[0] == "event: output"] == [("event: output", text) for text in "abc"]
@@ -138,8 +102,7 @@ async def test_a_caller_can_ask_for_a_new_answer_or_that_none_is_kept(tmp_path):
 
 
 async def test_a_key_gets_only_its_own_answers(tmp_path):
-    with closing(KeyFile(tmp_path / "keys.sqlite")) as keys:
-        alice, bob = ({"Authorization": f"Bearer {keys.create(name)}"} for name in ("alice", "bob"))
+    alice, bob = map(bearer, make_keys(tmp_path, "alice", "bob").values())
     async with opened_cog() as cog, open_app(tmp_path, cog, keys="required", **CACHE) as client:
         first = await create(client, alice)
         assert (await create(client, bob))["metrics"]["cached"] is False
@@ -152,8 +115,7 @@ async def test_a_key_gets_only_its_own_answers(tmp_path):
 
 
 async def test_a_shared_cache_does_not_name_another_key_s_prediction(tmp_path):
-    with closing(KeyFile(tmp_path / "keys.sqlite")) as keys:
-        alice, bob = ({"Authorization": f"Bearer {keys.create(name)}"} for name in ("alice", "bob"))
+    alice, bob = map(bearer, make_keys(tmp_path, "alice", "bob").values())
     async with opened_cog() as cog, open_app(tmp_path, cog, keys="required", cache_shared=True, **CACHE) as client:
         first = await create(client, alice)
         copy = await create(client, bob)
@@ -163,18 +125,10 @@ async def test_a_shared_cache_does_not_name_another_key_s_prediction(tmp_path):
 
 
 async def test_limits_of_a_key_count_answers_from_the_cache(tmp_path):
-    with closing(KeyFile(tmp_path / "keys.sqlite")) as keys:
-        rare = {"Authorization": f"Bearer {keys.create('rare', per_minute=2)}"}
+    rare = bearer(make_keys(tmp_path, "rare", per_minute=2)["rare"])
     async with opened_cog() as cog, open_app(tmp_path, cog, keys="required", **CACHE) as client:
         statuses = [(await client.post(CREATE, json={"input": {"text": "a"}}, headers=rare)).status_code for _ in "abc"]
         assert statuses == [201, 201, 429]
-
-
-async def test_a_deleted_answer_is_not_given_again(tmp_path):
-    async with opened_cog() as cog, open_app(tmp_path, cog, **CACHE) as client:
-        first, _ = await create(client), await create(client)
-        await client.delete(f"/v1/predictions/{first['id']}")
-        assert (await create(client))["metrics"]["cached"] is False
 
 
 async def test_answers_are_given_while_all_servers_are_full(tmp_path):
@@ -184,7 +138,6 @@ async def test_answers_are_given_while_all_servers_are_full(tmp_path):
         await client.post(CREATE, json={"input": {"text": "other"}})
         assert (await client.post(CREATE, json={"input": {"text": "third"}})).status_code == 429
         assert (await create(client))["metrics"]["cached"] is True
-        cog.gate.set()
 
 
 async def test_hits_and_misses_are_counted_and_hits_cost_no_tokens(tmp_path):
@@ -192,13 +145,15 @@ async def test_hits_and_misses_are_counted_and_hits_cost_no_tokens(tmp_path):
         for text in ("a", "a", "b", "a"):
             await create(client, text=text)
         await create(client, text="a", temperature=1)
-        values = {"door_predictions_total": 0.0}
-        async with asyncio.timeout(20):
-            while values["door_predictions_total"] < 5:  # answers do not wait for metrics
-                text = (await client.get("/metrics")).text
-                lines = [line for line in text.splitlines() if 'model_name="local/model"' in line]
-                values = {line.split("{")[0]: float(line.split()[-1]) for line in lines}
-                await asyncio.sleep(0.01)  # asking the application in this process lets nothing else run
+        values = {}
+
+        async def are_counted():  # answers do not wait for metrics
+            text = (await client.get("/metrics")).text
+            lines = [line for line in text.splitlines() if 'model_name="local/model"' in line]
+            values.update({line.split("{")[0]: float(line.split()[-1]) for line in lines})
+            return values.get("door_predictions_total") == 5
+
+        await until(are_counted)
         assert (values["door_cache_hits_total"], values["door_cache_misses_total"]) == (2, 2)
         assert values["door_cache_bytes"] > 100
         assert (values["door_predictions_total"], values["vllm:request_success_total"]) == (5, 5)

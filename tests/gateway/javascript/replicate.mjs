@@ -11,14 +11,13 @@ const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 async function streamed() {
   const texts = [];
-  const times = [];
-  let last;
-  for await (const event of replicate.stream(model, { input: long })) {
+  let last, running;
+  for await (const event of replicate.stream(model, { input: { ...long, cols: "streamed" } })) {
+    running ??= (await replicate.predictions.list()).results.find((one) => one.input.cols === "streamed");
     texts.push(String(event));
-    times.push(performance.now());
     last = event;
   }
-  return { texts, last: [last.event, JSON.parse(last.data)], milliseconds: times.at(-1) - times[0] };
+  return { texts, last: [last.event, JSON.parse(last.data)], status: running.status };
 }
 
 async function cancelled() {
@@ -34,12 +33,6 @@ async function cancelled() {
   return [...statuses, waited.status];
 }
 
-async function polled() {
-  const created = await replicate.predictions.create({ model, input: short });
-  const { status, output } = await replicate.wait(created, { interval: 50 });
-  return [status, output.join("")];
-}
-
 async function drained(stream) {
   for await (const event of stream);
 }
@@ -51,12 +44,10 @@ const calls = {
   polledRun: replicate.run(model, { input: short, wait: { mode: "poll", interval: 50 } }),
   streamed: streamed(),
   cancelled: cancelled(),
-  polled: polled(),
   modelError: errorOf(replicate.run(model, { input: { nlq: " ", cols: "a" } })),
   streamedError: errorOf(drained(replicate.stream(model, { input: { nlq: " ", cols: "a" } }))),
   wrongInput: errorOf(replicate.run(model, { input: { nlq: 5, cols: "a" } })),
   wrongKey: errorOf(new Replicate({ auth: "wrong", baseUrl }).run(model, { input: short })),
 };
-const found = Object.fromEntries(await Promise.all(Object.entries(calls).map(async ([name, call]) => [name, await call])));
-found.listed = (await replicate.predictions.list()).results.map((prediction) => prediction.model);
-console.log(JSON.stringify(found));
+const found = await Promise.all(Object.entries(calls).map(async ([name, call]) => [name, await call]));
+console.log(JSON.stringify(Object.fromEntries(found)));

@@ -60,7 +60,7 @@ def chat_cog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogServer]:
 
 @pytest.fixture(scope="session")
 def chat_door(chat_cog: CogServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoorServer]:
-    with DoorServer([str(chat_cog.client.base_url)], tmp_path_factory.mktemp("chat-door")) as server:
+    with DoorServer([chat_cog.url], tmp_path_factory.mktemp("chat-door")) as server:
         yield server
 
 
@@ -70,12 +70,16 @@ def schema_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoorServer
     task = {"task": "schema", "name": "tiny", "schema": ORDER, "template": "{text}"}
     with (
         start_package(tmp_path_factory.mktemp("schema"), "predict_schema.py", source, task) as cog,
-        DoorServer([str(cog.client.base_url)], tmp_path_factory.mktemp("schema-door")) as server,
+        DoorServer([cog.url], tmp_path_factory.mktemp("schema-door")) as server,
     ):
         yield server
 
 
+def client_of(door: DoorServer, max_retries: int = 0) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{door.url}/v1", api_key="any", max_retries=max_retries)
+
+
 @pytest.fixture
 def client(chat_door: DoorServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{chat_door.url}/v1", api_key="any", max_retries=0) as client:
+    with client_of(chat_door) as client:
         yield client

@@ -10,6 +10,7 @@ import pytest
 from tests.gateway.openai.conftest import MODEL, TEXT, Order, ask
 
 pytestmark = pytest.mark.server
+ORDER = '{"item": "tea", "count": 2}'
 
 
 def test_a_conversation_gets_an_answer(client):
@@ -43,16 +44,6 @@ def test_an_answer_is_streamed_in_the_official_order(client):
     assert [chunk.choices[0].finish_reason for chunk in middle] == [None] * len(middle)
     assert usage.choices == []
     assert usage.usage.completion_tokens == ask(client).usage.completion_tokens
-
-
-def test_the_client_s_own_stream_helper_parses_the_answer(client):
-    order = '{"item": "tea", "count": 2}'
-    messages = [{"role": "user", "content": order}]
-    with client.chat.completions.stream(model=MODEL, messages=messages, response_format=Order) as stream:
-        for _ in stream:
-            pass
-        final = stream.get_final_completion()
-    assert final.choices[0].message.parsed == Order(item="tea", count=2)
 
 
 async def test_the_asynchronous_client_streams(chat_door):
@@ -113,26 +104,25 @@ def test_logprobs_have_every_token_with_the_likeliest_beside_it(client):
 
 
 def test_an_answer_follows_the_response_format(client):
-    text = 'Sure! {"item": "tea", "count": 2}'
-    parsed = client.chat.completions.parse(
-        model=MODEL, messages=[{"role": "user", "content": '{"item": "tea", "count": 2}'}], response_format=Order
-    )
+    messages = [{"role": "user", "content": ORDER}]
+    parsed = client.chat.completions.parse(model=MODEL, messages=messages, response_format=Order)
     assert parsed.choices[0].message.parsed == Order(item="tea", count=2)
-    assert isinstance(
-        json.loads(ask(client, text, response_format={"type": "json_object"}).choices[0].message.content), dict
-    )
+    with client.chat.completions.stream(model=MODEL, messages=messages, response_format=Order) as stream:
+        assert stream.get_final_completion().choices[0].message.parsed == Order(item="tea", count=2)
+    text = f"Sure! {ORDER}"
+    anything = ask(client, text, response_format={"type": "json_object"}).choices[0].message.content
+    assert isinstance(json.loads(anything), dict)
     assert ask(client, text, response_format={"type": "text"}).choices[0].message.content == text
 
 
 def test_json_that_reaches_the_limit_of_tokens_is_an_answer_of_the_reason_length(client):
     schema = {"type": "json_schema", "json_schema": {"name": "order", "schema": Order.model_json_schema()}}
-    answer = ask(client, '{"item": "tea", "count": 2}', response_format=schema, max_tokens=3)
+    answer = ask(client, ORDER, response_format=schema, max_tokens=3)
     assert answer.choices[0].finish_reason == "length"
-    assert '{"item": "tea", "count": 2}'.startswith(answer.choices[0].message.content)
+    assert ORDER.startswith(answer.choices[0].message.content)
+    messages = [{"role": "user", "content": "x"}]
     with pytest.raises(openai.LengthFinishReasonError):
-        client.chat.completions.parse(
-            model=MODEL, messages=[{"role": "user", "content": "x"}], response_format=Order, max_tokens=3
-        )
+        client.chat.completions.parse(model=MODEL, messages=messages, response_format=Order, max_tokens=3)
 
 
 def test_prompts_are_completed(client):

@@ -1,44 +1,39 @@
-"""Instructor and LangChain, unmodified, with only an address and a key; and packages that take texts."""
+"""Other clients, unmodified, with only an address and a key; packages that take texts; the documented example."""
 
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 
 import instructor
 import openai
 import pytest
 from langchain_openai import ChatOpenAI
-from pydantic import BaseModel
 
 from tasks.honeycomb.query import parse_query
-from tests.gateway.openai.conftest import MODEL, ORDER
+from tests.gateway.door_server import ROOT
+from tests.gateway.openai.conftest import MODEL, ORDER, Order, ask, client_of
 
 pytestmark = pytest.mark.server
 TEXT = '{"item": "tea", "count": 2}'
 MESSAGES = [{"role": "user", "content": TEXT}]
-
-
-class Order(BaseModel):
-    """An order."""
-
-    item: str
-    count: int
-
-
 TEA = Order(item="tea", count=2)
 
 
 @pytest.mark.parametrize("mode", [None, instructor.Mode.JSON_SCHEMA])
 def test_instructor_gets_an_object_of_its_model(client, mode):
     """Without a mode it forces a tool."""
-    ask = instructor.from_openai(client, **({} if mode is None else {"mode": mode}))
-    order = ask.chat.completions.create(model=MODEL, messages=MESSAGES, response_model=Order, max_retries=0)
+    asking = instructor.from_openai(client, **({} if mode is None else {"mode": mode}))
+    order = asking.chat.completions.create(model=MODEL, messages=MESSAGES, response_model=Order, max_retries=0)
     assert order.model_dump() == TEA.model_dump()
 
 
 def test_instructor_streams_a_growing_object(client):
-    ask = instructor.from_openai(client)
-    partial = ask.chat.completions.create_partial(model=MODEL, messages=MESSAGES, response_model=Order)
+    partial = instructor.from_openai(client).chat.completions.create_partial(
+        model=MODEL, messages=MESSAGES, response_model=Order
+    )
     *earlier, last = list(partial)
     assert (last.item, last.count) == ("tea", 2)
     assert earlier
@@ -65,36 +60,51 @@ def test_langchain_gets_an_object_of_its_model(chat, method):
 
 
 def test_a_schema_package_takes_the_user_s_message(schema_door):
-    with openai.OpenAI(base_url=f"{schema_door.url}/v1", api_key="any", max_retries=0) as client:
-        answer = client.chat.completions.create(model=MODEL, messages=MESSAGES, temperature=0, top_p=1, n=1)
+    with client_of(schema_door) as client:
+        answer = ask(client, TEXT, temperature=0, top_p=1, n=1)
         assert json.loads(answer.choices[0].message.content) == {"item": "tea", "count": 2}
         answer = client.completions.create(model=MODEL, prompt=TEXT, max_tokens=3)
         assert (answer.choices[0].finish_reason, answer.usage.completion_tokens) == ("length", 3)
-        for parameters, param in (
-            ({"messages": [{"role": "system", "content": "x"}, *MESSAGES]}, "messages"),
-            ({"messages": [{"role": "user", "content": " "}]}, "messages"),
-            ({"top_p": 0.5}, "top_p"),
-            ({"stop": "x"}, "stop"),
-            ({"logprobs": True}, "logprobs"),
-            (
-                {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": ORDER}}},
-                "response_format",
-            ),
+        for param, value in (
+            ("messages", [{"role": "system", "content": "x"}, *MESSAGES]),
+            ("messages", [{"role": "user", "content": " "}]),
+            ("top_p", 0.5),
+            ("stop", "x"),
+            ("logprobs", True),
+            ("response_format", {"type": "json_schema", "json_schema": {"name": "a", "schema": ORDER}}),
         ):
             with pytest.raises(openai.BadRequestError) as caught:
-                client.chat.completions.create(**{"model": MODEL, "messages": MESSAGES, **parameters})
+                client.chat.completions.create(**{"model": MODEL, "messages": MESSAGES, param: value})
             assert caught.value.param == param
 
 
 def test_a_package_with_several_texts_takes_a_json_object_of_them(door):
-    with openai.OpenAI(base_url=f"{door.url}/v1", api_key="any", max_retries=0) as client:
-
-        def ask(text):
-            return client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": text}])
-
-        answer = ask(json.dumps({"cols": "a,b", "nlq": "how many?"})).choices[0].message.content
+    with client_of(door) as client:
+        answer = ask(client, json.dumps({"cols": "a,b", "nlq": "how many?"})).choices[0].message.content
         assert parse_query(answer, ["a", "b"]).filters[0].value == "how many?"
         for text in ("how many?", "[]", '{"nlq": "how many?"}', '{"nlq": 5, "cols": "a"}', '{"nlq": " ", "cols": "a"}'):
             with pytest.raises(openai.BadRequestError) as caught:
-                ask(text)
+                ask(client, text)
             assert caught.value.param == "messages"
+
+
+@pytest.mark.index
+def test_the_javascript_client_asks_streams_and_forces_a_tool(chat_door, javascript):
+    """It is unmodified, and needs Node.js and npm's registry."""
+    assert javascript.run("openai.mjs", chat_door.url) == {
+        "whole": TEXT,
+        "streamed": TEXT,
+        "call": {"item": "tea", "count": 2},
+        "finish_reason": "tool_calls",
+        "has_usage": True,
+        "refused": ["BadRequestError", "guided_json"],
+    }
+
+
+def test_the_example_of_openai_s_api_prints_the_answer(chat_door):
+    section = (ROOT / "docs" / "http-api.md").read_text("utf-8").partition("## OpenAI's API")[2]
+    example = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
+    assert "http://127.0.0.1:8080/v1" in example
+    code = example.replace("http://127.0.0.1:8080", chat_door.url)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "Name three colours."

@@ -7,9 +7,6 @@ from collections.abc import Sequence
 
 from playwright.sync_api import Page, expect
 
-LONG = "why is " + "a very long question " * 10 + "slow"  # the answer repeats it, which takes seconds
-LONG_COLUMN = "a_very_long_name_" * 10  # is in the answer twice
-
 
 def fill(page: Page, question: str, columns: str = "['a', 'b']") -> None:
     """Replace the form's inputs; the columns are pasted."""
@@ -37,6 +34,18 @@ def expect_chips(page: Page, names: Sequence[str]) -> None:
 
 def wait_for_status(page: Page, status: str) -> None:
     expect(page.locator("#status")).to_have_attribute("data-status", status)
+
+
+def copied(page: Page, button: str) -> str:
+    """What a button copies."""
+    page.locator(button).click()
+    expect(page.locator(button)).to_have_text("Copied")
+    return str(page.evaluate("navigator.clipboard.readText()"))
+
+
+def code_of(page: Page, language: str) -> str:
+    page.get_by_role("tab", name=language, exact=True).click()
+    return page.locator("#code").text_content() or ""
 
 
 def run(page: Page) -> str:

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.gateway.door_server import DoorServer
-from tests.gateway.pages.page_actions import LONG, LONG_COLUMN, answer, fill, run, wait_for_status
+from tests.gateway.pages.page_actions import answer, code_of, copied, fill, run, wait_for_status
 
 pytestmark = pytest.mark.server
 
@@ -38,28 +38,18 @@ def test_after_the_login_a_prediction_runs_and_its_link_is_for_everybody(page, o
     assert answer(page)["filters"][0]["value"] == "how many?"
     page.get_by_role("link", name="Permalink").click()
     assert answer(page)["filters"][0]["value"] == "how many?"
-    page.get_by_role("button", name="Share").click()
-    expect(page.locator("#share")).to_have_text("Copied")
-    link = page.evaluate("navigator.clipboard.readText()")
-    assert link == f"{keyed_door.url}/p/{prediction}"
+    assert copied(page, "#share") == f"{keyed_door.url}/p/{prediction}"
     colleague = open_keyed_page(f"/p/{prediction}")  # a window of its own, without a key
     assert answer(colleague)["filters"][0]["value"] == "how many?"
 
 
-def test_after_the_login_a_prediction_is_cancelled(page):
-    fill(page, LONG, LONG_COLUMN)
-    page.get_by_role("button", name="Run").click()
-    expect(page.locator("#pretty")).to_contain_text("breakdowns")
-    page.get_by_role("button", name="Cancel").click()
-    wait_for_status(page, "canceled")
-
-
-def test_who_has_only_the_link_follows_a_running_prediction(open_keyed_page, keyed_door):
-    created = keyed_door.create(nlq=LONG, cols="a")
+def test_who_has_only_the_link_follows_a_running_prediction(open_keyed_page, keyed_door, held):
+    created = keyed_door.create(nlq="hold", cols="a")
     page = open_keyed_page(f"/p/{created['id']}")
-    expect(page.locator("#status")).to_have_attribute("data-status", "processing")
+    wait_for_status(page, "processing")
+    held.unlink()
     wait_for_status(page, "succeeded")
-    assert answer(page)["filters"][0]["value"] == LONG
+    assert answer(page)["filters"][0]["value"] == "hold"
     expect(page.locator("#figures")).to_contain_text("Model passes")
     expect(page.locator("#page-error")).to_be_hidden()
 
@@ -74,8 +64,3 @@ def test_the_code_reads_the_key_from_the_environment(page, keyed_door):
         output = "".join(json.loads(done.stdout)["output"]) if language == "curl" else done.stdout
         assert json.loads(output)["filters"][0]["value"] == "how many?"
     assert "auth: process.env.DOOR_KEY }" in code_of(page, "JavaScript")
-
-
-def code_of(page: Page, language: str) -> str:
-    page.get_by_role("tab", name=language, exact=True).click()
-    return page.locator("#code").text_content() or ""

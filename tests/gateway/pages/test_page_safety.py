@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import html
-import re
-from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from gateway.pages.static_files import static_files
 from tests.gateway.door_server import DoorServer
 from tests.gateway.pages.page_actions import answer, expect_chips, fill, run
 
@@ -58,15 +55,6 @@ def test_only_own_files_may_be_scripts_and_none_is_inline(door: DoorServer):
         assert HOSTILE not in html.unescape(response.text.replace("&lt;", "").replace("&#39;", ""))
 
 
-def test_scripts_build_no_html_from_texts():
-    for name, file in static_files().items():
-        text = file.content.decode()
-        found = re.findall(
-            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|https?://(?!www\.w3\.)", text
-        )
-        assert found == [], name
-
-
 def test_static_files_are_asked_for_again_only_when_they_changed(door: DoorServer):
     first = door.client.get("/static/base.css")
     assert first.headers["content-type"] == "text/css; charset=utf-8"
@@ -76,7 +64,7 @@ def test_static_files_are_asked_for_again_only_when_they_changed(door: DoorServe
         assert door.client.get(f"/static/{name}").status_code == 404
 
 
-@pytest.mark.parametrize("options", [{}, DARK, PHONE], ids=["light", "dark", "phone"])
+@pytest.mark.parametrize("options", [{}, DARK | PHONE], ids=["light", "dark phone"])
 def test_pages_are_accessible_and_fit_the_screen(open_page, door: DoorServer, options):
     page = open_page(**options)
     page.get_by_text("More settings").click()
@@ -109,11 +97,3 @@ def test_dark_and_light_follow_the_system_or_the_choice(open_page):
     assert dark != light
     page.reload()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == light
-
-
-def test_until_a_server_is_ready_a_page_says_that_it_starts(tmp_path: Path):
-    with DoorServer(["http://127.0.0.1:9"], tmp_path, wait_until="/health") as waiting:
-        response = waiting.client.get("/")
-    assert response.status_code == 503
-    assert "The model is starting" in response.text
-    assert response.headers["refresh"] == "2"

@@ -6,7 +6,8 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.gateway.door_server import DoorServer
-from tests.gateway.pages.page_actions import LONG, LONG_COLUMN, answer, expect_chips, wait_for_status
+from tests.gateway.pages.page_actions import answer, expect_chips
+from tests.gateway.started_cog import SLOWEST
 
 pytestmark = pytest.mark.server
 
@@ -26,29 +27,11 @@ def test_the_page_has_all_that_is_known_and_tweak_takes_the_inputs_along(open_pa
     expect(page.locator("#input-max_tokens")).to_have_value("300")
 
 
-def test_the_page_of_a_running_prediction_follows_it(open_page, door: DoorServer):
-    page = open_page()
-    created = door.create(nlq=LONG, cols=LONG_COLUMN)
-    page.goto(created["urls"]["web"])
-    expect(page.locator("#status")).to_have_attribute("data-status", "processing")
-    wait_for_status(page, "succeeded")
-    assert answer(page)["filters"][0]["value"] == LONG
-    expect(page.locator("#figures")).to_contain_text("Model passes")
-
-
 def test_a_failed_prediction_says_why(open_page, door: DoorServer):
     created = door.create(nlq=" ", cols="a")
     door.wait_for(created["id"], "failed")
     page = open_page(f"/p/{created['id']}")
     expect(page.locator("#prediction-error")).to_contain_text("nlq: is blank")
-
-
-def test_share_copies_the_link(open_page, door: DoorServer):
-    created = door.create(nlq="how many?", cols="a")
-    page = open_page(f"/p/{created['id']}", permissions=["clipboard-read", "clipboard-write"])
-    page.get_by_role("button", name="Share").click()
-    expect(page.locator("#share")).to_have_text("Copied")
-    assert page.evaluate("navigator.clipboard.readText()") == created["urls"]["web"]
 
 
 def test_delete_asks_and_then_deletes(open_page, door: DoorServer):
@@ -73,7 +56,7 @@ def test_an_unknown_prediction_has_a_page_that_says_so(door: DoorServer):
 
 
 def test_a_running_prediction_is_cancelled_before_it_is_deleted(door: DoorServer):
-    created = door.create(nlq=LONG, cols="a")
+    created = door.create(nlq=SLOWEST, cols="a")
     address = f"/v1/predictions/{created['id']}"
     assert door.client.delete(address).status_code == 204
     assert door.client.get(address).status_code == 404

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 from playwright.sync_api import expect
 
 from tasks.honeycomb.columns import parse_columns
-from tests.gateway.door_server import DoorServer
-from tests.gateway.pages.page_actions import LONG, LONG_COLUMN, answer, expect_chips, fill, paste, run, wait_for_status
+from tests.gateway.door_server import MODEL, DoorServer
+from tests.gateway.pages.page_actions import answer, code_of, copied, expect_chips, fill, paste, run, wait_for_status
+from tests.gateway.started_cog import SLOWER, SLOWEST
 
 pytestmark = pytest.mark.server
 
@@ -27,8 +30,9 @@ def test_the_form_is_that_of_the_schema_with_the_first_example(open_page):
     expect(page.locator("#input-max_tokens-about")).to_contain_text("1 to 2,500. Default 512.")
 
 
-def test_an_answer_appears_while_it_is_written(open_page, door):
-    page = open_page()
+def test_an_answer_appears_while_it_is_written_and_then_its_figures_and_tokens(open_page):
+    page = open_page(permissions=["clipboard-read", "clipboard-write"])
+    expect(page.get_by_role("tab", name="Tokens")).to_be_hidden()
     page.evaluate(
         """() => {
             const pretty = document.getElementById("pretty");
@@ -36,22 +40,29 @@ def test_an_answer_appears_while_it_is_written(open_page, door):
             new MutationObserver(() => lengths.add(pretty.textContent.length)).observe(pretty, { childList: true });
         }"""
     )
-    fill(page, LONG)
-    page.get_by_role("button", name="Run").click()
-    wait_for_status(page, "succeeded")
-    assert page.evaluate("window.lengths.size") > 5, "it grew while it was written"
-    assert answer(page)["filters"][0]["value"] == LONG
+    fill(page, SLOWER)
+    run(page)
+    assert page.evaluate("window.lengths.size") > 2, "it grew while it was written"
+    assert answer(page)["filters"][0]["value"] == SLOWER
     assert json.loads(page.locator("#text").text_content()) == answer(page)
     expect(page.locator("#live")).to_contain_text("Answered in")
     expect(page.locator("#figures")).to_contain_text("First token")
     expect(page.locator("#figures")).to_contain_text("Model passes")
     expect(page.get_by_role("button", name="Run")).to_be_enabled()
+    text = copied(page, "#copy-output")
+    assert json.loads(text) == answer(page)
+    assert text.count("\n") > 5, "it is indented"
+    page.get_by_role("tab", name="Tokens").click()
+    tokens = page.locator("#tokens .token")
+    assert "".join(tokens.all_text_contents()) == page.locator("#text").text_content()
+    expect(page.locator("#token-kinds")).to_have_text(f"{tokens.count()} chosen by the model itself")
+    expect(page.locator("#tokens .pass-time").last).to_have_text(re.compile(r"[\d.]+ ms"))
 
 
 def test_cancel_ends_the_prediction_and_keeps_what_was_written(open_page, door: DoorServer):
     page = open_page()
     expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
-    fill(page, LONG, LONG_COLUMN)
+    fill(page, SLOWEST)
     page.get_by_role("button", name="Run").click()
     expect(page.locator("#pretty")).to_contain_text("breakdowns")
     page.get_by_role("button", name="Cancel").click()
@@ -76,7 +87,7 @@ def test_an_error_is_shown_beside_the_input_that_it_names(open_page):
 
 
 def test_what_the_schema_refuses_is_not_sent(open_page, door: DoorServer):
-    before = door.client.get("/v1/predictions").json()["results"][:1]
+    before = door.create(nlq="before", cols="a")["id"]
     page = open_page()
     page.get_by_role("button", name="Reset").click()
     page.get_by_text("More settings").click()
@@ -86,7 +97,7 @@ def test_what_the_schema_refuses_is_not_sent(open_page, door: DoorServer):
     expect(page.locator("#input-nlq-error")).to_have_text("is required")
     expect(page.locator("#input-cols-error")).to_have_text("needs at least one name")
     expect(page.locator("#input-max_tokens-error")).to_have_text("9999 is too large; the most is 2500")
-    assert door.client.get("/v1/predictions").json()["results"][:1] == before
+    assert door.newest()["id"] == before
 
 
 def test_columns_are_chips_that_can_be_added_and_removed(open_page):
@@ -109,20 +120,12 @@ def test_columns_are_chips_that_can_be_added_and_removed(open_page):
     assert answer(page)["breakdowns"] == ["a"]
 
 
-def test_pasted_lists_are_read_as_the_task_reads_them(open_page):
+def test_pasted_lists_are_read_as_the_task_reads_them_and_half_a_list_is_an_error(open_page):
     page = open_page()
-    for text in (
-        "['http.route', 'it\\'s', \"x's\"]",
-        '["a \\"quoted\\" name", "b,c"]',
-        "a, b ,c,",
-        "[u'a', 'b\\\\c',]",
-    ):
+    lists = ("['http.route', 'it\\'s', \"x's\"]", '["a \\"quoted\\" name", "b,c"]', "a, b ,c,", "[u'a', 'b\\\\c',]")
+    for text in lists:
         fill(page, "how many?", text)
         expect_chips(page, parse_columns(text))
-
-
-def test_lines_can_be_pasted_and_half_a_list_is_an_error_that_keeps_the_text(open_page):
-    page = open_page()
     fill(page, "how many?", "a\nb\n c \n")
     expect_chips(page, ["a", "b", "c"])
     paste(page, "['d', 'e")
@@ -142,18 +145,6 @@ def test_the_keyboard_is_enough(open_page):
     expect(page.get_by_role("tab", name="Text")).to_be_focused()
     expect(page.locator("#view-text")).to_be_visible()
     expect(page.locator("#view-pretty")).to_be_hidden()
-
-
-def test_the_token_view_has_every_token_with_its_source_and_the_time_of_its_pass(open_page):
-    page = open_page()
-    expect(page.get_by_role("tab", name="Tokens")).to_be_hidden()
-    fill(page, "how many?")
-    run(page)
-    page.get_by_role("tab", name="Tokens").click()
-    tokens = page.locator("#tokens .token")
-    assert "".join(tokens.all_text_contents()) == page.locator("#text").text_content()
-    expect(page.locator("#token-kinds")).to_have_text(f"{tokens.count()} chosen by the model itself")
-    expect(page.locator("#tokens .pass-time").last).to_have_text(re.compile(r"[\d.]+ ms"))
 
 
 def test_accepted_drafts_of_each_kind_have_a_colour_and_a_count_of_their_own(open_page):
@@ -178,12 +169,31 @@ def test_accepted_drafts_of_each_kind_have_a_colour_and_a_count_of_their_own(ope
     assert page.locator("#tokens .pass-time").all_text_contents() == ["30 ms", "16 ms"]
 
 
-def test_copy_takes_the_indented_answer(open_page, browser, door):
-    page = open_page(permissions=["clipboard-read", "clipboard-write"])
-    fill(page, "how many?")
-    run(page)
-    page.locator("#copy-output").click()
-    expect(page.locator("#copy-output")).to_have_text("Copied")
-    copied = page.evaluate("navigator.clipboard.readText()")
-    assert json.loads(copied) == answer(page)
-    assert copied.count("\n") > 5
+QUESTION = 'it\'s "quoted", $HOME `id` \\ é 😀\nnext line'
+INPUTS = {"nlq": QUESTION, "cols": '["a", "b"]'}
+
+
+def printed(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_code_in_every_language_makes_the_form_s_call(open_page, door: DoorServer):
+    page = open_page()
+    fill(page, QUESTION)
+    prediction = json.loads(printed("bash", "-c", code_of(page, "curl")))
+    assert (prediction["status"], prediction["input"]) == ("succeeded", INPUTS)
+
+    for language in ("Python", "Python (openai)"):
+        output = printed(sys.executable, "-c", code_of(page, language))
+        newest = door.newest()
+        assert newest["id"] != prediction["id"], language
+        assert (newest["input"], "".join(newest["output"])) == (INPUTS, output), language
+        prediction = newest
+
+    code = code_of(page, "JavaScript")
+    assert json.loads(code.partition("const input = ")[2].partition(";\nfor await")[0]) == INPUTS
+    assert f'replicate.stream("{MODEL}", {{ input }})' in code
+
+    code = code_of(page, "cog predict").replace("cog predict", "printf '%s\\0'")
+    words = printed("bash", "-c", code).split("\0")[:-1]
+    assert words == ["-i", f"nlq={QUESTION}", "-i", f"cols={INPUTS['cols']}"], "each input is one word"

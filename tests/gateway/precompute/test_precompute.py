@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from contextlib import closing
 
 import httpx
 import pytest
 from typer.testing import CliRunner
 
-from gateway.keys.key_file import KeyFile
 from gateway.precompute import door_client
 from gateway.precompute.command import app
 from gateway.precompute.door_client import DoorClient, DoorUnusableError, Outcome
@@ -19,9 +17,9 @@ from gateway.precompute.input_lines import InputLine, WrongLine, read_lines
 from gateway.precompute.line_runner import LineRunner
 from tests.gateway.door_server import DoorServer
 from tests.gateway.fake_cog import FakeCog
-from tests.gateway.open_app import open_app
+from tests.gateway.open_app import CACHE, make_keys, open_app
+from tests.gateway.running import until
 
-CACHE = {"cache_mb": 1, "weights_digest": "d" * 64}
 PROPERTIES = {"text": {"type": "string"}, "temperature": {"type": "number", "default": 0.0}}
 
 
@@ -54,7 +52,6 @@ def test_both_shapes_of_lines_are_read_and_wrong_ones_are_explained():
 
 async def test_lines_are_new_then_cached_and_new_again_when_asked(tmp_path):
     async with FakeCog(properties=PROPERTIES) as cog, open_app(tmp_path, cog, **CACHE) as client:
-        cog.gate.set()
         assert await precomputed(client, lines_of("a", "b", "c")) == (3, 0, [])
         assert await precomputed(client, lines_of("c", "b", "d")) == (1, 2, [])
         assert await precomputed(client, lines_of("a", "b"), refresh=True) == (2, 0, [])
@@ -63,7 +60,6 @@ async def test_lines_are_new_then_cached_and_new_again_when_asked(tmp_path):
 
 async def test_problems_name_their_line(tmp_path):
     async with FakeCog(properties=PROPERTIES) as cog, open_app(tmp_path, cog, **CACHE) as client:
-        cog.gate.set()
         wrong = [InputLine(4, {"txt": "a"}), InputLine(5, {"text": "a", "temperature": 0.5}), WrongLine(6, "bad")]
         new, _, problems = await precomputed(client, [*lines_of("a"), *wrong], concurrency=1)
         assert (new, [problem.number for problem in problems]) == (1, [4, 5, 6])
@@ -77,65 +73,54 @@ async def test_problems_name_their_line(tmp_path):
 async def test_no_more_than_asked_run_at_once_and_a_full_door_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(door_client, "_WAIT_SECONDS", 1)
     async with (
-        FakeCog(properties=PROPERTIES) as cog,
+        FakeCog(held=True, properties=PROPERTIES) as cog,
         open_app(tmp_path, cog, max_active=3, **CACHE) as client,
         asyncio.TaskGroup() as group,
     ):
         task = group.create_task(precomputed(client, lines_of(*"abcdef"), concurrency=3))
-        while len(cog.asked) < 3:
-            await asyncio.sleep(0.01)
-        other = await client.post("/v1/models/local/model/predictions", json={"input": {"text": "x"}})
-        assert (other.status_code, len(cog.asked)) == (429, 3)
+        await until(lambda: len(cog.asked) == 3)
+        refused = []
+
+        async def watch(response):
+            refused.append(response.status_code == 429)
+
+        client.event_hooks = {"response": [watch]}
         full = group.create_task(precomputed(client, lines_of("g")))
-        await asyncio.sleep(0.1)
-        assert not full.done()
+        await until(lambda: any(refused))
+        assert (full.done(), len(cog.asked)) == (False, 3)
         cog.gate.set()
         assert (await task, await full) == ((6, 0, []), (1, 0, []))
 
 
-async def test_a_door_without_a_cache_or_with_other_keys_is_refused_before_any_prediction(tmp_path):
-    with closing(KeyFile(tmp_path / "keys.sqlite")):
-        pass
+@pytest.mark.parametrize(
+    ("settings", "host", "status", "message"),
+    [
+        ({}, "localhost", "READY", "has no cache of answers; start it with DOOR_CACHE_MB"),
+        ({"keys": "required", **CACHE}, "localhost", "READY", "asks for an API key"),
+        (CACHE, "evil.example", "READY", r"not called 'evil\.example'.* DOOR_HOSTS"),
+        (CACHE, "localhost", "STARTING", "no Cog server is ready: its health check says STARTING"),
+    ],
+)
+async def test_an_unusable_door_is_refused_before_any_prediction(tmp_path, settings, host, status, message):
+    make_keys(tmp_path)
     async with FakeCog() as cog:
-        async with open_app(tmp_path, cog) as client:
-            with pytest.raises(DoorUnusableError, match="has no cache of answers; start it with DOOR_CACHE_MB"):
-                await precomputed(client, lines_of("a"))
-        async with open_app(tmp_path, cog, keys="required", **CACHE) as client:
-            with pytest.raises(DoorUnusableError, match="asks for an API key"):
+        cog.status = status
+        async with open_app(tmp_path, cog, **settings) as client:
+            client.headers["Host"] = host
+            with pytest.raises(DoorUnusableError, match=message):
                 await precomputed(client, lines_of("a"))
         assert cog.asked == []
 
 
-async def test_a_door_that_refuses_to_say_has_its_own_reason_shown(tmp_path):
-    async with FakeCog() as cog, open_app(tmp_path, cog, **CACHE) as client:
-        client.headers["Host"] = "evil.example"
-        with pytest.raises(DoorUnusableError, match=r"not called 'evil\.example'.* DOOR_HOSTS"):
-            await DoorClient(client).connect()
-
-
-async def test_a_door_whose_servers_are_not_ready_is_not_taken_for_one_without_a_cache(tmp_path):
-    async with FakeCog() as cog:
-        cog.status = "STARTING"
-        async with open_app(tmp_path, cog, **CACHE) as client:
-            with pytest.raises(DoorUnusableError, match="no Cog server is ready: its health check says STARTING"):
-                await DoorClient(client).connect()
-
-
-def test_a_proxy_in_the_environment_is_not_used(tmp_path, monkeypatch):
-    monkeypatch.setenv("HTTP_PROXY", "nonsense://proxy")
-    file = tmp_path / "inputs.jsonl"
-    file.write_text('{"text": "a"}\n')
-    result = CliRunner().invoke(app, [str(file), "--server", "http://127.0.0.1:9"])
-    assert (result.exit_code, "http://127.0.0.1:9 cannot be reached" in result.output) == (2, True)
-
-
-def test_a_door_that_is_away_and_a_file_that_is_missing_are_said_plainly(tmp_path):
+def test_a_door_that_is_away_and_a_file_that_is_missing_are_said_plainly(tmp_path, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "nonsense://proxy")  # which is not used
     file = tmp_path / "inputs.jsonl"
     file.write_text('{"text": "a"}\n')
     away = CliRunner().invoke(app, [str(file), "--server", "http://127.0.0.1:9"])
     assert (away.exit_code, "http://127.0.0.1:9 cannot be reached" in away.output) == (2, True)
     missing = CliRunner().invoke(app, [str(tmp_path / "none.jsonl")])
-    assert (missing.exit_code, "none.jsonl" in missing.output) == (2, True)
+    unwrapped = "".join(word for word in missing.output.split() if word != "│")
+    assert (missing.exit_code, "none.jsonl" in unwrapped) == (2, True)
 
 
 @pytest.mark.server
@@ -144,7 +129,7 @@ def test_a_real_server_s_answers_are_precomputed_once(cog, tmp_path):
     inputs = [{"nlq": f"question {number}", "cols": "a, b"} for number in range(5)]
     file.write_text("".join(json.dumps(one) + "\n" for one in inputs))
     settings = {"CACHE_MB": 1, "WEIGHTS_DIGEST": "d" * 64}
-    with DoorServer([f"http://127.0.0.1:{cog.port}"], tmp_path, **settings) as door:
+    with DoorServer([cog.url], tmp_path, **settings) as door:
         for counts in ("5 new, 0 already cached, 0 failed", "0 new, 5 already cached, 0 failed"):
             result = CliRunner().invoke(app, [str(file), "--server", door.url])
             assert (result.exit_code, counts in result.output) == (0, True), result.output

@@ -21,16 +21,19 @@ SHORT = {"nlq": "how many?", "cols": "a,b"}
 LONG = {"nlq": SLOW, "cols": "a,b"}
 
 
-def streamed() -> dict[str, object]:
-    pieces = iter(replicate.use(MODEL, streaming=True)(**LONG))
-    first, start = next(pieces), time.monotonic()
-    return {"pieces": [first, *pieces], "seconds": time.monotonic() - start}
+def streamed() -> list[object]:
+    """The pieces, and what the prediction was when the first one was there."""
+    inputs = {**LONG, "cols": "streamed"}
+    pieces = iter(replicate.use(MODEL, streaming=True)(**inputs))
+    first = next(pieces)
+    [status] = [one.status for one in replicate.predictions.list().results if one.input == inputs]
+    return [[first, *pieces], status]
 
 
 async def asynchronous() -> list[object]:
     used = replicate.use(MODEL, use_async=True)
     async with AsyncReplicate() as client:
-        return list(await asyncio.gather(client.run(MODEL, input=SHORT), used(**LONG)))
+        return list(await asyncio.gather(client.run(MODEL, input=SHORT), used(**SHORT)))
 
 
 def cancelled() -> list[str]:
@@ -53,10 +56,8 @@ def error_of(call: Callable[[], object]) -> list[str]:
 
 version = replicate.models.get(model_owner=OWNER, model_name=NAME).latest_version
 CALLS: dict[str, Callable[[], object]] = {
-    "run": lambda: replicate.run(MODEL, input=SHORT),
-    "run_version": lambda: replicate.run(f"{MODEL}:{version.id}", input=SHORT),
+    "run": lambda: replicate.run(f"{MODEL}:{version.id}", input=SHORT),
     "run_longer_than_its_wait": lambda: replicate.run(MODEL, input=LONG, wait=1),
-    "use": lambda: replicate.use(MODEL)(**SHORT),
     "streamed": streamed,
     "asynchronous": lambda: asyncio.run(asynchronous()),
     "cancelled": cancelled,
@@ -67,6 +68,4 @@ CALLS: dict[str, Callable[[], object]] = {
 }
 with ThreadPoolExecutor(len(CALLS)) as pool:  # together, because some take seconds
     running = {name: pool.submit(call) for name, call in CALLS.items()}
-found = {name: future.result() for name, future in running.items()}
-found["listed"] = [prediction.model for prediction in replicate.predictions.list().results]
-print(json.dumps(found))
+print(json.dumps({name: future.result() for name, future in running.items()}))

@@ -33,31 +33,15 @@ def found(keyed_door: DoorServer) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_run_gives_the_pieces_of_the_whole_output(found):
-    for name in ("run", "run_version"):
-        assert len(found[name]) > 5
-        assert asked(found[name]) == "how many?"
+def test_it_runs_streams_and_cancels(found):
+    assert len(found["run"]) > 5
+    assert asked(found["run"]) == "how many?"
     assert asked(found["run_longer_than_its_wait"]) == SLOWER
-
-
-def test_use_gives_the_text(found):
-    assert asked(found["use"]) == "how many?"
-
-
-def test_use_streams_while_the_model_writes(found):
-    assert found["streamed"]["seconds"] > 0.5, "from the first piece to the last"
-    assert len(found["streamed"]["pieces"]) > 5
-    assert asked(found["streamed"]["pieces"]) == SLOWER
-
-
-def test_the_asynchronous_client_runs_and_uses(found):
-    ran, used = found["asynchronous"]
-    assert (asked(ran), asked(used)) == ("how many?", SLOWER)
-
-
-def test_a_prediction_is_created_polled_and_cancelled(found):
+    pieces, status = found["streamed"]
+    assert asked(pieces, "streamed") == SLOWER
+    assert status in ("starting", "processing"), "when the first piece was there"
+    assert [asked(output) for output in found["asynchronous"]] == ["how many?"] * 2
     assert found["cancelled"] == ["starting", "processing", "canceled", "canceled"]
-    assert set(found["listed"]) == {MODEL}
 
 
 def test_errors_have_the_client_s_types_and_say_why(found):

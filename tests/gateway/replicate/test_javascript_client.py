@@ -20,24 +20,14 @@ def found(javascript: JavascriptClients, keyed_door: DoorServer) -> dict[str, An
     return javascript.run("replicate.mjs", keyed_door.url, keyed_door.keys["alice"], MODEL, SLOWER)
 
 
-def test_run_gives_the_whole_output_however_it_waits(found):
+def test_it_runs_streams_and_cancels(found):
+    """It sends no key to the address of a stream."""
     assert asked(found["run"]) == asked(found["polledRun"]) == "how many?"
     assert asked(found["longerThanItsWait"]) == SLOWER
-
-
-def test_stream_gives_the_pieces_while_the_model_writes(found):
-    """The client sends no key to the address of a stream."""
-    assert found["streamed"]["milliseconds"] > 500
-    assert len(found["streamed"]["texts"]) > 5
+    assert found["streamed"]["status"] in ("starting", "processing"), "when the first piece was there"
     assert found["streamed"]["last"] == ["done", {}]
-    assert asked(found["streamed"]["texts"]) == SLOWER
-
-
-def test_a_prediction_is_created_polled_cancelled_and_listed(found):
+    assert asked(found["streamed"]["texts"], "streamed") == SLOWER
     assert found["cancelled"] == ["starting", "processing", "canceled", "canceled"]
-    status, output = found["polled"]
-    assert (status, asked(output)) == ("succeeded", "how many?")
-    assert set(found["listed"]) == {MODEL}
 
 
 def test_errors_say_why(found):

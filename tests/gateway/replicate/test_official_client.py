@@ -32,27 +32,19 @@ def inputs(question: str) -> dict[str, str]:
     return {"nlq": question, "cols": "a,b"}
 
 
-def test_run_by_model_gives_the_pieces(client):
+def test_run_gives_the_pieces_by_model_and_an_iterator_by_version(client, reference):
     output = client.run(MODEL, input=inputs("how many?"))
     assert len(output) > 5
     assert asked(output) == "how many?"
-
-
-def test_run_by_version_gives_an_iterator(client, reference):
-    output = client.run(reference, input=inputs("how many?"))
+    output = client.run(reference, input=inputs(SLOWER), wait=1)  # after a second the client polls
     assert not isinstance(output, list)
-    assert asked(output) == "how many?"
-
-
-def test_run_that_outlasts_its_wait_still_gives_the_whole_output(client, reference):
-    """After one second the client polls; what it then yields must begin with the first piece."""
-    assert asked(client.run(reference, input=inputs(SLOWER), wait=1)) == SLOWER
+    assert asked(output) == SLOWER
 
 
 def test_stream_gives_the_pieces_in_order(client, reference):
     for target in (reference, MODEL):
         events = list(client.stream(target, input=inputs("one, two?")))
-        assert [event.event.value for event in events[-1:]] == ["done"]
+        assert events[-1].event.value == "done"
         assert len(events) > 5
         assert asked(str(event) for event in events) == "one, two?"
 
@@ -81,19 +73,15 @@ def test_a_prediction_is_created_polled_cancelled_and_stays_cancelled(client, re
     assert again.output, "what was written before stays"
 
 
-def test_an_input_that_the_model_refuses_is_a_model_error(client):
+def test_what_the_model_or_its_schema_refuses_is_an_error_that_says_why(client):
     with pytest.raises(ModelError, match="nlq: is blank"):
         client.run(MODEL, input=inputs(" "))
-
-
-def test_an_input_outside_the_schema_is_refused_with_its_name(client):
     with pytest.raises(ReplicateError) as caught:
         client.run(MODEL, input={"nlq": 5, "cols": "a"})
     assert caught.value.status == 422
     assert "input.nlq: 5 is not of type" in caught.value.detail
 
 
-def test_pages_of_predictions_hold_each_once(client):
+def test_pages_of_predictions_begin_with_the_newest(client):
     created = [client.predictions.create(version=MODEL, input=inputs(f"number {n}?")).id for n in range(3)]
-    page = client.predictions.list()
-    assert [prediction.id for prediction in page.results][:3] == created[::-1]
+    assert [prediction.id for prediction in client.predictions.list().results][:3] == created[::-1]

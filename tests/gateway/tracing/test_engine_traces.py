@@ -28,16 +28,14 @@ def receiver(monkeypatch):
 
 
 def predict(door: DoorServer) -> dict:
-    headers = {"traceparent": f"00-{TRACE}-{CALLER_SPAN}-01", "Prefer": "wait"}
-    response = door.client.post("/v1/models/local/test/predictions", json={"input": INPUTS}, headers=headers)
-    assert response.status_code == 201, response.text
-    return door.wait_for(response.json()["id"], "succeeded", "failed")
+    created = door.create({"traceparent": f"00-{TRACE}-{CALLER_SPAN}-01"}, **INPUTS)
+    return door.wait_for(created["id"], "succeeded", "failed")
 
 
 @pytest.mark.weights
 def test_the_engine_s_steps_are_below_the_request_and_drafts_are_counted_by_kind(tmp_path, receiver):
     cog = CogServer("predict.py:Predictor", env={"ENGINE": "paged", **small_model.SETTINGS}, log=tmp_path / "cog.log")
-    with cog, DoorServer([f"http://127.0.0.1:{cog.port}"], tmp_path) as door:
+    with cog, DoorServer([cog.url], tmp_path) as door:
         metrics = predict(door)["metrics"]
         receiver.wait_for("predict", "decode", "prediction")
         families = text_string_to_metric_families(door.client.get("/metrics").text)
@@ -65,7 +63,7 @@ def test_the_engine_s_steps_are_below_the_request_and_drafts_are_counted_by_kind
 
 def test_with_cog_s_own_tracing_its_spans_are_between_the_door_and_the_engine(tmp_path, receiver, monkeypatch):
     monkeypatch.setenv("COG_TRACE_CONFIGURED", "1")
-    with start_cog(tmp_path) as cog, DoorServer([f"http://127.0.0.1:{cog.port}"], tmp_path) as door:
+    with start_cog(tmp_path) as cog, DoorServer([cog.url], tmp_path) as door:
         predict(door)
         spans = receiver.wait_for("predict", "decode", "prediction", "cog.prediction.invoke", "cog.prediction.execute")
         by_id = {span.span_id: span for span in receiver.wait_for("PUT /predictions/{id}", "cog.prediction", ASK)}

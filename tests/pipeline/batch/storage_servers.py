@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.environment.enter import prepare
+from tests.free_ports import free_port
 
 BUCKET = "answers"
 
@@ -62,9 +63,7 @@ class StorageServer:
 def storage_server(scheme: str, log: Path, *, refuses: bool = False) -> Iterator[StorageServer]:
     """A server that runs, with its bucket; with `refuses`, one of S3 that knows no account after making the bucket."""
     programs = prepare("storage-servers") / "bin"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     command = {
         "s3": [programs / "moto_server", "--host", "127.0.0.1", "--port", port],
         "gs": [programs / "gcp-storage-emulator", "start", "--host=127.0.0.1", f"--port={port}", "--in-memory"],

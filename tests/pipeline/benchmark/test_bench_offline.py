@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from pipeline.benchmark.process import EngineFailedError
 from pipeline.benchmark.questions import Question
 from pipeline.environment.enter import prepare
 from pipeline.paths import ROOT
+from tests.free_ports import free_port
 from tests.pipeline.benchmark.bench_fixtures import write_weights
 
 SERVER = """
@@ -97,9 +97,7 @@ def test_ray_data_asks_a_server_a_whole_batch_at_a_time(tmp_path: Path) -> None:
     payloads, out, server = tmp_path / "payloads", tmp_path / "out", tmp_path / "server.py"
     payloads.write_text("".join(json.dumps({"prompt": [i]}) + "\n" for i in range(40)))
     server.write_text(SERVER)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     command = [str(python), "-m", "pipeline.benchmark.offline_ray", "20", str(payloads), str(out), port]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     run_measured([*command, sys.executable, str(server), port], env, tmp_path / "log", 280)

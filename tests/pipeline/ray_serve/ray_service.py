@@ -18,7 +18,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.gateway.door_server import free_port
+from tests.free_ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 REPLICA = "ray::ServeReplica:model:model"
