@@ -136,18 +136,23 @@ def test_cancel_before_the_hook_is_registered_is_not_lost(loop):
             closed.set()
 
     future: Future[Any]
+    bound = threading.Event()
 
     async def predict() -> Generator[str]:
-        await asyncio.sleep(0)  # until `future` is bound
+        bound.wait(60)
         Future.cancel(future)  # Cog cancels, on its own thread, while we run
         generator = stream(chunks())
         await asyncio.sleep(0)
         return generator
 
+    async def others_ended() -> bool:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        return not others or not (await asyncio.wait(others, timeout=30))[1]
+
     future = asyncio.run_coroutine_threadsafe(predict(), loop)
-    time.sleep(0.2)
+    bound.set()
+    assert asyncio.run_coroutine_threadsafe(others_ended(), loop).result(60)
     assert future.cancelled()
-    assert not [task for task in asyncio.all_tasks(loop) if not task.done()]
 
 
 def test_dropping_the_generator_closes_the_chunks(loop):
@@ -215,7 +220,7 @@ def test_nothing_is_left_on_the_loop(loop):
     for _ in range(20):
         assert list(submit(loop, chunks).result()) == ["all"]
     gc.collect()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while asyncio.all_tasks(loop) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not asyncio.all_tasks(loop)
