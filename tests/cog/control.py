@@ -24,8 +24,16 @@ class Control:
         server.health()
         return json.loads((self.folder / "stats.json").read_text())
 
-    def wait_until_idle(self, server: CogServer, seconds: float = 5) -> None:
-        deadline = time.monotonic() + seconds
+    def wait_until_running(self, server: CogServer, number: int) -> None:
+        """Wait until so many requests run at the same time."""
+        deadline = time.monotonic() + 60
+        while (stats := self.stats(server))["num_running"] < number:
+            assert time.monotonic() < deadline, f"the engine runs too few: {stats}"
+            time.sleep(0.05)
+
+    def wait_until_idle(self, server: CogServer) -> None:
+        """Wait until nothing runs or waits."""
+        deadline = time.monotonic() + 60
         while (stats := self.stats(server))["num_running"] + stats["num_waiting"]:
             assert time.monotonic() < deadline, f"the engine still works: {stats}"
             time.sleep(0.05)

@@ -62,7 +62,7 @@ def test_predictions_run_at_the_same_time(loop):
 
     def chunks(number: int) -> Callable[[], AsyncGenerator[str]]:
         async def generate() -> AsyncGenerator[str]:
-            await asyncio.wait_for(all_begun.wait(), 10)
+            await asyncio.wait_for(all_begun.wait(), 60)
             yield str(number)
 
         return generate
@@ -100,7 +100,7 @@ def test_cancel_before_the_first_chunk(loop):
 
     future = submit(loop, chunks)
     generator = future.result()
-    assert started.wait(5)
+    assert started.wait(60)
     future.cancel()
     with pytest.raises(CancelationException):
         next(generator)
@@ -168,7 +168,7 @@ def test_dropping_the_generator_closes_the_chunks(loop):
     generator = submit(loop, chunks).result()
     next(generator)
     generator.close()
-    assert closed.wait(5)
+    assert closed.wait(60)
 
 
 @pytest.mark.parametrize("text", ["no such column 'order.cancelled'", "CancelledError", "plain"])

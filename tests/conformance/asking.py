@@ -107,7 +107,7 @@ async def read_some(engine: Engine, request: GenerationRequest, num_deltas: int 
             assert (await anext(stream)).finish_reason is None
 
 
-async def until_idle(engine: Engine, timeout: float = 10.0) -> None:
+async def until_idle(engine: Engine, timeout: float = 60.0) -> None:
     """Wait until an engine has freed its cancelled requests."""
     async with asyncio.timeout(timeout):
         while (stats := engine.stats()).num_running or stats.num_waiting:

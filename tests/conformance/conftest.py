@@ -10,19 +10,23 @@ import pytest
 
 from serving.engine import Engine
 from serving.types import EngineStats
-from tests.conformance.kinds import KINDS, ONLY, Kind, selected_kinds
+from tests.conformance.kinds import KINDS, NOT_SLOW, ONLY, Kind, selected_kinds
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left_out = [item for item in items if _is_left_out(item)]
+    for item in items:
+        if _is_of_other_files(item, NOT_SLOW):
+            item.add_marker(pytest.mark.slow)
+    left_out = [item for item in items if _is_of_other_files(item, ONLY) and "CONFORMANCE_ALL" not in os.environ]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 
 
-def _is_left_out(item: pytest.Item) -> bool:
+def _is_of_other_files(item: pytest.Item, files: dict[str, tuple[str, ...]]) -> bool:
     call = getattr(item, "callspec", None)
-    files = None if call is None else ONLY.get(call.params.get("kind"))
-    return files is not None and item.path.name not in files and "CONFORMANCE_ALL" not in os.environ
+    kind = None if call is None else call.params.get("kind")
+    return kind in files and item.path.name not in files[kind]
 
 
 @pytest.fixture(scope="session", params=selected_kinds())
@@ -42,7 +46,7 @@ def engine(running_engine: Engine) -> Iterator[Engine]:
     """The shared engine. A test that leaves a request or a block in it fails."""
     before = running_engine.stats()
     yield running_engine
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not is_idle(after := running_engine.stats(), before):
         assert time.monotonic() < deadline, f"left behind: {after}"
         time.sleep(0.01)

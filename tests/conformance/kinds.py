@@ -212,6 +212,16 @@ _OF_HTTP = "test_engine_aborts.py", "test_engine_answers.py", "test_engine_refus
 ONLY = {"vllm-adapters": ("test_engine_adapters.py",), "http": _OF_HTTP}
 """Kinds that take the tests of some files only: of what is their own. CONFORMANCE_ALL=1 runs all."""
 
+NOT_SLOW = {
+    # The peer of the benchmark, and the reference: answers, ends, and its own sampling
+    "transformers": ("test_engine_end.py", "test_engine_oracle.py", *_OF_HTTP),
+    # What depends on a real vocabulary and on 4-bit weights
+    "paged-small": (
+        *("test_engine_answers.py", "test_engine_constraints.py", "test_engine_grammar.py", "test_engine_load.py"),
+    ),
+}
+"""Files whose tests these kinds take by default; with the others they are slow."""
+
 
 def selected_kinds() -> list[object]:
     """The kinds to run, as parameters of a fixture."""

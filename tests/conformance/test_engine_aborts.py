@@ -12,6 +12,8 @@ from serving.engine import Engine
 from tests.conformance.asking import PROMPTS, answer, ask, ask_long, read_some, until_idle
 from tests.conformance.kinds import MAX_NUM_SEQS, Kind
 
+ENOUGH = 120  # steps that an engine may take while a busy machine lets the reader wait; an answer would take 200
+
 
 async def test_closing_the_stream_in_the_middle_frees_the_request(engine: Engine, kind: Kind) -> None:
     """Long before the answer would have ended by itself, as the number of steps shows."""
@@ -20,7 +22,7 @@ async def test_closing_the_stream_in_the_middle_frees_the_request(engine: Engine
     await until_idle(engine)
     after = engine.stats()
     assert after.num_free_blocks == before.num_free_blocks
-    assert after.num_steps - before.num_steps < 50
+    assert after.num_steps - before.num_steps < ENOUGH
 
 
 async def test_closing_a_stream_that_never_began_does_nothing(engine: Engine, kind: Kind) -> None:
@@ -53,7 +55,7 @@ async def test_cancelling_the_task_that_reads_frees_the_request(engine: Engine, 
     with pytest.raises(asyncio.CancelledError):
         await task
     await until_idle(engine)
-    assert engine.stats().num_steps - before.num_steps < 50
+    assert engine.stats().num_steps - before.num_steps < ENOUGH
 
 
 async def test_cancelling_waiting_requests_does_not_affect_running_ones(engine: Engine, kind: Kind) -> None:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import huggingface_hub.constants
+import pytest
 
 COMMIT = "c" * 40
 CONTENT = "content"
@@ -51,6 +55,16 @@ class Hub:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def ask_from_here(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:
+    """The clients of this process ask this hub, without a login, and do not wait before they try again."""
+    for name in [name for name in os.environ if name.startswith("HF_")]:
+        monkeypatch.delenv(name)
+    here = {"ENDPOINT": hub.url, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True, "HF_TOKEN_PATH": "/no/token"}
+    for name, value in here.items():
+        monkeypatch.setattr(huggingface_hub.constants, name, value)
+    monkeypatch.setattr("random.uniform", lambda low, high: 0.0)
 
 
 def git_blob(data: bytes) -> str:
@@ -154,13 +168,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        pause = self.hub.faults.seconds_per_megabyte
         try:
             for at in range(0, len(body[:cut]), 1 << 16):
                 piece = body[:cut][at : at + (1 << 16)]
                 self.wfile.write(piece)
                 self.hub.sent += len(piece) if status in (200, 206) else 0
-                time.sleep(pause * len(piece) / (1 << 20))
+                time.sleep(self.hub.faults.seconds_per_megabyte * len(piece) / (1 << 20))
         except OSError:
             pass  # the client was killed
         if cut is not None:
