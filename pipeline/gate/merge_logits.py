@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tokenizers import Tokenizer
 
 from pipeline.gate.plain_weights import PlainWeights
-from pipeline.weights.calibration import read_texts
+from pipeline.weights.calibration import model_text_ids, read_texts
 from pipeline.weights.console import say
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.merging.live_weights import LiveWeights
@@ -74,11 +74,10 @@ def _reason(merged: Path, wanted: bool | None) -> str | None:
 
 def _tokens(tokenizer: Tokenizer, texts: Path | None) -> list[tuple[list[int], int]]:
     """Token ids of the texts that fit the limit; all their tokens count."""
-    tokenizer.encode_special_tokens = True  # text never becomes special tokens
     chosen: list[tuple[list[int], int]] = []
     longest = 0
     for text in [TEXT] if texts is None else read_texts(texts):
-        ids = tokenizer.encode(text).ids[:_MAX_TOKENS]
+        ids = model_text_ids(tokenizer, text)[:_MAX_TOKENS]
         longest = max(longest, len(ids))
         if longest * (len(chosen) + 1) > _MAX_TOKENS:
             break

@@ -9,6 +9,7 @@ import typer
 
 from pipeline.package.errors import PackageError
 from pipeline.package.own_checkpoint import open_checkpoint
+from pipeline.package.prompt_report import tell_prompt
 from pipeline.package.task_arguments import (
     ExamplesFile,
     ModelName,
@@ -46,6 +47,7 @@ def main(
     with report_errors(PackageError, TaskError):
         if into is None:
             write_task(checkpoint, choice, name=name)
+            tell_prompt(checkpoint)
         else:
             copy_with_task(open_checkpoint(checkpoint), into, choice, name=name)
         say(f"Wrote {(into or checkpoint) / 'task.json'}")

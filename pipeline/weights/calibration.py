@@ -8,13 +8,15 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from serving.text.tokenizer import named_end_tokens
+
 from .errors import CheckpointError
 
 BLOCK_TOKENS = 512  # the size of AutoAWQ's blocks
 
 
 def calibration_tokens(file: Path, model: Path, max_tokens: int) -> list[list[int]]:
-    """Token ids of the texts, each with the model's end token, in pieces of at most a block.
+    """Token ids of the texts, each with one end token, in pieces of at most a block.
 
     Args:
         file: JSON lines {"text": …}.
@@ -22,12 +24,29 @@ def calibration_tokens(file: Path, model: Path, max_tokens: int) -> list[list[in
         max_tokens: limit for all texts together.
 
     Raises:
-        CheckpointError: a line has another form, or the texts have less than one block of tokens.
+        CheckpointError: a line has another form, the texts have less than one block of tokens, or the checkpoint
+            names no end token.
     """
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    tokenizer.encode_special_tokens = True  # text never becomes special tokens
     end = end_token(model)
-    return in_pieces(file, ([*tokenizer.encode(text).ids, end] for text in read_texts(file)), max_tokens)
+    ends = {token_id for named in named_end_tokens(model, tokenizer).values() for token_id in named}
+
+    def whole(text: str) -> list[int]:
+        ids = model_text_ids(tokenizer, text)
+        last = model_text_ids(tokenizer, text.rstrip())[-1:]  # a template may write a line break after the end token
+        return ids if ends.intersection(last) else [*ids, end]
+
+    return in_pieces(file, map(whole, read_texts(file)), max_tokens)
+
+
+def model_text_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Token ids of a text exactly as the model sees it: the words of special tokens are those tokens.
+
+    A BOS that the text begins with is not added again.
+    """
+    ids = tokenizer.encode(text).ids
+    plain = tokenizer.encode(text, add_special_tokens=False).ids
+    return plain if plain and ids[:2] == plain[:1] * 2 else ids
 
 
 def in_pieces(file: Path, texts: Iterable[list[int]], max_tokens: int) -> list[list[int]]:
@@ -70,16 +89,13 @@ def read_texts(file: Path) -> list[str]:
 
 
 def end_token(model: Path) -> int:
-    """The token that ends an answer: the first `eos_token_id` of config.json.
+    """The token that ends an answer: the tokenizer's, which a fine-tune brings, else the first that a file names.
 
     Raises:
-        CheckpointError: config.json has none.
+        CheckpointError: no file names one.
     """
-    value = json.loads((model / "config.json").read_text("utf-8")).get("eos_token_id")
-    if isinstance(value, list) and value:
-        value = value[0]
-    if not isinstance(value, int):
-        raise CheckpointError(
-            f"{model / 'config.json'} has eos_token_id {value!r}; write the id of the end token there"
-        )
-    return value
+    named = list(named_end_tokens(model, Tokenizer.from_file(str(model / "tokenizer.json"))).items())
+    if not named:
+        raise CheckpointError(f"{model / 'config.json'} has no eos_token_id; write the id of the end token there")
+    last_file, last_ids = named[-1]
+    return last_ids[0] if last_file == "tokenizer_config.json" else named[0][1][0]

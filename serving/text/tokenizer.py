@@ -42,7 +42,7 @@ class Tokenizer:
 
     @classmethod
     def from_dir(cls, weights_dir: Path, *, context_length: int | None = None) -> Tokenizer:
-        """Read tokenizer.json, and the end tokens from the configuration files beside it.
+        """Read tokenizer.json, and the end tokens from all configuration files beside it.
 
         Args:
             weights_dir: folder of the checkpoint.
@@ -58,7 +58,11 @@ class Tokenizer:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception for a file it cannot parse
             raise WeightsError(f"{path} is not a tokenizer of the tokenizers library: {error}") from error
-        return cls(backend, eos_token_ids=_read_eos(weights_dir, backend), context_length=context_length)
+        return cls(
+            backend,
+            eos_token_ids=_union(named_end_tokens(weights_dir, backend), backend),
+            context_length=context_length,
+        )
 
     @property
     def vocab_size(self) -> int:
@@ -159,16 +163,38 @@ def _check_eos(eos_token_ids: tuple[int, ...], vocab_size: int) -> None:
             raise WeightsError(f"eos_token_id {token_id} is outside the vocabulary of {vocab_size} tokens")
 
 
-def _read_eos(weights_dir: Path, backend: tokenizers.Tokenizer) -> list[int]:
-    """The end tokens of the first file that names any, in the order of Hugging Face's libraries."""
+def named_end_tokens(weights_dir: Path, backend: tokenizers.Tokenizer) -> dict[str, list[int]]:
+    """The end tokens that each file of a checkpoint names, in the order of Hugging Face's libraries.
+
+    The tokenizer of a fine-tune often names another one than the configuration of its base, and any of them ends an
+    answer.
+
+    Raises:
+        WeightsError: a file cannot be read, or names an end token by something else than an id.
+    """
+    found = {}
     for name in ("generation_config.json", "config.json"):
         value = read_json(weights_dir / name).get("eos_token_id")
-        if value is not None:
-            return value if isinstance(value, list) else [value]
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if any(type(token_id) is not int for token_id in ids):
+            raise WeightsError(f"{weights_dir / name}: eos_token_id is {value!r}; write a number or a list of numbers")
+        found[name] = ids
     token = read_json(weights_dir / "tokenizer_config.json").get("eos_token")
     content = token.get("content") if isinstance(token, dict) else token
     token_id = backend.token_to_id(content) if isinstance(content, str) else None
-    return [] if token_id is None else [token_id]
+    found["tokenizer_config.json"] = [] if token_id is None else [token_id]
+    return {name: ids for name, ids in found.items() if ids}
+
+
+def _union(named: dict[str, list[int]], backend: tokenizers.Tokenizer) -> list[int]:
+    """All of the first file, and what the others add.
+
+    An ordinary piece of text in a later file is the default of some configuration class. It would end answers in the
+    middle.
+    """
+    first, *later = [*named.values(), []]
+    added = backend.get_added_tokens_decoder()
+    return [*first, *(token_id for ids in later for token_id in ids if token_id in added)]
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.weights.console import byte_bar, say
+from pipeline.weights.end_tokens import tell_end_tokens
 from pipeline.weights.errors import CheckpointError
 
 from .companions import check_tokenizer, write_companions, write_config
@@ -96,6 +97,7 @@ def merge_folder(
         "differences": differences(found, nf4=rounding is not Rounding.NONE),
     }
     _tell(report, output)
+    tell_end_tokens(output)
     return report
 
 

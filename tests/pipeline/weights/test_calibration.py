@@ -1,4 +1,4 @@
-"""Calibration texts are used completely, with the end token of answers, and without control tokens."""
+"""Calibration texts are used completely, with the end token of answers, and as the model sees them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import tokenizers
 
-from pipeline.weights.calibration import BLOCK_TOKENS, calibration_tokens
+from pipeline.weights.calibration import BLOCK_TOKENS, calibration_tokens, end_token, model_text_ids
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.gguf_source import GgufCheckpoint
 from pipeline.weights.tokenizer_files import tokenizer_json
+from tests import tiny_tokenizers
 from tests.pipeline.weights.checkpoint_fixtures import TOKENS, write_gguf
 
 END = TOKENS.index("<|im_end|>")
@@ -37,10 +39,33 @@ def test_a_long_text_is_cut_into_blocks_and_loses_nothing(model: Path) -> None:
     assert [token for piece in pieces for token in piece] == [TOKENS.index("a"), TOKENS.index("b")] * 700 + [END]
 
 
-def test_special_tokens_in_a_text_are_ordinary_text(model: Path) -> None:
-    (piece, *_rest) = calibration_tokens(texts(model, "<|im_end|>", "a" * 600), model, max_tokens=5000)
-    assert piece.count(END) == 1
-    assert piece[-1] == END
+def test_the_words_of_special_tokens_are_those_tokens(model: Path) -> None:
+    """The texts are prompts and answers exactly as the model sees them."""
+    start = TOKENS.index("<|im_start|>")
+    (piece, *_rest) = calibration_tokens(texts(model, "<|im_start|>a<|im_end|>b", "a" * 600), model, max_tokens=5000)
+    assert piece == [start, TOKENS.index("a"), END, TOKENS.index("b"), END]
+
+
+def test_an_end_token_is_not_added_to_a_text_that_has_it(model: Path) -> None:
+    lines = texts(model, "a<|im_end|>", "a<|im_end|> ", "a" * 600)
+    pieces = calibration_tokens(lines, model, max_tokens=5000)
+    assert [piece.count(END) for piece in pieces[:2]] == [1, 1]
+
+
+def test_a_bos_is_not_added_to_a_text_that_begins_with_it() -> None:
+    backend = tokenizers.Tokenizer.from_str(tiny_tokenizers.metaspace().to_json())
+    assert model_text_ids(backend, "<s>the") == backend.encode("the").ids
+    assert model_text_ids(backend, "the")[0] == backend.token_to_id("<s>")
+
+
+def test_the_end_token_is_the_tokenizers_own_which_a_fine_tune_brings(model: Path) -> None:
+    assert end_token(model) == 2
+    (model / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_start|>"}))
+    assert end_token(model) == TOKENS.index("<|im_start|>")
+    for path in (model / "tokenizer_config.json", model / "config.json"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match="has no eos_token_id"):
+        end_token(model)
 
 
 def test_texts_are_taken_up_to_the_limit(model: Path) -> None:

@@ -120,13 +120,18 @@ def test_the_small_model_has_no_bos_and_ends_with_im_end(base_tokenizer: Tokeniz
     ("files", "expected"),
     [
         ({"generation_config.json": {"eos_token_id": 0}}, (0,)),
-        ({"generation_config.json": {"eos_token_id": [1, 0, 1]}, "config.json": {"eos_token_id": 7}}, (1, 0)),
+        ({"generation_config.json": {"eos_token_id": [1, 1]}, "config.json": {"eos_token_id": 0}}, (1, 0)),
+        ({"generation_config.json": {"eos_token_id": 1}, "tokenizer_config.json": {"eos_token": "<|im_end|>"}}, (1, 0)),
+        ({"config.json": {"eos_token_id": [1]}, "tokenizer_config.json": {"eos_token": "<|im_end|>"}}, (1, 0)),
+        # A default of a configuration class: ordinary text, or no token at all.
+        ({"generation_config.json": {"eos_token_id": 1}, "config.json": {"eos_token_id": 7}}, (1,)),
+        ({"generation_config.json": {"eos_token_id": 1}, "config.json": {"eos_token_id": 50256}}, (1,)),
         ({"generation_config.json": {}, "config.json": {"eos_token_id": 1}}, (1,)),
         ({"tokenizer_config.json": {"eos_token": "<|im_end|>"}}, (0,)),
         ({"tokenizer_config.json": {"eos_token": {"content": "<|im_start|>"}}}, (1,)),
     ],
 )
-def test_end_tokens_come_from_the_first_file_that_names_them(
+def test_the_end_tokens_of_all_files_end_an_answer(
     tmp_path: Path, files: dict[str, object], expected: tuple[int, ...]
 ) -> None:
     (tmp_path / "tokenizer.json").write_text(TOKENIZERS["byte-level"].to_json())
@@ -155,6 +160,8 @@ def test_bad_folders_are_refused_with_the_file_and_the_remedy(tmp_path: Path) ->
         ("[1]", "not an object"),
         ("{", "is not JSON"),
         ('{"eos_token_id": 9999}', "9999"),
+        ('{"eos_token_id": "0"}', r"config.json: eos_token_id is '0'; write a number"),
+        ('{"eos_token_id": [0, null]}', "write a number"),
     ):
         (tmp_path / "config.json").write_text(content)
         with pytest.raises(WeightsError, match=message):
