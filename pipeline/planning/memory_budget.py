@@ -70,16 +70,11 @@ def cpu_memory(shape: ModelShape, *, bfloat16_kv: bool, batched_tokens: int = 51
     row = 3 * shape.hidden_size + heads * shape.head_dim + 3 * shape.intermediate_size
     process = _CPU_PROCESS + _CPU_BYTES_PER_TOKEN_OF_VOCABULARY * shape.vocab_size
     kv = shape.kv_bytes_per_token(2 if bfloat16_kv else 4)
-    # Packed weights are copies, and their file is closed. Others stay in the mapped file, of which the tables, which
-    # are copied too, are in memory twice.
-    weights = shape.weight_bytes + (0 if shape.is_quantized else shape.table_bytes)
-    return Memory(weights, 0, batched_tokens * row * 4, process, kv)
+    return Memory(shape.weight_bytes, 0, batched_tokens * row * 4, process, kv)
 
 
 def cpu_resident(shape: ModelShape, memory: Memory, context: int, max_num_seqs: int = 32) -> int:
     """Resident bytes after the first requests: the engine takes up to 512 MiB of its KV blocks at once.
-
-    Before them, weights that are not quantized are missing: pages of a mapped file count when they are first read.
 
     Args:
         context: MAX_MODEL_LEN.

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor
 from torch.nn import functional
 
@@ -54,7 +54,7 @@ class DraftHeads:
         """
         vocab_size, hidden = model_head.shape
         with as_weights_error(path):
-            tensors = load_file(path)
+            tensors = load(path.read_bytes())  # a mapped file could change under the heads
             weight, bias, tokens = (tensors.pop(name) for name in ("weight", "bias", "answer_tokens"))
             if tensors:
                 raise ValueError(f"it has {', '.join(sorted(tensors))} besides weight, bias and answer_tokens")

@@ -17,7 +17,7 @@ _INDEX = "model.safetensors.index.json"
 
 
 class Checkpoint:
-    """The tensors of a folder by name; they are views of memory-mapped files.
+    """The tensors of a folder by name.
 
     Raises:
         WeightsError: the folder has no readable safetensors files, or two of them have the same tensor.
@@ -38,14 +38,17 @@ class Checkpoint:
         return name in self._files
 
     def tensor(self, name: str, shape: tuple[int, ...], dtypes: torch.dtype | tuple[torch.dtype, ...]) -> Tensor:
-        """The tensor of that name.
+        """A copy of the tensor of that name.
+
+        A view of the mapped file would change with it when somebody overwrites it in place, and reading it would end
+        the process (SIGBUS) after somebody cut it.
 
         Raises:
             WeightsError: it is missing, or has another shape or dtype.
         """
         if name not in self._files:
             raise WeightsError(f"{self._dir} lacks the tensor {name}; rebuild the weights")
-        tensor: Tensor = self._files[name].get_tensor(name)
+        tensor: Tensor = self._files[name].get_tensor(name).clone()
         allowed = dtypes if isinstance(dtypes, tuple) else (dtypes,)
         if tuple(tensor.shape) != shape or tensor.dtype not in allowed:
             raise WeightsError(

@@ -21,6 +21,6 @@ def read_input_embedding(folder: Path) -> Tensor:
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             if names := set(_NAMES).intersection(file.keys()):
-                tensor: Tensor = file.get_tensor(names.pop())
+                tensor: Tensor = file.get_tensor(names.pop()).clone()  # not a view of the file
                 return tensor
     raise WeightsError(f"no safetensors file in {folder} has an input embedding; its draft model needs one")

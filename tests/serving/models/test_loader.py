@@ -1,9 +1,9 @@
-"""Checkpoints are loaded from one file or shards without copies, and every mismatch is named."""
+"""Checkpoints are loaded from one file or shards, and every mismatch is named."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import os
 
 import pytest
 import torch
@@ -55,17 +55,15 @@ def test_shards_load_as_one_file_does(folder):
     assert torch.equal(run_whole(load(folder), TOKENS, [20]), expected)
 
 
-def mapped_ranges(file):
-    """Address ranges at which the file is mapped in this process."""
-    lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(str(file))]
-    return [[int(end, 16) for end in line.split()[0].split("-")] for line in lines]
-
-
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
-def test_unquantized_weights_stay_where_the_file_is_mapped(folder):
+def test_a_loaded_model_does_not_change_with_its_file(folder):
+    """`cp` overwrites a file in place. Reading a mapping of a file that was cut ends the process."""
+    file = folder / "model.safetensors"
     model = load(folder)
-    address = model.weights.decoder.layers[0].gate_up.parts[0].data_ptr()
-    assert any(start <= address < stop for start, stop in mapped_ranges(folder / "model.safetensors"))
+    expected = run_whole(model, TOKENS, [20])
+    file.write_bytes(bytes(file.stat().st_size))
+    assert torch.equal(run_whole(model, TOKENS, [20]), expected)
+    os.truncate(file, 0)
+    assert torch.equal(run_whole(model, TOKENS, [20]), expected)
 
 
 def test_quantized_weights_stay_in_4_bits(folder):
