@@ -93,11 +93,10 @@ class Runner:
         entry = None if self._cache is None else await self._cache.entry_for(prediction, cache_use)
         if entry is not None and (original := await entry.find()) is not None:
             return await self._start_as_copy(prediction, original)
-        if len(self._active) >= self._max_active:
-            text = f"{self._max_active:,} predictions run or wait; send it again when some have ended"
-            raise TooManyPredictionsError(text, retry_after=1)
+        self._check_room()
         if not self._pool.has_room:
             await self._check_inputs(prediction.input)
+            self._check_room()  # others may have come meanwhile
         self._count_for_caller()
         run = Run(prediction, max_bytes=self._max_output_bytes)
         prefix = prefix_of(prediction.input, self._prefix_inputs)
@@ -190,6 +189,11 @@ class Runner:
             observer(run)
         run.finish(final)
         return run
+
+    def _check_room(self) -> None:
+        if len(self._active) >= self._max_active:
+            text = f"{self._max_active:,} predictions run or wait; send it again when some have ended"
+            raise TooManyPredictionsError(text, retry_after=1)
 
     def _may_see(self, owner: str | None) -> bool:
         return self._caller is None or owner == self._caller.name

@@ -91,7 +91,7 @@ class AdapterStore(Generic[T]):
         self._load_seconds = load_seconds
         self._on_close = on_close
         self._drop = drop
-        self._lock = threading.Lock()  # guards the next two and all slots
+        self._lock = threading.Lock()  # guards the next two, and all slots
         self._slots: OrderedDict[str, _Slot[T]] = OrderedDict()  # least recently used first
         self._digests: dict[str, str] = {}  # of what has been loaded once
         # More than one: most of a load may be waiting for the answers to its golden prompts.
@@ -220,14 +220,16 @@ class AdapterStore(Generic[T]):
             raise AdapterError(f"adapter {entry.name!r} cannot be loaded: {error}") from error
 
     def _check_digest(self, entry: AdapterEntry, digest: str) -> None:
-        expected = entry.digest or self._digests.get(entry.name, digest)
+        expected = entry.digest
+        if expected is None:
+            with self._lock:  # several threads may read the same adapter, alone and as a part of combinations
+                # Answers of the first one may be in the prefix cache.
+                expected = self._digests.setdefault(entry.name, digest)
         if digest != expected:
             raise AdapterError(
                 f"adapter {entry.name!r} has the digest {digest}, not {expected}: its files have changed; "
                 "restore them, or list the new one and restart the server"
             )
-        if entry.digest is None:
-            self._digests[entry.name] = expected  # answers of another one may be in the prefix cache
 
     def _make_room(self, slot: _Slot[T], nbytes: int) -> None:
         with self._lock:

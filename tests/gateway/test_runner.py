@@ -11,6 +11,7 @@ from aiohttp import ClientTimeout
 from gateway import pool, upstream
 from gateway.errors import TooManyPredictionsError
 from gateway.predictions import Prediction, Status
+from gateway.runner import Runner
 from gateway.runs import Finished, LogText, OutputPiece, Position, Run
 from gateway.store import Store
 from tests.gateway.fake_cog import FakeCog
@@ -156,6 +157,20 @@ async def test_one_more_than_the_limit_is_refused():
         await first.finished()
         await until(lambda: door.runner.num_active < 2)
         await door.runner.start(prediction())
+
+
+async def test_a_burst_whose_inputs_are_checked_meanwhile_stays_within_the_limit():
+    async def check(inputs: object) -> None:
+        await asyncio.sleep(0)
+
+    async with FakeCog() as server, door_to(server) as door:
+        await server.stop()
+        await until(lambda: door.pool.healthy() is None)
+        limits = {"max_active": 2, "max_output_bytes": 1000, "max_seconds": 60}
+        runner = Runner(door.pool, door.store, check_inputs=check, prefix_inputs=(), **limits)
+        started = await asyncio.gather(*[runner.start(prediction()) for _ in range(8)], return_exceptions=True)
+        assert sum(isinstance(one, TooManyPredictionsError) for one in started) == 6
+        await runner.close(0)
 
 
 async def test_a_prediction_that_takes_too_long_fails_and_frees_the_server():

@@ -172,7 +172,7 @@ def create(settings: Settings) -> VllmEngine:
         SettingError: vLLM would ignore a setting on this device.
         WeightsError: the checkpoint has no tokenizer.
         AdapterError: the list of adapters is wrong, or a pinned one cannot be loaded.
-        EngineDeadError: vLLM did not start; its error is the cause.
+        EngineDeadError: vLLM did not start; the message ends with what it said first.
     """
     tokenizer = Tokenizer.from_dir(settings.weights_dir)
     set_environment(settings)
@@ -193,8 +193,14 @@ def create(settings: Settings) -> VllmEngine:
             open_adapters=partial(open_store, settings) if args.enable_lora else None,
             adapter_tokenizers=more_tokens,
         )
+    except ServingError:
+        raise
     except Exception as error:
-        raise EngineDeadError(f"vLLM did not start: {error}") from error
+        first: BaseException = error
+        while (before := first.__cause__ or first.__context__) is not None:
+            first = before
+        because = "" if first is error else f", because of {type(first).__name__}: {first}"
+        raise EngineDeadError(f"vLLM did not start: {type(error).__name__}: {error}{because}") from error
     try:
         engine.load_pinned()
     except BaseException:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from serving.adapters.adapter_store import AdapterStore
+from serving.adapters.combination import Combination, Method
 from serving.adapters.registry import AdapterEntry
 from serving.adapters.remote_source import HubSource
 from serving.errors import AdapterError, EngineBusyError, EngineDeadError, WeightsError
@@ -208,3 +209,32 @@ async def test_adapters_whose_loads_wait_hold_up_no_other(make, folders):
     await asyncio.wait_for(all_started(), 5)
     folders.gate.set()
     assert all(await asyncio.gather(*waiting))
+
+
+class SlowlyCompared(str):
+    """A digest that two threads compare at the same time."""
+
+    both = threading.Barrier(2)
+
+    def __ne__(self, other: object) -> bool:
+        self.both.wait(60)
+        return str.__ne__(self, other)
+
+    __hash__ = str.__hash__
+
+
+async def test_two_threads_that_read_an_adapter_at_the_same_time_must_see_the_same_files():
+    """One for itself, one as a part of a combination: answers of both would be in the prefix cache."""
+    digests = iter((SlowlyCompared("before"), SlowlyCompared("after")))
+    combination = Combination(Method.LINEAR, ("a", "b"), (1.0, 1.0))
+    entries = {name: AdapterEntry(name, Path(name)) for name in "ab"}
+    entries["of a"] = AdapterEntry("of a", None, combination=combination)
+    store = AdapterStore(
+        entries,
+        lambda entry: LoadedAdapter(random_adapter((1,)), next(digests) if entry.name == "a" else "b"),
+        combine=lambda entry, parts: LoadedAdapter(random_adapter((1,)), "combined"),
+        max_bytes=10 * SIZE,
+    )
+    results = await asyncio.gather(use(store, "a"), use(store, "of a"), return_exceptions=True)
+    store.close()
+    assert sum(isinstance(result, AdapterError) for result in results) == 1
