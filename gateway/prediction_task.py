@@ -92,10 +92,11 @@ class Execution:
             except UpstreamError as error:
                 if not server.num_silent:  # else a health check has ejected it
                     self._pool.report_broken(server, str(error))
-                if self.run.has_output:
+                if self.run.is_seen:
                     raise UpstreamError(f"the server ended while it answered: {error}") from error
                 if attempt == MAX_ATTEMPTS:
                     raise UpstreamError(f"{attempt} servers failed; the last error: {error}") from error
+                self.run.forget_output()
                 attempt += 1
 
     async def _ask(self, server: Server) -> Prediction:

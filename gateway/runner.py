@@ -124,7 +124,7 @@ class Runner:
     async def get(self, prediction_id: str) -> Prediction | None:
         """A prediction, whether it runs or is kept."""
         if (run := self.find(prediction_id)) is not None:
-            return run.snapshot()
+            return run.shown()
         final = self._unsaved.find(prediction_id)
         return final if final is not None and self._may_see(final.owner) else await self._store.get(prediction_id)
 

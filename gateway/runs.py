@@ -76,6 +76,7 @@ class Run:
         self._max_bytes = max_bytes
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()  # who waits for the end is not woken by each piece
+        self.is_seen = False  # a reader has some of its output or logs, so that it cannot begin again unnoticed
         self.is_dirty = False  # has changed since it was last saved
         self.on_piece: list[Callable[[], None]] = []  # called for each new piece of output
         self.trace = RunTrace()
@@ -97,13 +98,13 @@ class Run:
         """Whether the prediction can no longer change."""
         return self._prediction.status.is_final
 
-    @property
-    def has_output(self) -> bool:
-        """Whether a reader may have seen something, so that the prediction cannot be run again unnoticed."""
-        return bool(self._pieces)
+    def shown(self) -> Prediction:
+        """The prediction as it is now, for a reader."""
+        self.is_seen = self.is_seen or bool(self._pieces) or self._logs.tell() > 0
+        return self.snapshot()
 
     def snapshot(self) -> Prediction:
-        """The prediction as it is now."""
+        """The prediction as it is now, for what no reader sees; see `shown`."""
         if self.is_finished:
             return self._prediction
         output: JsonValue = list(self._pieces) if self._pieces else None
@@ -139,6 +140,7 @@ class Run:
         """What came after a position, as far as it is there; of much, the beginning."""
         pieces = self._output()
         events: list[RunEvent] = [*events_between(position, pieces, self._logs_after(position.logs), most=_BATCH)]
+        self.is_seen = self.is_seen or bool(events)
         end = events[-1].position if events else position
         if self.is_finished and end.output >= len(pieces):
             events.append(Finished(self._prediction, end))
@@ -171,6 +173,11 @@ class Run:
         self._metrics = {}
         self._prediction = replace(self._prediction, status=Status.PROCESSING, started_at=now())
         self._notify()
+
+    def forget_output(self) -> None:
+        """The server that produced it has ended, no reader has seen any of it, and another server begins anew."""
+        assert not self.is_seen
+        self._pieces, self._logs, self.num_bytes = [], io.StringIO(), 0
 
     def apply(self, event: UpstreamEvent) -> None:
         """Take an event of the server's stream, other than `completed`.

@@ -85,7 +85,7 @@ async def cancel_prediction(request: Request, door: TheDoor, prediction_id: str)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CANCEL_SECONDS):
                 await run.finished()
-    return _show(request, door, run.snapshot() if run else await _find(door, prediction_id))
+    return _show(request, door, run.shown() if run else await _find(door, prediction_id))
 
 
 @_router.delete("/predictions/{prediction_id}")
@@ -157,7 +157,7 @@ async def _create(request: Request, door: Door, body: CreateBody, info: ModelInf
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):  # wait_for would make a task
                 await run.finished()
-    shown = created_object(run.snapshot(), base_url(request, door.settings))
+    shown = created_object(run.shown(), base_url(request, door.settings))
     return JSONResponse(shown, 201)
 
 

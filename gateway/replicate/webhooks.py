@@ -95,6 +95,10 @@ class Sender:
         while run.snapshot().status is Status.STARTING:
             await run.changed()
         await self.send("start", run.snapshot())
+        wanted = run.snapshot().webhook
+        if wanted is None or not {"output", "logs"} & set(wanted.events):
+            await self.send("completed", await run.finished())
+            return True
         last_sent = 0.0
         async for event in run.follow():
             match event:

@@ -24,8 +24,6 @@ class ModelShape:
         streamed_bytes: weight bytes that every decoding step reads: all except the embedding, which counts only if
             the head is tied to it.
         num_parameters: number of weights; a 4-bit weight counts as one.
-        table_bytes: of the embedding, and of the head if it is not the same tensor.
-        is_quantized: whether linear layers are stored in four bits.
     """
 
     name: str
@@ -40,8 +38,6 @@ class ModelShape:
     intermediate_size: int
     vocab_size: int
     max_context: int
-    table_bytes: int = 0
-    is_quantized: bool = True
 
     def kv_bytes_per_token(self, bytes_per_value: int = 2) -> int:
         """Bytes of one token's keys and values in all layers."""
@@ -84,8 +80,6 @@ def read_shape(folder: Path) -> ModelShape:
         intermediate_size=_positive(config, "intermediate_size"),
         vocab_size=_positive(config, "vocab_size"),
         max_context=_positive(config, "max_position_embeddings"),
-        table_bytes=embedding + head,
-        is_quantized=any(name.endswith(_PACKED) for name in tensors),
     )
 
 

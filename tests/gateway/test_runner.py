@@ -18,19 +18,26 @@ from tests.gateway.fake_cog import FakeCog
 from tests.gateway.running import door_to, prediction, run, started, until
 
 
-async def test_a_server_that_breaks_before_its_first_piece_is_replaced_unnoticed():
-    async with FakeCog(break_after=0) as bad, FakeCog() as good, door_to(bad, good) as door:
-        final = await run(door)
-        assert (final.status, final.output) == (Status.SUCCEEDED, ["a", "b", "c"])
-        assert bad.asked == good.asked == [final.id]
-
-
-async def test_a_server_that_breaks_after_a_piece_fails_the_prediction_and_keeps_the_piece():
-    async with FakeCog(break_after=1) as bad, FakeCog() as good, door_to(bad, good) as door:
-        final = await run(door)
+async def test_a_server_that_breaks_after_a_piece_that_somebody_has_seen_fails_the_prediction_and_keeps_the_piece():
+    async with FakeCog(held=True, break_after=1) as bad, FakeCog() as good, door_to(bad, good) as door:
+        one = await started(door)
+        bad.gate.set()
+        final = await one.finished()
         assert (final.status, final.output) == (Status.FAILED, ["a"])
         assert "the server ended while it answered" in final.error
         assert good.asked == []
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 2])
+async def test_a_prediction_of_which_no_client_has_seen_anything_begins_again_on_another_server(pieces):
+    async with (
+        FakeCog(pieces=("x", "y", "z"), break_after=pieces) as bad,
+        FakeCog() as good,
+        door_to(bad, good) as door,
+    ):
+        final = await run(door)
+        assert (final.status, final.output) == (Status.SUCCEEDED, ["a", "b", "c"])
+        assert bad.asked == good.asked == [final.id]
 
 
 async def test_a_server_that_falls_silent_is_ejected_and_its_prediction_fails(monkeypatch):

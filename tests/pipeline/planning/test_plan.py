@@ -159,21 +159,6 @@ def test_the_command_writes_all_it_prints(tmp_path):
     assert "--context 999,999 is above" in " ".join(wrong.stderr.replace("│", " ").split())
 
 
-def test_tables_of_weights_that_are_not_quantized_are_in_memory_twice(tmp_path):
-    """They are copied out of the mapped file; packed weights are copies, and their file is closed."""
-    tables = {True: 199 * 96, False: 2 * 199 * 96}
-    for tied, values in tables.items():
-        model = tiny_checkpoints.tiny_llama(tie_word_embeddings=tied)
-        tiny_checkpoints.save(model, tmp_path, torch.bfloat16)
-        shape = read_shape(tmp_path)
-        assert (shape.table_bytes, shape.is_quantized) == (2 * values, False)
-        assert cpu_memory(shape, bfloat16_kv=False).weights == shape.weight_bytes + 2 * values
-    tiny_checkpoints.quantize(tmp_path, model)
-    shape = read_shape(tmp_path)
-    assert shape.is_quantized
-    assert cpu_memory(shape, bfloat16_kv=False).weights == shape.weight_bytes
-
-
 MEASURE = """
 import asyncio, sys, time
 from pathlib import Path
