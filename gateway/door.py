@@ -100,7 +100,8 @@ async def open_door(
         stack.push_async_callback(store.close)
         if interrupted:
             _log.warning("%d predictions were interrupted when the door last stopped", len(interrupted))
-        pool = Pool([Upstream(url) for url in settings.upstreams] if servers is None else servers())
+        upstreams = [Upstream(url) for url in settings.upstreams] if servers is None else servers()
+        pool = Pool(upstreams, concurrency=settings.concurrency)
         stack.push_async_callback(pool.close)
         model = ModelInfoReader(pool, name=settings.model, weights_digest=settings.weights_digest)
         meters = Meters(settings.model)

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from gateway.model_server import ModelServer
 from gateway.upstream import UpstreamClosedError, UpstreamError
@@ -20,17 +22,29 @@ MAX_IMBALANCE = 4  # more outstanding predictions than on another server that a 
 FULL_SECONDS = 0.5  # how long a server that was full is left alone, unless one of its predictions ends before
 
 
+class Turn(NamedTuple):
+    """Predictions of one caller for one adapter; where predictions wait, each turn gets one place after the other."""
+
+    caller: str | None = None
+    adapter: str | None = None
+
+
 class Server:
     """One Cog server and what the door knows of it."""
 
     def __init__(self, upstream: ModelServer) -> None:
         self.upstream = upstream
-        self.outstanding = 0  # predictions that the door has there
+        self.turns: Counter[Turn] = Counter()  # predictions that the door has there
         self.is_healthy = False  # until its first health check
         self.is_full = False
         self.trouble = "has not been asked yet"  # why it is not healthy
         self.num_silent = 0  # health checks in a row without any answer
         self.on_silence: dict[object, Callable[[], None]] = {}  # ends predictions there when it does not come back
+
+    @property
+    def outstanding(self) -> int:
+        """The number of predictions that the door has there."""
+        return self.turns.total()
 
 
 class Pool:
@@ -38,13 +52,16 @@ class Pool:
 
     Args:
         servers: clients of them; the pool closes them.
+        concurrency: predictions on a server beyond which it only gets some of a turn that has none there, so that a
+            burst does not hold up others until its first prediction ends; None for no such limit.
     """
 
     num_returns = 0  # how often a server became healthy, perhaps with another model
 
-    def __init__(self, servers: Sequence[ModelServer]) -> None:
+    def __init__(self, servers: Sequence[ModelServer], *, concurrency: int | None = None) -> None:
         self.servers = tuple(Server(upstream) for upstream in servers)
-        self._waiting: dict[asyncio.Event, None] = {}  # in order of arrival
+        self._concurrency = concurrency
+        self._waiting: OrderedDict[Turn, deque[asyncio.Event]] = OrderedDict()  # whose turn it is first
         self._tasks: list[asyncio.Task[None]] = []
         self._timers: set[asyncio.TimerHandle] = set()
 
@@ -65,25 +82,27 @@ class Pool:
     @property
     def num_waiting(self) -> int:
         """Predictions that wait for a server."""
-        return len(self._waiting)
+        return sum(map(len, self._waiting.values()))
 
-    @property
-    def has_room(self) -> bool:
+    def has_room(self, turn: Turn = Turn()) -> bool:
         """Whether a prediction would get a server at once."""
-        return not self._waiting and self._choose() is not None
+        return turn not in self._waiting and self._choose(turn) is not None
 
     @asynccontextmanager
-    async def lease(self, prefix: bytes | None = None) -> AsyncIterator[Server]:
-        """A server for one prediction; waits, first come first served, while all are full or ejected.
+    async def lease(self, prefix: bytes | None = None, turn: Turn = Turn()) -> AsyncIterator[Server]:
+        """A server for one prediction; waits while all are full or ejected, first come first served within its turn.
 
         Args:
             prefix: the same for predictions whose prompts begin alike, so that a server has the beginning in its cache.
+            turn: whose prediction it is.
         """
-        server = await self._wait_for_server(prefix)
+        server = await self._wait_for_server(prefix, turn)
         try:
             yield server
         finally:
-            server.outstanding -= 1
+            server.turns[turn] -= 1
+            if not server.turns[turn]:
+                del server.turns[turn]
             server.is_full = False
             self._wake()
 
@@ -110,22 +129,30 @@ class Pool:
         """Any server that answers."""
         return next((server for server in self.servers if server.is_healthy), None)
 
-    async def _wait_for_server(self, prefix: bytes | None) -> Server:
-        turn = asyncio.Event()
-        self._waiting[turn] = None
+    async def _wait_for_server(self, prefix: bytes | None, turn: Turn) -> Server:
+        ready = asyncio.Event()
+        waiting = self._waiting.setdefault(turn, deque())
+        waiting.append(ready)
         try:
-            while next(iter(self._waiting)) is not turn or (server := self._choose(prefix)) is None:
-                turn.clear()
-                await turn.wait()
-            server.outstanding += 1
+            while self._next() is not ready or (server := self._choose(turn, prefix)) is None:
+                ready.clear()
+                await ready.wait()
+            server.turns[turn] += 1
+            self._waiting.move_to_end(turn)
             return server
         finally:
-            del self._waiting[turn]
+            waiting.remove(ready)
+            if not waiting:
+                del self._waiting[turn]
             self._wake()
 
-    def _choose(self, prefix: bytes | None = None) -> Server | None:
+    def _next(self) -> asyncio.Event | None:
+        """The first that waits of the first turn for which there is a server."""
+        return next((waiting[0] for turn, waiting in self._waiting.items() if self._choose(turn) is not None), None)
+
+    def _choose(self, turn: Turn, prefix: bytes | None = None) -> Server | None:
         """The server with the fewest outstanding predictions, or the prefix's own if it has not many more."""
-        usable = [server for server in self.servers if server.is_healthy and not server.is_full]
+        usable = [server for server in self.servers if server.is_healthy and self._has_place(server, turn)]
         fewest = min(usable, key=lambda server: server.outstanding, default=None)
         if prefix is None or fewest is None:
             return fewest
@@ -133,11 +160,14 @@ class Pool:
         own = max(usable, key=lambda server: hashlib.blake2b(prefix + server.upstream.url.encode()).digest())
         return own if own.outstanding <= fewest.outstanding + MAX_IMBALANCE else fewest
 
+    def _has_place(self, server: Server, turn: Turn) -> bool:
+        is_within = self._concurrency is None or server.outstanding < self._concurrency
+        return not server.is_full and (is_within or turn not in server.turns)
+
     def _wake(self) -> None:
-        """Let the first that waits try again."""
-        for turn in self._waiting:
-            turn.set()
-            return
+        """Let the one that is next try again."""
+        if (ready := self._next()) is not None:
+            ready.set()
 
     async def _watch(self, server: Server) -> None:
         while True:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping
 
 from gateway.errors import InvalidInputError
-from gateway.pool import Pool, Server
+from gateway.pool import Pool, Server, Turn
 from gateway.predictions import Prediction, Status
 from gateway.runs import OutputTooLargeError, Run
 from gateway.store import INTERRUPTED
@@ -29,15 +29,16 @@ class Execution:
     Args:
         run: what the prediction produces.
         pool: of the servers.
-        prefix: see `Pool.lease`.
+        prefix, turn: see `Pool.lease`.
         max_seconds: limit of its time on a server.
     """
 
-    def __init__(self, run: Run, pool: Pool, prefix: bytes | None, max_seconds: float) -> None:
+    def __init__(self, run: Run, pool: Pool, prefix: bytes | None, turn: Turn, max_seconds: float) -> None:
         self.run = run
         self.task: asyncio.Task[None] | None = None
         self._pool = pool
         self._prefix = prefix
+        self._turn = turn
         self._max_seconds = max_seconds
         self._asking: asyncio.Task[Prediction] | None = None
         self._server: Server | None = None
@@ -82,10 +83,10 @@ class Execution:
     async def _ask_servers(self) -> Prediction:
         attempt = 1
         while True:
-            if not self._pool.has_room:
+            if not self._pool.has_room(self._turn):
                 self.run.settle()
             try:
-                async with self._pool.lease(self._prefix) as server:
+                async with self._pool.lease(self._prefix, self._turn) as server:
                     return await self._ask(server)
             except UpstreamBusyError:
                 self._pool.report_full(server)

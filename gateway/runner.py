@@ -16,7 +16,7 @@ from gateway.cache.answer_cache import AnswerCache, CacheEntry, marked_as_new, m
 from gateway.cache.cache_use import CacheUse
 from gateway.errors import TooManyPredictionsError, UnavailableError
 from gateway.keys.callers import Caller
-from gateway.pool import Pool
+from gateway.pool import Pool, Turn
 from gateway.prediction_task import Execution
 from gateway.predictions import Prediction, Status
 from gateway.runs import Run
@@ -94,13 +94,14 @@ class Runner:
         if entry is not None and (original := await entry.find()) is not None:
             return await self._start_as_copy(prediction, original)
         self._check_room()
-        if not self._pool.has_room:
+        turn = Turn(prediction.owner, _adapter(prediction.input))
+        if not self._pool.has_room(turn):
             await self._check_inputs(prediction.input)
             self._check_room()  # others may have come meanwhile
         self._count_for_caller()
         run = Run(prediction, max_bytes=self._max_output_bytes)
         prefix = prefix_of(prediction.input, self._prefix_inputs)
-        execution = Execution(run, self._pool, prefix, self._max_seconds)
+        execution = Execution(run, self._pool, prefix, turn, self._max_seconds)
         self._active[run.id] = execution
         for observer in self.on_start:
             observer(run)
@@ -227,6 +228,12 @@ class Runner:
             run.finish(final)
         finally:
             self._active.pop(run.id, None)
+
+
+def _adapter(inputs: Mapping[str, JsonValue]) -> str | None:
+    """The adapter that predict() is asked for, see docs/adapters.md."""
+    name = inputs.get("adapter")
+    return name if isinstance(name, str) and name else None
 
 
 def prefix_of(inputs: Mapping[str, JsonValue], names: tuple[str, ...]) -> bytes | None:

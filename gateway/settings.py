@@ -35,6 +35,12 @@ class DoorSettings(BaseSettings):
     upstreams: Annotated[tuple[str, ...], NoDecode] = Field(
         ("http://127.0.0.1:5000",), min_length=1, description="addresses of the Cog servers, with commas between"
     )
+    concurrency: int | None = Field(
+        None,
+        ge=1,
+        description="predictions on a server beyond which only callers and adapters that have none there get one; "
+        "fewer than its own limit; None: its own limit",
+    )
     model: str = Field("local/model", pattern=r"^[\w.-]+/[\w.-]+$", description="OWNER/NAME that clients ask for")
     weights_digest: str | None = Field(None, description="digest of the weights; part of the version's id")
     playground: Path | None = Field(None, description="JSON file with the playground's examples")

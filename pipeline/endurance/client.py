@@ -38,6 +38,13 @@ class Answer:
     seconds: float = 0.0
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_as_expected(self) -> bool:
+        """Whether it succeeded, or only max_tokens cut it short."""
+        return self.status == "succeeded" or (
+            self.status == "failed" and "max_tokens: the answer was not complete" in self.error
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class End:

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from pipeline.benchmark.machine import describe_checkout, describe_machine
 from pipeline.endurance.all_rows import ROWS
-from pipeline.endurance.row import QUICK, Amounts, Check, Result, Row, verdict
+from pipeline.endurance.row import QUICK, Amounts, Check, Result, Row, counts, verdict
 from pipeline.endurance.stage import SMALL, Stage
 from pipeline.weights.default_weights import ensure_recipe
 
@@ -102,9 +102,11 @@ def _table(rows: Sequence[Row], found: Sequence[tuple[Result, float]], amounts: 
         word = verdict(result, amounts)
         name = f"{row.title} ({seconds:.0f} s)"
         for check in result.checks:
-            colour = "green" if check.passed else "red"
+            is_counted = counts(check, amounts)
+            colour = "green" if check.passed else "red" if is_counted else "yellow"
             figure = f"[{colour}]{_number(check.figure)} {check.unit}[/]"
-            table.add_row(name, check.what, figure, f"{_number(check.limit)} {check.unit}", "")
+            remark = "" if check.passed or is_counted else "[yellow]over, not counted[/]"
+            table.add_row(name, check.what, figure, f"{_number(check.limit)} {check.unit}", remark)
             name = ""
         table.add_row(name, result.skipped, "", "", f"[{_COLOURS[word]}]{word}[/]", end_section=True)
         for loss in result.losses:

@@ -25,8 +25,8 @@ def overload(stage: Stage, amounts: Amounts) -> Result:
     rate = SLOTS / (sum(one.seconds for one in full) / len(full))  # by Little's law
     answers = asyncio.run(open_loop(url, questions, rate=_TIMES * rate, seconds=amounts.overload_seconds))
     refused = [one.seconds for one in answers if one.status == "refused"]
-    admitted = [one for one in answers if one.status in ("succeeded", "failed")]
-    others = [one for one in answers if one.status not in ("refused", "succeeded", "failed")]
+    admitted = [one for one in answers if one.status == "succeeded"]
+    others = [one for one in (*full, *answers) if one.status not in ("refused", "succeeded")]
     usual = quantile([one.seconds for one in full], 0.99)
     loaded = quantile([one.seconds for one in admitted], 0.99)
     return Result(

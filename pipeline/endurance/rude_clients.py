@@ -32,7 +32,7 @@ def rude_clients(stage: Stage, amounts: Amounts) -> Result:
     stage.progress(0.5)
     others, rude = asyncio.run(_with_rude(url, questions, amounts))
     usual, loaded = (quantile([one.seconds for one in some], 0.95) for some in (before, others))
-    lost = [one for one in others if one.status not in ("succeeded", "failed")]
+    lost = [one for one in (*before, *others) if not one.is_as_expected]
     uncaught = [one for one in rude if one.status == "broken" and not one.error.startswith(("400", "413", "422"))]
     return Result(
         checks=(

@@ -33,7 +33,7 @@ def small_cache(stage: Stage, amounts: Amounts) -> Result:
         scarce = asyncio.run(_answers(server.url, questions))
         stats = stage.stats(server)
     pairs = list(zip(usual, scarce, strict=True))
-    lost = [one for before, one in pairs if one.status != before.status]
+    lost = [one for one in (*usual, *scarce) if not one.is_as_expected]
     changed = [one for before, one in pairs if one.text != before.text or _num_tokens(one) != _num_tokens(before)]
     return Result(
         checks=(

@@ -31,13 +31,13 @@ class Run:
         asked: number of predictions, besides those alone.
         memory: resident bytes, before each batch and at the end.
         wrong: answers that differ from those alone, in words.
-        failed_alone: answers that are errors, alone as well.
+        cut_short: answers that max_tokens cut short, alone as well.
     """
 
     asked: int
     memory: Sequence[int]
     wrong: Sequence[str]
-    failed_alone: int
+    cut_short: int
 
     @property
     def growth(self) -> float:
@@ -104,7 +104,7 @@ def soak(stage: Stage, amounts: Amounts) -> Result:
             **{name: run.asked for name, run in runs.items()},
             "different questions": sum(len(part.questions) for part in parts),
             **{f"{name}: resident MB at the end": round(run.memory[-1] / 1e6) for name, run in runs.items()},
-            "answers that are errors, alone as well": sum(run.failed_alone for run in runs.values()),
+            "answers that max_tokens cut short, alone as well": sum(run.cut_short for run in runs.values()),
         },
         losses=tuple(wrong[:5]),
     )
@@ -114,7 +114,8 @@ def _soak(
     server: CogServer, questions: list[dict[str, Any]], count: int, seconds: float, progress: Callable[[int], None]
 ) -> Run:
     alone = asyncio.run(_alone(server.url, questions))
-    rng, memory, wrong, asked = random.Random(2), [resident_bytes(server.process.pid)], list[str](), 0
+    wrong = [f"{one} alone" for one in alone if not one.is_as_expected]
+    rng, memory, asked = random.Random(2), [resident_bytes(server.process.pid)], 0
     end = time.monotonic() + seconds
     while asked < count and time.monotonic() < end:
         numbers = [rng.randrange(len(questions)) for _ in range(min(_BATCH, count - asked))]
@@ -122,7 +123,7 @@ def _soak(
         memory.append(resident_bytes(server.process.pid))
         asked += len(numbers)
         progress(asked)
-    return Run(asked, memory, wrong, sum(one.status != "succeeded" for one in alone))
+    return Run(asked, memory, wrong, sum(one.status == "failed" and one.is_as_expected for one in alone))
 
 
 async def _alone(url: str, questions: list[dict[str, Any]]) -> list[Answer]:
@@ -141,7 +142,10 @@ async def _batch(
         answer = await ask(client, f"soak-{first + place}", questions[number])
         expected = alone[number]
         # What is streamed before an error is not part of an answer that is not streamed.
-        same = answer.status == expected.status and (answer.text == expected.text or expected.status == "failed")
+        is_error = expected.status == "failed"
+        same = answer.status == expected.status and (
+            answer.error == expected.error if is_error else answer.text == expected.text
+        )
         return None if same else f"{questions[number]}: {answer} instead of {expected}"
 
     async with opened(url) as client:

@@ -19,6 +19,7 @@ from pipeline.paths import ROOT
 from pipeline.weights.default_weights import ensure_weights
 
 DRAIN_SECONDS = 60.0  # for predictions in flight; Cog itself has no limit
+SPARE = 4  # with the door, Cog takes one prediction more for so many
 # Cog's new names are run.py and Runner; this package keeps the old ones and pins the version that has both.
 _KNOWN_WARNINGS = (
     "ignore:Predictor.predict() is deprecated:DeprecationWarning,ignore:BasePredictor is deprecated:DeprecationWarning"
@@ -37,7 +38,7 @@ def serve(host: str, port: int, concurrency: int, *, door_port: int | None) -> i
 
     Args:
         host, port: where it listens.
-        concurrency: how many predictions run at the same time.
+        concurrency: how many predictions run at the same time; with the door, of one caller and adapter.
         door_port: where the door listens, at the same host; None for no door.
 
     Returns:
@@ -57,7 +58,10 @@ def serve(host: str, port: int, concurrency: int, *, door_port: int | None) -> i
         return 1
     ensure_weights()
     os.chdir(ROOT)  # Cog looks for predict.py, .cog/ and weights/ there
-    door = None if door_port is None else DoorProcess(host, door_port, cog_url=local_url(cog_host, port))
+    door = None
+    if door_port is not None:
+        door = DoorProcess(host, door_port, cog_url=local_url(cog_host, port), concurrency=concurrency)
+        concurrency += concurrency // SPARE  # which the door leaves to callers and adapters that have none there
     return Server(cog_host, port, concurrency, example_inputs(), door).run()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -27,14 +28,16 @@ class DoorProcess:
     Args:
         host, port: where it listens.
         cog_url: address of the server.
+        concurrency: see `DoorSettings`.
     """
 
-    def __init__(self, host: str, port: int, *, cog_url: str) -> None:
+    def __init__(self, host: str, port: int, *, cog_url: str, concurrency: int) -> None:
         self._url = local_url(host, port)
         self._model, digest = served_model()
         self._command = [sys.executable, "-m", "gateway", "--host", host, "--port", str(port)]
         self._command += ["--upstream", cog_url, "--model", self._model]
         self._command += ["--weights-digest", digest] if digest else []
+        self._env = {"DOOR_CONCURRENCY": str(concurrency), **os.environ}
         self._is_ending = False
         self._lock = threading.Lock()  # of the process and whether it is to end
         self.failed = False  # has ended by itself, so it would end again
@@ -55,7 +58,7 @@ class DoorProcess:
         with self._lock:
             if not self._is_ending:
                 # A process session of its own: Ctrl-C reaches only the parent, which ends it in order.
-                self._process = subprocess.Popen(self._command, start_new_session=True)
+                self._process = subprocess.Popen(self._command, env=self._env, start_new_session=True)
 
     def _was_killed(self) -> bool:
         """Wait for its end; whether a signal ended it that is not from here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -192,9 +193,9 @@ def _union(named: dict[str, list[int]], backend: tokenizers.Tokenizer) -> list[i
     An ordinary piece of text in a later file is the default of some configuration class. It would end answers in the
     middle.
     """
-    first, *later = [*named.values(), []]
+    lists = list(named.values())
     added = backend.get_added_tokens_decoder()
-    return [*first, *(token_id for ids in later for token_id in ids if token_id in added)]
+    return [*chain(*lists[:1]), *(token_id for token_id in chain(*lists[1:]) if token_id in added)]
 
 
 def read_json(path: Path) -> dict[str, Any]:

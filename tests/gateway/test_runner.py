@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from dataclasses import replace
 
 import pytest
 from aiohttp import ClientTimeout
@@ -94,6 +95,32 @@ async def test_predictions_go_to_the_server_with_the_fewest():
         for _ in range(2):
             await door.runner.start(prediction())
         assert (len(one.asked), len(two.asked)) == (5, 3)
+
+
+async def test_a_burst_for_one_adapter_leaves_places_to_others_and_turns_to_those_that_wait():
+    def ask(adapter: str, owner: str | None = None) -> Prediction:
+        return replace(prediction(), input={"text": "hello", "adapter": adapter}, owner=owner)
+
+    async with FakeCog(held=True) as server, door_to(server, concurrency=2) as door:
+        burst = [await door.runner.start(ask("a")) for _ in range(5)]
+        other = await door.runner.start(ask("b"))
+        of_another_caller = await door.runner.start(ask("a", "bob"))
+        later = [await door.runner.start(ask(adapter)) for adapter in ("b", "b")]
+        assert server.asked == [burst[0].id, burst[1].id, other.id, of_another_caller.id]
+        assert door.pool.num_waiting == 5
+        server.gate.set()
+        await asyncio.gather(*[run.finished() for run in (*burst, *later)])
+        assert server.asked[4:] == [burst[2].id, later[0].id, burst[3].id, later[1].id, burst[4].id]
+
+
+async def test_a_prediction_that_is_cancelled_while_it_waits_loses_its_turn_only():
+    async with FakeCog(held=True) as server, door_to(server, concurrency=1) as door:
+        runs = [await door.runner.start(prediction()) for _ in range(3)]
+        door.runner.cancel(runs[1].id)
+        assert (await runs[1].finished()).status is Status.CANCELED
+        server.gate.set()
+        await runs[2].finished()
+        assert server.asked == [runs[0].id, runs[2].id]
 
 
 async def test_equal_prefixes_share_a_server_until_it_has_too_many_more():
@@ -248,7 +275,7 @@ async def test_only_line_feeds_end_a_line_of_a_servers_stream():
     async with FakeCog(pieces=pieces) as cog, door_to(cog) as door:
         final = await run(door)
         assert (final.status, final.output) == (Status.SUCCEEDED, [*pieces])
-        assert door.pool.has_room, "the server is not ejected"
+        assert door.pool.has_room(), "the server is not ejected"
 
 
 class Full(Store):
