@@ -19,7 +19,11 @@ def tell_end_tokens(folder: Path) -> None:
     path = folder / "tokenizer.json"
     if not path.is_file():
         return
-    backend = Tokenizer.from_file(str(path))
+    try:
+        backend = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for a file it cannot parse
+        say(f"warning: {path} is not a tokenizer of the tokenizers library: {error}")
+        return
     named = named_end_tokens(folder, backend)
     parts = (f"{', '.join(_shown(backend, i) for i in ids)} ({name})" for name, ids in named.items())
     say(f"End tokens: {'; '.join(parts) or 'none'}")

@@ -62,6 +62,7 @@ def ask_from_here(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:
     for name in [name for name in os.environ if name.startswith("HF_")]:
         monkeypatch.delenv(name)
     here = {"ENDPOINT": hub.url, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True, "HF_TOKEN_PATH": "/no/token"}
+    here["HUGGINGFACE_CO_URL_TEMPLATE"] = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
     for name, value in here.items():
         monkeypatch.setattr(huggingface_hub.constants, name, value)
     monkeypatch.setattr("random.uniform", lambda low, high: 0.0)
