@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
-from typing import Any
+from collections import Counter
+from typing import Any, Final
 
 from pipeline.endurance.fuzz_targets import Target, targets
 from pipeline.endurance.row import Amounts, Check, Result
 from pipeline.endurance.stage import Stage
+
+_MILLISECONDS: Final = 50  # for 64 KiB, on a machine that needs these seconds for the reference
+_REFERENCE_SECONDS: Final = 0.0017  # an EPYC (Zen 5)
 
 
 def fuzz(stage: Stage, amounts: Amounts) -> Result:
@@ -16,17 +21,18 @@ def fuzz(stage: Stage, amounts: Amounts) -> Result:
     checks: list[Check] = []
     losses: list[str] = []
     found = targets(stage)
+    limit = round(_MILLISECONDS * max(1.0, _reference_seconds() / _REFERENCE_SECONDS), 1)
     for number, target in enumerate(found):
         rng = random.Random(f"fuzz {target.name}")
         uncaught = [loss for _ in range(amounts.fuzz) if (loss := _try(target, target.make(rng))) is not None]
         slowest = 0.0
         for _ in range(amounts.long_texts):
             case = target.make_long(rng)
-            began = time.perf_counter()
-            uncaught += [loss] if (loss := _try(target, case)) is not None else []
-            slowest = max(slowest, time.perf_counter() - began)
+            losses_of_case, seconds = zip(*(_timed(target, case) for _ in range(2)), strict=True)
+            uncaught += [loss for loss in losses_of_case[:1] if loss is not None]
+            slowest = max(slowest, min(seconds))  # twice, because other work may have interrupted one
         checks.append(Check(f"{target.name}: uncaught errors", len(uncaught), 0))
-        checks.append(Check(f"{target.name}: slowest of 64 KiB", 1000 * slowest, 50, "ms", is_time=True))
+        checks.append(Check(f"{target.name}: slowest of 64 KiB", 1000 * slowest, limit, "ms", is_time=True))
         losses += [f"{target.name}: {loss}" for loss in uncaught[:2]]
         stage.progress((number + 1) / len(found))
     return Result(
@@ -34,6 +40,23 @@ def fuzz(stage: Stage, amounts: Amounts) -> Result:
         about={"cases of each": amounts.fuzz, "of 64 KiB": amounts.long_texts},
         losses=tuple(losses),
     )
+
+
+def _reference_seconds() -> float:
+    """The time of a fixed piece of work of the same kind on this machine: JSON, and words counted in Python."""
+    text = json.dumps([{"number": number, "text": f"word {number}"} for number in range(5000)])
+
+    def once() -> float:
+        began = time.perf_counter()
+        Counter(word for item in json.loads(text) for word in item["text"].split())
+        return time.perf_counter() - began
+
+    return min(once() for _ in range(10))
+
+
+def _timed(target: Target, case: Any) -> tuple[str | None, float]:
+    began = time.perf_counter()
+    return _try(target, case), time.perf_counter() - began
 
 
 def _try(target: Target, case: Any) -> str | None:
