@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import resource
+import socket
 import sys
 
 import uvicorn
@@ -28,6 +29,7 @@ def main() -> None:
         sys.stderr.write(_OPEN.format(host=settings.host))
     configure_logging()
     _allow_many_connections()
+    ports = [settings.port, *([settings.cog_port] if settings.cog_port else [])]
     config = uvicorn.Config(
         create_app(settings),
         host=settings.host,
@@ -41,7 +43,18 @@ def main() -> None:
         # Open requests first; then the application finishes predictions that nobody waits for.
         timeout_graceful_shutdown=round(settings.drain_seconds) or None,
     )
-    uvicorn.Server(config).run()
+    uvicorn.Server(config).run(sockets=[_listening(settings.host, port) for port in ports])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that is bound; the process ends with a message where it cannot be."""
+    opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        opened.bind((host, port))
+    except OSError as error:
+        sys.exit(f"The door cannot listen on {host}, port {port}: {error.strerror}")
+    return opened
 
 
 def _read_settings() -> DoorSettings:
@@ -67,6 +80,7 @@ def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m gateway", description=DoorSettings.__doc__)
     parser.add_argument("--host")
     parser.add_argument("--port", type=int)
+    parser.add_argument("--cog-port", type=int, help="another port to listen on, for those who know it as Cog's")
     parser.add_argument("--upstream", dest="upstreams", help="addresses of Cog servers, with commas between")
     parser.add_argument("--model", help="OWNER/NAME that clients ask for")
     parser.add_argument("--weights-digest")

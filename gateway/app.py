@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from fastapi import Depends, FastAPI
 
 from gateway.api import Api, include
+from gateway.cog_api import COG
 from gateway.door import open_door
 from gateway.keys.login_page import LOGIN
 from gateway.metrics import METRICS
@@ -26,6 +27,7 @@ from gateway.tracing import open_tracing
 APIS: tuple[Api, ...] = (
     REPLICATE,
     OPENAI,
+    COG,
     PROBES,
     PAGES,
     METRICS,

@@ -58,6 +58,11 @@ class ModelInfo:
         """Whether the output is a list of pieces that appear one after the other."""
         return bool(self._schemas.get("Output", {}).get("x-cog-array-type") == "iterator")
 
+    def without_nulls(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The inputs without optional ones that are null: the schema allows that, and Cog refuses it."""
+        required = self._schemas.get("Input", {}).get("required", [])
+        return {name: value for name, value in inputs.items() if value is not None or name in required}
+
     def check_names(self, inputs: Mapping[str, object]) -> None:
         """Cog ignores inputs that the model does not have; the door refuses them.
 

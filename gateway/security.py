@@ -12,7 +12,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.errors import ForbiddenError
+from gateway.errors import BadRequestError, ForbiddenError
 from gateway.settings import DoorSettings
 
 CONTENT_POLICY: Final = (
@@ -70,7 +70,7 @@ async def check_sender(request: Request) -> None:
     """Refuse a request to another host's name, or from a page of another site; for `Depends`.
 
     Raises:
-        ForbiddenError: see `_check_host` and `_check_origin`.
+        BadRequestError, ForbiddenError: see `_check_host` and `_check_origin`.
     """
     _check_host(request)
     _check_origin(request)
@@ -104,10 +104,14 @@ def _check_host(request: Request) -> None:
     whose scripts may read all answers. Only the header Host tells.
 
     Raises:
+        BadRequestError: the request names several.
         ForbiddenError: the name is not one of the door's.
     """
     settings: DoorSettings = request.app.state.door.settings
-    host = request.headers.get("host", "")
+    hosts = request.headers.getlist("host")
+    if len(hosts) > 1:
+        raise BadRequestError("the request has several Host headers")
+    host = "".join(hosts)
     match = _HOST.fullmatch(host.lower())
     if not settings.allows_host((match[1] or match[2]) if match else ""):
         raise ForbiddenError(f"this door is not called {host[:200]!r}; its operator sets other names with DOOR_HOSTS")

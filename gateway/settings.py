@@ -29,6 +29,9 @@ class DoorSettings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8080, ge=1, le=65535, description="port to listen on")
+    cog_port: int | None = Field(
+        None, ge=1, le=65535, description="another port to listen on, for those who know it as Cog's"
+    )
     public_url: str | None = Field(
         None, pattern=r"^https?://[^/?#\s]+$", description="address that clients see, for links; None: as they asked"
     )

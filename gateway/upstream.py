@@ -110,6 +110,24 @@ class Upstream:
         except aiohttp.ClientError as error:
             raise _broken(error) from error
 
+    @asynccontextmanager
+    async def ask_raw(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Pass a request on; leaving the context before the end of the answer closes the connection.
+
+        Raises:
+            UpstreamError: the server cannot be reached.
+        """
+        try:
+            async with self._session.request(
+                method, path.lstrip("/"), headers=headers, data=body or None, allow_redirects=False
+            ) as response:
+                _acknowledge_at_once(response)
+                yield response
+        except aiohttp.ClientError as error:
+            raise _broken(error) from error
+
     async def cancel(self, prediction_id: str) -> bool:
         """Ask the server to cancel; whether it knew the prediction.
 

@@ -23,6 +23,8 @@ from gateway.openai.finished_answers import Answer, usage_object
 from gateway.openai.model_inputs import ModelInputs, chat_inputs, completion_inputs
 from gateway.openai.parameters import SharedBody
 from gateway.openai.shapes import ChatShape, CompletionShape, Envelope, Shape, encode_chunk, model_object
+from gateway.replicate.objects import base_url
+from gateway.replicate.objects import model_object as replicate_model
 
 _DONE: Final = b"data: [DONE]\n\n"
 _router = APIRouter(prefix="/v1")
@@ -72,9 +74,12 @@ async def create_completion(request: Request, door: TheDoor) -> Response:
 
 
 @_router.get("/models")
-async def list_models(door: TheDoor) -> Response:
-    """The only model, as a list."""
-    return JSONResponse({"object": "list", "data": [model_object(await door.model.read())]})
+async def list_models(request: Request, door: TheDoor) -> Response:
+    """The only model, as a list of OpenAI's and as a page of Replicate's, whose clients ask the same path."""
+    info = await door.model.read()
+    shown = replicate_model(info, base_url(request, door.settings), run_count=await door.store.count())
+    page = {"previous": None, "next": None, "results": [shown]}
+    return JSONResponse({"object": "list", "data": [model_object(info)], **page})
 
 
 @_router.get("/models/{model_id}")

@@ -67,7 +67,7 @@ def model_object(info: ModelInfo, base: str, *, run_count: int) -> dict[str, Jso
     """The model with its only version."""
     owner, name = info.name.split("/")
     return {
-        "url": f"{base}/{info.name}",
+        "url": f"{base}/",  # the playground
         "owner": owner,
         "name": name,
         "description": None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import re
 from typing import Final, Literal
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -14,6 +13,7 @@ from gateway.model_info import ModelInfo
 from gateway.predictions import Webhook
 from gateway.runs import Position
 from gateway.settings import DoorSettings
+from gateway.webhook_addresses import check_webhook
 
 MAX_WAIT: Final = 60.0
 _WAIT: Final = re.compile(r"(?:^|[,;\s])wait(?:\s*=\s*\"?([^\s,;\"]*)\"?)?(?=$|[,;\s])", re.IGNORECASE)
@@ -55,25 +55,16 @@ def check_model(owner: str, name: str, info: ModelInfo) -> None:
         raise NotFoundError(f"model {owner}/{name} is not served here; {info.name} is")
 
 
-def webhook_of(body: CreateBody, settings: DoorSettings) -> Webhook | None:
+async def webhook_of(body: CreateBody, settings: DoorSettings) -> Webhook | None:
     """Whom to tell about the prediction.
 
     Raises:
-        InvalidInputError: the address is wrong, or its host is not allowed.
+        InvalidInputError: see `check_webhook`.
     """
     if body.webhook is None and body.webhook_completed is None:
         return None
     name, url = ("webhook", body.webhook) if body.webhook else ("webhook_completed", body.webhook_completed or "")
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        host, parts = None, urlsplit("")
-    if parts.scheme not in ("http", "https") or not host or re.search(r"[\s\x00-\x1f]", url):
-        raise InvalidInputError.of((FieldError((name,), "is not an address such as https://example.com/hook", "url"),))
-    if not settings.allows_webhook(host):
-        text = f"the door may not send to {host[:100]}; its operator allows hosts with DOOR_WEBHOOK_HOSTS"
-        raise InvalidInputError.of((FieldError((name,), text, "not_allowed"),))
+    await check_webhook(url, settings, name)
     events = WEBHOOK_EVENTS if body.webhook_events_filter is None else tuple(body.webhook_events_filter)
     return Webhook(url, ("completed",) if name == "webhook_completed" else events)
 

@@ -29,7 +29,7 @@ from gateway.replicate.requests import (
     webhook_of,
 )
 from gateway.replicate.streaming import stream_kept, stream_run
-from gateway.replicate.webhooks import open_webhooks, webhook_secret
+from gateway.replicate.webhooks import open_webhooks, secret_of, webhook_secret
 
 _CANCEL_SECONDS = 5.0  # for a prediction to end after it was cancelled, before the answer is sent
 _router = APIRouter(prefix="/v1")
@@ -112,9 +112,9 @@ async def stream_prediction(
 
 
 @_router.get("/webhooks/default/secret")
-async def get_webhook_secret(door: TheDoor) -> Response:
-    """The key with which webhooks are signed."""
-    return JSONResponse({"key": await webhook_secret(door.store)})
+async def get_webhook_secret(request: Request, door: TheDoor) -> Response:
+    """The key with which the webhooks of the caller's predictions are signed."""
+    return JSONResponse({"key": secret_of(await webhook_secret(door.store), request.scope.get("door_caller"))})
 
 
 @_router.get("/models/{owner}/{name}")
@@ -147,10 +147,10 @@ async def _create(request: Request, door: Door, body: CreateBody, info: ModelInf
         id=new_id(),
         model=info.name,
         version=info.version,
-        input=body.input,
+        input=info.without_nulls(body.input),
         created_at=now(),
         weights_digest=door.settings.weights_digest,
-        webhook=webhook_of(body, door.settings),
+        webhook=await webhook_of(body, door.settings),
     )
     run = await door.runner.start(prediction, CacheUse.of(request.headers))
     if seconds:

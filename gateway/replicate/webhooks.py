@@ -20,7 +20,9 @@ from gateway.door import Door
 from gateway.predictions import Prediction, Status, new_id
 from gateway.replicate.objects import prediction_object
 from gateway.runs import Finished, LogText, OutputPiece, Run
+from gateway.settings import DoorSettings
 from gateway.store import Store
+from gateway.webhook_addresses import is_own
 
 _log = logging.getLogger(__name__)
 QUIET_SECONDS: Final = 0.5  # between two POSTs about output or logs
@@ -35,7 +37,7 @@ async def open_webhooks(door: Door) -> AsyncIterator[None]:
     """Send webhooks while the door is open, first those of predictions that were interrupted."""
     secret = await webhook_secret(door.store)
     async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False, trust_env=False) as client:
-        sender = Sender(client, secret, door.settings.base_url)
+        sender = Sender(client, secret, door.settings)
         tasks: set[asyncio.Task[bool]] = set()
 
         def keep(task: asyncio.Task[bool]) -> None:
@@ -67,6 +69,14 @@ async def webhook_secret(store: Store) -> str:
     return await store.secret("webhook", f"whsec_{new}")
 
 
+def secret_of(secret: str, owner: str | None) -> str:
+    """The key of one caller, who could otherwise sign for others; where callers have no API keys, the door's own."""
+    if owner is None:
+        return secret
+    derived = hmac.new(base64.b64decode(secret.removeprefix("whsec_")), owner.encode(), hashlib.sha256).digest()
+    return f"whsec_{base64.b64encode(derived[:_SECRET_BYTES]).decode()}"
+
+
 def signature(secret: str, message_id: str, timestamp: str, body: bytes) -> str:
     """The header `webhook-signature`: HMAC-SHA256 of id, time and body, as in the Standard Webhooks specification."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
@@ -80,13 +90,13 @@ class Sender:
     Args:
         client: for the POSTs.
         secret: `whsec_` and a key in base64.
-        base_url: the door's address in the prediction objects.
+        settings: of the door.
     """
 
-    def __init__(self, client: httpx.AsyncClient, secret: str, base_url: str) -> None:
+    def __init__(self, client: httpx.AsyncClient, secret: str, settings: DoorSettings) -> None:
         self._client = client
         self._secret = secret
-        self._base_url = base_url
+        self._settings = settings
 
     async def follow(self, run: Run) -> bool:
         """Send the events of a prediction from its start to its end; whether it was one."""
@@ -120,26 +130,29 @@ class Sender:
             return False
         if event in ("output", "logs") and prediction.status.is_final:
             return False  # `completed` follows at once and has it all
-        body = json.dumps(prediction_object(prediction, self._base_url)).encode()
+        body = json.dumps(prediction_object(prediction, self._settings.base_url)).encode()
         message_id = f"msg_{new_id()}"
-        trouble = await self._post(webhook.url, message_id, body)
+        secret = secret_of(self._secret, prediction.owner)
+        trouble = await self._post(webhook.url, secret, message_id, body)
         for seconds in RETRY_SECONDS if event == "completed" else ():
             if trouble is None:
                 break
             await asyncio.sleep(seconds)
-            trouble = await self._post(webhook.url, message_id, body)
+            trouble = await self._post(webhook.url, secret, message_id, body)
         if trouble is not None:
             _log.warning("webhook of prediction %s, event %s: %s", prediction.id, event, trouble)
         return True
 
-    async def _post(self, url: str, message_id: str, body: bytes) -> str | None:
+    async def _post(self, url: str, secret: str, message_id: str, body: bytes) -> str | None:
         """What went wrong, or None."""
+        if await is_own(url, self._settings):  # the name may lead elsewhere than when it was checked
+            return "its address is the door's or a server's"
         timestamp = str(int(time.time()))
         headers = {
             "content-type": "application/json",
             "webhook-id": message_id,
             "webhook-timestamp": timestamp,
-            "webhook-signature": signature(self._secret, message_id, timestamp, body),
+            "webhook-signature": signature(secret, message_id, timestamp, body),
         }
         try:
             # The answer's body is not read: it may have any size.

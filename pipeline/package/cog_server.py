@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -37,17 +39,14 @@ def serve(host: str, port: int, concurrency: int, *, door_port: int | None) -> i
     """Run the server with the default weights until it exits or a signal stops it.
 
     Args:
-        host, port: where it listens.
+        host, port: where it listens; with the door, where the door has Cog's protocol.
         concurrency: how many predictions run at the same time; with the door, of one caller and adapter.
         door_port: where the door listens, at the same host; None for no door.
 
     Returns:
         The exit code; 1 if a port is taken.
     """
-    # Cog's server has no keys: where the door asks for them, others must not reach it past the door.
-    has_keys = door_port is not None and os.environ.get("DOOR_KEYS") == "required"
-    cog_host = "127.0.0.1" if has_keys else host
-    listeners = [Listener("Cog", cog_host, port, "--port")]
+    listeners = [Listener("Cog", host, port, "--port")]
     if door_port is not None:
         listeners.append(Listener("the door", host, door_port, "--door-port"))
     # If another server had the port, it would answer the health check in place of ours.
@@ -58,11 +57,27 @@ def serve(host: str, port: int, concurrency: int, *, door_port: int | None) -> i
         return 1
     ensure_weights()
     os.chdir(ROOT)  # Cog looks for predict.py, .cog/ and weights/ there
-    door = None
     if door_port is not None:
-        door = DoorProcess(host, door_port, cog_url=local_url(cog_host, port), concurrency=concurrency)
+        place = hidden_address()
+        door = DoorProcess(host, door_port, cog_port=port, cog_url=local_url(*place), concurrency=concurrency)
         concurrency += concurrency // SPARE  # which the door leaves to callers and adapters that have none there
-    return Server(cog_host, port, concurrency, example_inputs(), door).run()
+        has_keys = os.environ.get("DOOR_KEYS") == "required"
+        return Server(*place, concurrency, None if has_keys else example_inputs(), door).run()
+    return Server(host, port, concurrency, example_inputs()).run()
+
+
+def hidden_address() -> tuple[str, int]:
+    """A free loopback address and port that no web page and no webhook can guess.
+
+    Cog's server has no keys, answers to any name, and ends when anybody posts to /shutdown. Where a system has only one
+    loopback address, only the port is random.
+    """
+    host = "127.0.0.1"
+    if sys.platform == "linux":
+        host = ".".join(map(str, (127, 1 + secrets.randbelow(254), secrets.randbelow(256), 1 + secrets.randbelow(254))))
+    with socket.socket() as free:
+        free.bind((host, 0))
+        return host, int(free.getsockname()[1])
 
 
 class Server:
@@ -84,8 +99,9 @@ class Server:
         door: DoorProcess | None = None,
     ) -> None:
         self._url = local_url(host, port)
+        self._public_url = self._url if door is None else door.cog_url
         self._door = door
-        self._example = "" if example is None else curl_command(self._url, example) + "\n"
+        self._example = "" if example is None else curl_command(self._public_url, example) + "\n"
         self._command = [sys.executable, "-m", "cog.server.http", "--host", host]
         self._env = {
             "LOG_FORMAT": "console",
@@ -137,7 +153,7 @@ class Server:
             health = read_json(f"{self._url}/health-check")
             if health.get("status") == "READY" and (self._door is None or self._door.is_ready()):
                 door = "" if self._door is None else self._door.addresses
-                sys.stderr.write(_READY.format(url=self._url, door=door, example=self._example))
+                sys.stderr.write(_READY.format(url=self._public_url, door=door, example=self._example))
                 return
             if health.get("status") == "SETUP_FAILED":
                 sys.stderr.write(f"{health['setup']['logs']}\nThe model did not load; the reason is above.\n")

@@ -27,14 +27,17 @@ class DoorProcess:
 
     Args:
         host, port: where it listens.
+        cog_port: where it has Cog's protocol as well.
         cog_url: address of the server.
         concurrency: see `DoorSettings`.
     """
 
-    def __init__(self, host: str, port: int, *, cog_url: str, concurrency: int) -> None:
+    def __init__(self, host: str, port: int, *, cog_port: int, cog_url: str, concurrency: int) -> None:
         self._url = local_url(host, port)
+        self.cog_url = local_url(host, cog_port)
         self._model, digest = served_model()
         self._command = [sys.executable, "-m", "gateway", "--host", host, "--port", str(port)]
+        self._command += ["--cog-port", str(cog_port)]
         self._command += ["--upstream", cog_url, "--model", self._model]
         self._command += ["--weights-digest", digest] if digest else []
         self._env = {"DOOR_CONCURRENCY": str(concurrency), **os.environ}

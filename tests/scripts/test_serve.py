@@ -95,6 +95,21 @@ def test_the_door_is_beside_it_and_ends_with_it(serve, tmp_path):
     body = {"input": {"nlq": "a", "cols": "a"}}
     answer = httpx.post(f"{url}/v1/models/local/tiny/predictions", json=body, headers={"Prefer": "wait"})
     assert answer.json()["status"] == "succeeded"
+    cog = f"http://127.0.0.1:{ports[0]}"  # the door has Cog's protocol there, but for what ends it
+    assert httpx.post(f"{cog}/predictions", json=body, timeout=60).json()["status"] == "succeeded"
+    events = httpx.put(f"{cog}/predictions/it", json=body, headers={"Accept": "text/event-stream"}, timeout=60).text
+    assert events.startswith("event: start") and '"succeeded"' in events
+    assert httpx.post(f"{cog}/predictions", json={"input": {"nlq": "a"}}).json()["detail"][0]["loc"][-1] == "cols"
+    assert httpx.post(f"{cog}/predictions", json={"input": {**body["input"], "max_tokens": None}}).status_code == 200
+    assert httpx.get(f"{cog}/health-check").json()["status"] == "READY"
+    assert httpx.post(f"{cog}/shutdown").status_code == 404
+    assert httpx.get(f"{cog}/health-check", headers={"Host": "evil.example"}).status_code == 403
+    for place in (*(f"127.0.0.1:{port}" for port in ports), f"localhost:{ports[0]}", f"0.0.0.0:{ports[1]}"):
+        hooked = {**body, "webhook": f"http://{place}/shutdown"}
+        assert "take no webhooks" in httpx.post(f"{cog}/predictions", json=hooked).text
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    heard = {one.laddr.ip for child in children for one in child.net_connections() if one.status == psutil.CONN_LISTEN}
+    assert len(heard) == 2 and "127.0.0.1" in heard, "Cog itself listens where nobody looks"
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(30) == 0, server.said
     with pytest.raises(httpx.ConnectError):

@@ -64,6 +64,18 @@ async def test_a_prediction_is_seen_only_with_the_key_that_made_it(tmp_path, key
         assert again.status_code == 200, "a new key of the same name replaces the old one"
 
 
+async def test_callers_have_different_secrets_for_webhooks(tmp_path, keys):
+    """With one for all, a caller could sign for others."""
+    async with FakeCog() as cog, open_app(tmp_path, cog, keys="required") as client:
+        path = "/v1/webhooks/default/secret"
+        found = [
+            (await client.get(path, headers=bearer(keys.create(name)))).json()["key"]
+            for name in ("alice", "bob", "alice")
+        ]
+    assert found[0] == found[2] != found[1]
+    assert all(key.startswith("whsec_") for key in found)
+
+
 async def test_a_link_to_a_prediction_needs_no_key(tmp_path, keys):
     key = keys.create("alice")
     async with FakeCog() as cog, open_app(tmp_path, cog, keys="required") as client:

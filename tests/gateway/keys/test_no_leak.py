@@ -37,7 +37,7 @@ async def test_fuzzed_requests_of_others_show_nothing_of_a_prediction(tmp_path):
             gates.append(cog.gate)
             if name in "ab":
                 cog.gate.set()
-            body = {"input": {"text": f"secret-input-{name}"}, "webhook": f"{cog.url}/secret-hook-{name}"}
+            body = {"input": {"text": f"secret-input-{name}"}, "webhook": f"http://127.0.0.1:9/secret-hook-{name}"}
             prediction_id = (await client.post(CREATE, json=body, headers=bearer(alice))).json()["id"]
             contents[prediction_id] = {f"secret-input-{name}", f"secret-output-{name}"}
             await until(has_output)

@@ -1,0 +1,85 @@
+"""Where webhooks may be sent: to the hosts that the operator allows, and never to the door or its servers."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import socket
+from contextlib import closing
+from urllib.parse import urlsplit
+
+from gateway.errors import FieldError, InvalidInputError
+from gateway.settings import DoorSettings
+
+_PORTS = {"http": 80, "https": 443}
+
+
+async def check_webhook(url: object, settings: DoorSettings, name: str = "webhook") -> None:
+    """Refuse an address to which nothing may be sent; None is no address.
+
+    Raises:
+        InvalidInputError: it is no address, its host is not allowed, or the door or one of its servers listens there.
+    """
+    if url is None:
+        return
+    place = _place(url)
+    if place is None:
+        raise InvalidInputError.of((FieldError((name,), "is not an address such as https://example.com/hook", "url"),))
+    if not settings.allows_webhook(place[0]):
+        text = f"the door may not send to {place[0][:100]}; its operator allows hosts with DOOR_WEBHOOK_HOSTS"
+        raise InvalidInputError.of((FieldError((name,), text, "not_allowed"),))
+    if await is_own(str(url), settings):
+        text = "is an address of the door or of one of its servers, which take no webhooks"
+        raise InvalidInputError.of((FieldError((name,), text, "not_allowed"),))
+
+
+async def is_own(url: str, settings: DoorSettings) -> bool:
+    """Whether the door or one of its servers listens at an address, under whatever name."""
+    place = _place(url)
+    if place is None:
+        return False
+    found = await _resolve(*place)
+    for upstream in settings.upstreams:
+        if (server := _place(upstream)) is not None and found & await _resolve(*server):
+            return True
+    return place[1] in (settings.port, settings.cog_port) and any(_is_of_this_machine(address) for address, _ in found)
+
+
+def _place(url: object) -> tuple[str, int] | None:
+    """Host and port of an address."""
+    if not isinstance(url, str) or re.search(r"[\s\x00-\x1f]", url):
+        return None
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    return (host, port or _PORTS[parts.scheme]) if parts.scheme in _PORTS and host else None
+
+
+async def _resolve(host: str, port: int) -> set[tuple[str, int]]:
+    """The IP addresses of a name, or of any way to write an address such as 127.1; empty if there are none."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return set()
+    return {(_plain(str(address[0])), port) for *_, address in found}
+
+
+def _plain(address: str) -> str:
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    return str(getattr(ip, "ipv4_mapped", None) or ip)
+
+
+def _is_of_this_machine(address: str) -> bool:
+    """Whether a server here may listen at an address; 0.0.0.0 leads here as well."""
+    ip = ipaddress.ip_address(address)
+    if ip.is_loopback or ip.is_unspecified:
+        return True
+    with closing(socket.socket(socket.AF_INET6 if ip.version == 6 else socket.AF_INET)) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
