@@ -66,12 +66,10 @@ async def test_a_prediction_is_seen_only_with_the_key_that_made_it(tmp_path, key
 
 async def test_callers_have_different_secrets_for_webhooks(tmp_path, keys):
     """With one for all, a caller could sign for others."""
+    of = {name: bearer(keys.create(name)) for name in ("alice", "bob")}
     async with FakeCog() as cog, open_app(tmp_path, cog, keys="required") as client:
         path = "/v1/webhooks/default/secret"
-        found = [
-            (await client.get(path, headers=bearer(keys.create(name)))).json()["key"]
-            for name in ("alice", "bob", "alice")
-        ]
+        found = [(await client.get(path, headers=of[name])).json()["key"] for name in ("alice", "bob", "alice")]
     assert found[0] == found[2] != found[1]
     assert all(key.startswith("whsec_") for key in found)
 
