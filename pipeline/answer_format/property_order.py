@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pipeline.answer_format.matching import fits
-from tasks.schema.schema_tree import Node, same_value_groups, walk
+from tasks.schema_tree import Node, same_value_groups, walk
 
 Pairs = Counter[tuple[str, str]]  # (a, b) → number of objects in which a came before b
 

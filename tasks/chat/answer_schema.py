@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from tasks.bounds import narrowed
 from tasks.errors import InputError
 from tasks.json_text import parse_json
 
@@ -13,7 +14,7 @@ _HINT: Final = 'send a JSON Schema, or {"type": "json_schema", "json_schema": {"
 
 
 def read_answer_schema(value: dict[str, Any] | bool | str | None) -> str | None:
-    """The schema as JSON text; None for free text.
+    """The schema as JSON text, narrowed by `tasks.bounds`; None for free text.
 
     Args:
         value: a schema, or one of OpenAI's wrappers around it: `response_format`, its `json_schema`, or `text.format`;
@@ -42,7 +43,14 @@ def read_answer_schema(value: dict[str, Any] | bool | str | None) -> str | None:
         schema = _parse(schema)
     if not isinstance(schema, dict | bool) or (isinstance(schema, dict) and schema.get("type") == "json_schema"):
         raise InputError("json_schema", f"{json.dumps(value)[:80]} contains no schema", _HINT)
-    return json.dumps(schema, ensure_ascii=False)
+    return json.dumps(_narrowed(schema), ensure_ascii=False)
+
+
+def _narrowed(schema: dict[str, Any] | bool) -> dict[str, Any] | bool:
+    try:
+        return narrowed(schema) if isinstance(schema, dict) else schema
+    except RecursionError:
+        return schema  # the compiler refuses a schema that is nested so deeply, and says why
 
 
 def _parse(text: str) -> Any:

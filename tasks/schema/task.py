@@ -13,9 +13,9 @@ from serving.errors import GrammarError
 from serving.grammar import check_constraint
 from serving.text import Tokenizer
 from serving.types import SamplingParams
+from tasks.bounds import allows_anything, narrowed
 from tasks.errors import InputError, TaskFileError
 from tasks.json_answer import JsonReader
-from tasks.schema.bounds import allows_anything, narrowed
 from tasks.schema.encoding import PromptEncoder, prompt_encoder
 from tasks.schema.options import SAMPLING_INPUTS, SchemaOptions
 from tasks.task import TASK_FILE, Prompt
@@ -79,7 +79,7 @@ class SchemaTask:
 
 
 def answer_constraint(schema: Any, item_separator: str, key_separator: str) -> JsonSchemaConstraint:
-    """The constraint for answers of a schema, which is narrowed by `tasks.schema.bounds`.
+    """The constraint for answers of a schema, which is narrowed by `tasks.bounds`.
 
     Raises:
         TaskFileError: the schema cannot be compiled into a grammar.

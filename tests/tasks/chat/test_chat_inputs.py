@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer
 
+from serving.constraints import JsonSchemaConstraint
+from serving.grammar import compile_constraint
 from serving.types import SamplingParams
+from tasks.bounds import narrowed
 from tasks.chat.answer_schema import read_answer_schema
 from tasks.chat.inputs import ChatInputs, read_stop_sequences
 from tasks.chat.options import Defaults
@@ -124,7 +129,7 @@ def test_an_empty_stop_sequence_is_refused(stop):
 def test_a_schema_is_found_in_each_of_its_wrappers(value):
     """A grammar compiled from a wrapper would allow any JSON, without an error."""
     text = read_answer_schema(ChatInputs.read({"prompt": "a", "json_schema": value}).json_schema)
-    assert json.loads(text) == SCHEMA
+    assert json.loads(text) == narrowed(SCHEMA)
     assert list(json.loads(text)["properties"]) == ["b", "a"], "the order in which the model writes them"
 
 
@@ -139,7 +144,7 @@ def test_a_schema_is_found_in_each_of_its_wrappers(value):
         ({}, {}),
         ({"description": "anything"}, {"description": "anything"}),
         ({"type": "string", "format": "date"}, {"type": "string", "format": "date"}),
-        ({"properties": {"schema": {}}, "title": "a schema with a property of that name"}, ...),
+        ({"properties": {"schema": {}}, "title": "a", "additionalProperties": True}, ...),
     ],
 )
 def test_a_schema_that_is_not_wrapped_is_not_changed(value, expected):
@@ -169,3 +174,21 @@ def test_a_schema_that_is_nested_too_deeply_is_refused(value):
 
 def test_a_stop_text_of_many_brackets_is_not_json():
     assert read_stop_sequences(DEEP) == (DEEP,)
+
+
+def test_an_object_has_properties_that_its_schema_does_not_mention_only_where_it_asks_for_them():
+    def matcher(**more: Any) -> LLMatcher:
+        person = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"], **more}
+        text = read_answer_schema({"type": "json_schema", "json_schema": {"name": "x", "schema": person}})
+        return compile_constraint(JsonSchemaConstraint(text), LLTokenizer("byte"))
+
+    answer = list(b'{"name": "Ada", "gender": "female"}')
+    assert matcher().try_consume_tokens(answer) == len(b'{"name": "Ada"')
+    assert matcher(additionalProperties=True).try_consume_tokens(answer) == len(answer)
+    assert matcher(patternProperties={"^g": {"type": "string"}}).try_consume_tokens(answer) == len(answer)
+
+
+@pytest.mark.parametrize("required", [[{}], [3], "name", None])
+def test_a_malformed_list_of_required_properties_is_left_to_the_compiler(required):
+    schema = {"type": "object", "properties": {"name": {}}, "required": required}
+    assert json.loads(read_answer_schema(schema))["required"] == required

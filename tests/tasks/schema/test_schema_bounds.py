@@ -10,7 +10,7 @@ from llguidance import LLTokenizer
 
 from serving.constraints import JsonSchemaConstraint
 from serving.grammar import compile_constraint
-from tasks.schema.bounds import narrowed
+from tasks.bounds import narrowed
 from tests.tasks.schema.schemas import SCHEMAS
 
 BYTES = LLTokenizer("byte")

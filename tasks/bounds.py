@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
-from tasks.schema.schema_tree import Node, same_value_groups, walk
+from tasks.schema_tree import Node, same_value_groups, walk
 
 MAX_INTEGER: Final = 9_000_000_000_000_000_000  # about the largest bound that llguidance supports; 64-bit ids fit
 
@@ -67,7 +67,7 @@ def _is_open_by_silence(node: Node) -> bool:
     properties, required = node.get("properties"), node.get("required", [])
     if not isinstance(properties, dict) or any(name in node for name in _SPEAKS_OF_OTHERS):
         return False
-    return isinstance(required, list) and set(required) <= properties.keys()
+    return isinstance(required, list) and all(name in properties for name in required if isinstance(name, str))
 
 
 def _is_endless_integer(node: Node) -> bool:
