@@ -54,8 +54,9 @@ def error_object(error: DoorError) -> dict[str, JsonValue]:
         param = _place(field.path)
         message = f"{'.'.join(field.path) or 'body'}: {field.message}"
         if field.kind == "extra_forbidden":
+            param = _exact_place(field.path)
             code, message = "unknown_parameter", f"unknown parameter: {param!r}; remove it"
-            if param is not None and param.startswith("guided_"):
+            if param.startswith("guided_"):
                 message += ", and use response_format"
     kind = _TYPES.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
@@ -66,3 +67,9 @@ def _place(path: tuple[str, ...]) -> str | None:
     if not path:
         return None
     return (path[0] + (f"[{path[1]}]" if len(path) > 1 and path[1].isdecimal() else ""))[:200]
+
+
+def _exact_place(path: tuple[str, ...]) -> str:
+    """The whole path: ("tools", "0", "function", "x") is `tools[0].function.x`."""
+    steps = (f"[{step}]" if step.isdecimal() else f".{step}" for step in path)
+    return "".join(steps).removeprefix(".")[:200]

@@ -36,18 +36,19 @@ def conversation(inputs: ChatInputs, *, system_prompt: str | None, as_parts: boo
 
 
 def _message(index: int, message: Mapping[str, Any]) -> Message:
-    """A message without null fields, and with the arguments of its tool calls as objects."""
+    """A message without null fields, with a content, and with the arguments of its tool calls as objects."""
     name = f"messages[{index}]"
-    known = {key: value for key, value in message.items() if value is not None or key == "content"}
+    known = {key: value for key, value in message.items() if value is not None}
     if not isinstance(known.get("role"), str) or not known["role"]:
         raise InputError(name, "has no role", 'give each message a role such as "user" or "assistant"')
     if known.get("tool_calls"):
         known["tool_calls"] = list(_tool_calls(f"{name}.tool_calls", known["tool_calls"]))
+        known.setdefault("content", "")  # many templates add it to a text, which None cannot be
     elif known.get("content") is None:
         raise InputError(name, "has no content", "give each message a text")
-    if not isinstance(known.get("content"), str | list | None):
+    if not isinstance(known["content"], str | list):
         raise InputError(f"{name}.content", f"is a {type(known['content']).__name__}", "send a text")
-    for part in known["content"] if isinstance(known.get("content"), list) else []:
+    for part in known["content"] if isinstance(known["content"], list) else []:
         if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
             raise InputError(
                 f"{name}.content", "has a part that is not a text", 'send parts {"type": "text", "text": "…"}'

@@ -56,6 +56,19 @@ def test_unknown_parameters_are_refused_by_name(chat_door, path):
 
 
 @pytest.mark.parametrize(
+    ("parameters", "param"),
+    [
+        ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, "response_format.schema"),
+        ({"tools": [tool() | {"strict": True}]}, "tools[0].strict"),
+    ],
+)
+def test_an_unknown_parameter_inside_another_is_named_with_its_place(chat_door, parameters, param):
+    error = error_of(post(chat_door, **parameters), 400)
+    assert (error["param"], error["code"]) == (param, "unknown_parameter")
+    assert repr(param) in error["message"]
+
+
+@pytest.mark.parametrize(
     ("parameters", "param", "message"),
     [
         ({"model": "gpt-4"}, "model", "'test' is"),
