@@ -188,16 +188,30 @@ def _chat_logprobs(answer: Answer) -> Object | None:
 
 
 def _completion_logprobs(logprobs: Sequence[Logprob]) -> Object:
-    tokens = [str(one["token"]) for one in logprobs]
-    offsets = [sum(map(len, tokens[:number])) for number in range(len(tokens))]
+    texts = [str(one["token"]) for one in logprobs]
+    offsets = [sum(map(len, texts[:number])) for number in range(len(texts))]
     tops = [one["top_logprobs"] for one in logprobs]
     return {
-        "tokens": [*tokens],
+        "tokens": [_token_name(one) for one in logprobs],
         "token_logprobs": [one["logprob"] for one in logprobs],
         "top_logprobs": [
-            {str(each["token"]): each["logprob"] for each in top if isinstance(each, dict)}
+            {_token_name(each): each["logprob"] for each in top if isinstance(each, dict)}
             for top in tops
             if isinstance(top, list)
         ],
         "text_offset": [*offsets],
     }
+
+
+def _token_name(one: Logprob) -> str:
+    r"""The token's text, or for bytes that are not text, as in OpenAI's API, a name such as `bytes:\xe2\x80`.
+
+    The text of those would be the replacement character, the same for many tokens.
+    """
+    numbers = one["bytes"]
+    content = bytes(number for number in numbers if isinstance(number, int)) if isinstance(numbers, list) else b""
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{number:02x}" for number in content)
+    return str(one["token"])
