@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import logging
 import re
 import signal
 import subprocess
@@ -20,10 +21,12 @@ from serving.errors import GrammarError
 from serving.grammar import trial
 from serving.grammar.grammar_limits import MAX_COMPILE_BYTES, MAX_COMPILE_SECONDS
 
+_log = logging.getLogger(__name__)
 _ROOT = Path(__file__).parents[2]
 _PROGRAM = f"from {trial.__name__} import main; main()"
 _MAX_MESSAGE = 300  # characters; llguidance's message repeats a regular expression
-_CONTEXT = re.compile(r"\n *\d+ \| |\n<backtrace>|\n<state>")
+_CONTEXT = re.compile(r"\n *\d+ \| |\n<backtrace>|\n<state>|\s*<non-verbose/>")
+_NO_ANSWER = "NoExtensionBias"  # llguidance's word for it
 # Signal that ended a process → why.
 _REASONS = {
     signal.SIGPROF: f"takes over {MAX_COMPILE_SECONDS:g} s to compile, which is the limit",
@@ -136,8 +139,8 @@ class _Process:
         code = self._process.wait()
         if -code in _REASONS:
             return _REASONS[signal.Signals(-code)]
-        command = f"echo | {sys.executable} -c {_PROGRAM!r}"
-        raise RuntimeError(f"the process that checks grammars ended with exit code {code}; see why with: {command}")
+        _log.error("the grammar compiler ended with code %s; see: echo | %s -c %r", code, sys.executable, _PROGRAM)
+        return "makes the grammar compiler fail"
 
     def close(self) -> None:
         """End the process by closing its input."""
@@ -151,4 +154,6 @@ class _Process:
 def _shortened(message: str) -> str:
     """The message in one line, without the surrounding lines of the grammar and without a panic's call stack."""
     text = " ".join(_CONTEXT.split(message, maxsplit=1)[0].split())
+    if text == _NO_ANSWER:
+        return "no answer can match it, or none that the compiler can find"
     return text if len(text) <= _MAX_MESSAGE else text[:_MAX_MESSAGE] + "…"

@@ -9,6 +9,7 @@ from serving.constraints import JsonSchemaConstraint
 from serving.errors import GrammarError
 from serving.grammar.grammar_limits import MAX_SCHEMA, check_length
 from serving.grammar.json_separators import separator_error
+from serving.grammar.schema_numbers import with_exact_numbers
 
 OPTIONS = "x-guidance"  # the keyword under which llguidance reads its options
 _SEPARATORS = {"item_separator": ",", "key_separator": ":"}
@@ -18,7 +19,8 @@ def schema_text(constraint: JsonSchemaConstraint) -> str:
     """The schema as JSON text for llguidance.
 
     Raises:
-        GrammarError: the text is not a schema, is too long, or sets options that the constraint sets.
+        GrammarError: the text is not a schema, is too long, has integers that cannot be kept exactly, or sets options
+            that the constraint sets.
     """
     schema = _read(constraint.schema)
     if OPTIONS in schema:
@@ -35,7 +37,7 @@ def schema_text(constraint: JsonSchemaConstraint) -> str:
         "key_separator": constraint.key_separator,
         "whitespace_flexible": False,
     }
-    return json.dumps({**schema, OPTIONS: options})
+    return json.dumps({**with_exact_numbers(schema), OPTIONS: options})
 
 
 def _read(text: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import resource
 import signal
@@ -29,8 +30,9 @@ from serving.grammar.grammar_limits import (
     parser_limits,
 )
 from serving.grammar.grammar_text import JSON_PREFIX
-from serving.grammar.schema_fault import find_fault
+from serving.grammar.schema_fault import Path, find_fault, pointer
 
+_WALK_BYTES = 60
 _SPECIAL_TOKEN = re.compile(r"<[^\s<>\"]+>")
 
 
@@ -63,8 +65,13 @@ def _answer(grammar: str, is_schema: bool, vocabulary: LLTokenizer) -> None:
         schema = json.loads(grammar.removeprefix(JSON_PREFIX)) if error and is_schema else None
         if schema is not None:
             error = _schema_error(schema) or error
+        place = ""
+        if is_schema and not error and '"pattern"' in grammar:
+            error, place = _pattern_fault(json.loads(grammar.removeprefix(JSON_PREFIX)), vocabulary)
     _say(error)
-    if schema is not None:
+    if place:
+        _say(place)
+    elif schema is not None:
         with _processor_time(2 * MAX_SEARCH_SECONDS):
             _say(_search(schema))
 
@@ -77,6 +84,34 @@ def _try(grammar: str, vocabulary: LLTokenizer) -> str:
     if not matcher.is_error():
         matcher.compute_bitmask()
     return str(matcher.get_error())
+
+
+def _walk(matcher: LLMatcher) -> str:
+    """Write a random text: some patterns compile, and exceed the lexer's limits only in the text that they are for."""
+    rng = random.Random(0)
+    for _ in range(_WALK_BYTES):
+        mask = matcher.compute_bitmask()
+        if matcher.is_error():
+            return str(matcher.get_error())
+        allowed = [byte for byte in range(256) if mask[byte >> 3] >> (byte & 7) & 1]
+        if not allowed or not matcher.consume_token(rng.choice(allowed)) or matcher.is_stopped():
+            break
+    return ""
+
+
+def _pattern_fault(schema: Any, vocabulary: LLTokenizer) -> tuple[str, str]:
+    """Why a pattern's texts cannot be written, and the pattern's place; two empty texts if there is none."""
+    waiting: list[tuple[Path, Any]] = [((), schema)]
+    while waiting:
+        path, node = waiting.pop()
+        if isinstance(node, dict) and isinstance(node.get("pattern"), str):
+            text = {name: node[name] for name in ("pattern", "minLength", "maxLength", "format") if name in node}
+            grammar = JSON_PREFIX + json.dumps({"type": "string", **text})
+            if error := _walk(LLMatcher(vocabulary, grammar, log_level=0, limits=parser_limits())):
+                return error, pointer(path)
+        parts = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+        waiting += [((*path, step), part) for step, part in parts]
+    return "", ""
 
 
 def _names_special_tokens(grammar: str) -> bool:

@@ -55,6 +55,23 @@ TOO_MUCH: dict[str, tuple[Constraint, str]] = {
 }
 
 
+PATTERN = r"^$|(^(?:\S+\s+){0,99}\S+$)"
+
+
+@pytest.mark.parametrize("where", [lambda text: text, lambda text: {"type": "object", "properties": {"a": text}}])
+def test_a_pattern_that_fails_only_in_the_text_that_it_is_for_is_refused(where) -> None:
+    schema = where({"type": "string", "maxLength": 5000, "pattern": PATTERN})
+    place = "#/properties/a" if "properties" in schema else "#"
+    with pytest.raises(GrammarError, match=f"does not compile at {place}: lexer error: too many expressions"):
+        check_constraint(JsonSchemaConstraint(json.dumps(schema)))
+    check_constraint(JsonSchemaConstraint(json.dumps(where({"type": "string", "pattern": "^[a-z]{2,40}$"}))))
+
+
+def test_a_grammar_without_answers_is_refused_in_plain_words() -> None:
+    with pytest.raises(GrammarError, match="the grammar does not compile: no answer can match it"):
+        check_constraint(LarkConstraint("start: a\na: a"))
+
+
 @pytest.mark.parametrize("name", TOO_MUCH)
 def test_an_expensive_constraint_is_refused_with_the_limit(name: str) -> None:
     constraint, limit = TOO_MUCH[name]
