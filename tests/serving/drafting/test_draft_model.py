@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from serving.drafting.draft_model import DraftModel
@@ -135,6 +135,7 @@ def test_a_first_part_is_reused_from_another_request():
 
 
 @given(st.lists(st.integers(10, 16), max_size=60))
+@example([10, 11] * 20)  # the same two again and again
 def test_the_most_recently_used_first_parts_are_cached(firsts: list[int]):
     model, kernel = make_model(
         (MARK, LATER), max_cached_positions=100
