@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -73,7 +74,11 @@ def include(app: FastAPI, apis: Sequence[Api]) -> None:
             response = render(request, _MethodError(f"{what}: this method is not known here"))
             response.headers.update(error.headers or {})
             return response
-        return render(request, NotFoundError(f"{what}: there is nothing at this address"))
+        if error.status_code == 404:
+            return render(request, NotFoundError(f"{what}: there is nothing at this address"))
+        other = DoorError(f"{what}: {error.detail}")
+        other.status, other.title = error.status_code, HTTPStatus(error.status_code).phrase
+        return render(request, other)
 
     app.add_exception_handler(DoorError, on_door_error)
     app.add_exception_handler(HTTPException, on_http_error)

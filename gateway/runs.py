@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -52,6 +53,7 @@ class Finished:
 
 RunEvent = OutputPiece | LogText | Finished
 _START: Final = Position()
+_CAUGHT: Final = re.compile(r"^Prediction failed: (?:Generator iteration error: )?(?:[\w.]*(?:Error|Exception): )?")
 _BATCH: Final = 256  # events that a reader gets at once
 
 
@@ -208,7 +210,7 @@ class Run:
         output = content.get("output")
         return self.ended(
             status,
-            error=str(error) if error is not None and status is Status.FAILED else None,
+            error=_sentence(str(error)) if error is not None and status is Status.FAILED else None,
             output=list(self._pieces) if self._pieces else output,
             logs=logs if isinstance(logs, str) and logs.startswith(self._logs.getvalue()) else None,
             metrics=metrics if isinstance(metrics, dict) else self._metrics,
@@ -254,6 +256,11 @@ class Run:
         self.is_dirty = True
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+def _sentence(error: str) -> str:
+    """The sentence that predict() raised, without where Cog caught it and of which class it was."""
+    return _CAUGHT.sub("", error) or error
 
 
 def events_between(

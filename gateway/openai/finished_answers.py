@@ -76,8 +76,7 @@ def usage_object(answers: Sequence[Answer], n: int) -> dict[str, JsonValue]:
 
 def _failure(prediction: Prediction, inputs: ModelInputs) -> ApiError:
     kind = str(prediction.metrics.get("error_type"))
-    whole = prediction.error or "the prediction failed"
-    text = whole.partition(f"{kind}: ")[2] or whole  # Cog writes where it was raised before the kind
+    text = prediction.error or "the prediction failed"
     if prediction.status is Status.CANCELED:
         return ApiError("the prediction was cancelled", code="canceled")
     if kind == "EngineBusyError":

@@ -182,6 +182,19 @@ async def test_a_waiting_prediction_is_cancelled_at_once_and_never_asked():
         assert door.pool.num_waiting == door.runner.num_active == 0
 
 
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("Prediction failed: Generator iteration error: InputError: nlq: is blank", "nlq: is blank"),
+        ("Prediction failed: nlq: is blank", "nlq: is blank"),
+        ("Prediction interrupted", "Prediction interrupted"),
+    ],
+)
+async def test_an_error_is_shown_without_where_it_was_caught(said, shown):
+    async with FakeCog(end={"status": "failed", "error": said}) as server, door_to(server) as door:
+        assert (await run(door)).error == shown
+
+
 async def test_one_more_than_the_limit_is_refused():
     async with FakeCog(held=True) as server, door_to(server, max_active=2) as door:
         first, _ = [await door.runner.start(prediction()) for _ in range(2)]
