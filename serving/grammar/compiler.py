@@ -6,6 +6,7 @@ grammar.accept(token_ids)
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import OrderedDict
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import llguidance
 
 from serving.constraints import Constraint
+from serving.errors import WeightsError
 from serving.grammar import compile_constraint
 from serving.grammar.compiled import CONSTRAINT_NAMES
 from serving.grammar.grammar_state import GrammarState
@@ -31,6 +33,9 @@ class GrammarCompiler:
         cache_size: number of compiled grammars to keep.
         cache_seconds: processor time that compiling all of those took. It bounds their memory, which llguidance
             does not report: 0.03 to 0.15 MB for a millisecond.
+
+    Raises:
+        WeightsError: the tokenizer has pieces of text for which the model has no logits.
     """
 
     def __init__(
@@ -44,6 +49,7 @@ class GrammarCompiler:
         self._cache_lock = threading.Lock()
         self._index_lock = threading.Lock()
         self._ll_tokenizer: llguidance.LLTokenizer | None = None
+        self._vocabulary: str | None = _vocabulary(tokenizer.to_json(), vocab_size)
         self._executor = llguidance.LLExecutor(1)  # one thread: a request's rows are computed in order
 
     def warm_up(self) -> None:
@@ -96,12 +102,45 @@ class GrammarCompiler:
     def _index(self) -> llguidance.LLTokenizer:
         with self._index_lock:
             if self._ll_tokenizer is None:
+                assert self._vocabulary is not None, "it is there until the index is built"
                 self._ll_tokenizer = llguidance.LLTokenizer(
-                    self._tokenizer.to_json(),
+                    self._vocabulary,
                     n_vocab=self._vocab_size,
                     eos_token=list(self._tokenizer.eos_token_ids),
                 )
+                self._vocabulary = None  # megabytes
             return self._ll_tokenizer
+
+
+def _vocabulary(tokenizer_json: str, vocab_size: int) -> str:
+    """A tokenizer.json in a form that llguidance reads.
+
+    It has no added tokens without logits, such as a `[PAD]` that was added for training, and SentencePiece's decoder
+    in the form that llguidance knows.
+
+    Raises:
+        WeightsError: other tokens have no logits.
+    """
+    content = json.loads(tokenizer_json)
+    added = {token["id"] for token in content["added_tokens"]}
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["id"] < vocab_size]
+    if content["model"]["type"] != "Unigram":
+        vocabulary = content["model"]["vocab"]
+        content["model"]["vocab"] = {
+            piece: number for piece, number in vocabulary.items() if number < vocab_size or number not in added
+        }
+        numbers = content["model"]["vocab"].values()
+    else:
+        numbers = range(len(content["model"]["vocab"]))
+    if (largest := max(numbers, default=0)) >= vocab_size:
+        raise WeightsError(
+            f"tokenizer.json has the token id {largest}, and the model has logits for {vocab_size} tokens: check that "
+            "both are of the same model"
+        )
+    if (content.get("decoder") or {}).get("type") == "Metaspace":
+        replaced = {"type": "Replace", "pattern": {"String": content["decoder"]["replacement"]}, "content": " "}
+        content["decoder"] = {"type": "Sequence", "decoders": [replaced, {"type": "ByteFallback"}, {"type": "Fuse"}]}
+    return json.dumps(content)
 
 
 class _Compiled(NamedTuple):

@@ -70,6 +70,12 @@ def _sentencepiece_reader(steps: list[dict[str, Any]]) -> PieceReader:
     A `Strip` step is left out on purpose: it removes the space that SentencePiece puts before the first word of a text,
     but generated text continues a prompt.
     """
+    for step in steps:
+        if step["type"] == "Replace" and "String" not in step["pattern"]:
+            raise WeightsError(
+                f"tokenizer.json has a decoder that replaces the regular expression {step['pattern']}; supported are "
+                "replacements of a text, so convert the tokenizer to them"
+            )
     replacements = [
         (step["pattern"]["String"], step["content"]) if step["type"] == "Replace" else (step["replacement"], " ")
         for step in steps

@@ -1,14 +1,17 @@
 """A grammar's state follows the tokens, rolls back, and never accepts a token that it forbids."""
 
+import json
 import threading
 
 import numpy as np
 import pytest
+import tokenizers
 
 from serving.constraints import JsonSchemaConstraint, LarkConstraint, RegexConstraint
-from serving.errors import GrammarError
+from serving.errors import GrammarError, WeightsError
 from serving.grammar.compiler import GrammarCompiler
-from tests.tiny_tokenizers import byte_level
+from serving.text import Tokenizer
+from tests.tiny_tokenizers import byte_level, metaspace, unigram
 
 JSON = LarkConstraint('start: "{\\"op\\": \\"" OP "\\"}"\nOP: "COUNT" | "SUM" | "COUNT_DISTINCT"\n')
 
@@ -184,3 +187,42 @@ def test_a_grammar_that_reached_its_limit_is_compiled_again(compiler, tokenizer)
             masks(state, compiler, drafts)
     assert compiler.find(JSON) is None
     assert compiler.compile(JSON).accept(ids(tokenizer, '{"op')) > 0
+
+
+def changed(tokenizer: Tokenizer, **parts: object) -> Tokenizer:
+    content = json.loads(tokenizer.to_json()) | parts
+    return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(content)), eos_token_ids=tokenizer.eos_token_ids)
+
+
+def follows(tokenizer: Tokenizer, vocab_size: int) -> bool:
+    """Whether a grammar over the tokenizer accepts an answer."""
+    compiler = GrammarCompiler(tokenizer, vocab_size=vocab_size)
+    answer = ids(tokenizer, "the st")
+    return compiler.compile(LarkConstraint("start: / ?the st/")).accept(answer) == len(answer)
+
+
+@pytest.mark.parametrize("make", [byte_level, metaspace, unigram])
+def test_a_token_that_was_added_without_logits_is_left_out(make):
+    tokenizer = make()
+    backend = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    backend.add_special_tokens(["[PAD]"])
+    padded = Tokenizer(backend, eos_token_ids=tokenizer.eos_token_ids)
+    assert padded.vocab_size == tokenizer.vocab_size + 1
+    assert follows(padded, tokenizer.vocab_size)
+
+
+def test_a_metaspace_decoder_is_that_of_sentencepiece():
+    decoder = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}
+    tokenizer = changed(metaspace(), decoder=decoder)
+    assert follows(tokenizer, tokenizer.vocab_size)
+
+
+def test_a_tokenizer_of_a_larger_model_is_refused_before_the_first_request(tokenizer):
+    with pytest.raises(WeightsError, match=r"has the token id .* and the model has logits for 300 tokens"):
+        GrammarCompiler(tokenizer, vocab_size=300)
+
+
+def test_a_decoder_that_replaces_a_regular_expression_is_refused_by_name():
+    replace = {"type": "Replace", "pattern": {"Regex": "a+"}, "content": "b"}
+    with pytest.raises(WeightsError, match=r"replaces the regular expression .* convert the tokenizer"):
+        changed(metaspace(), decoder={"type": "Sequence", "decoders": [replace]}).token_bytes(40)
