@@ -86,10 +86,10 @@ def check_space(folder: Path, sizes: Mapping[str, int]) -> None:
     missing = sum(size for name, size in sizes.items() if not _has(folder / name, size))
     existing = next(parent for parent in (folder, *folder.resolve().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
-    if missing + _MARGIN > free:
+    if missing and missing + _MARGIN > free:
         raise CheckpointError(
-            f"{missing:,} bytes are to be fetched into {folder}, and {free:,} are free there; make room or choose "
-            "another folder"
+            f"{missing:,} bytes are to be fetched into {folder}, {_MARGIN:,} should stay free, and {free:,} are free "
+            "there; make room or choose another folder"
         )
 
 

@@ -20,11 +20,11 @@ def check_space(folder: Path, steps: Iterable[Step]) -> None:
     """
     missing = {step.name: space for step in steps if (space := step.space - sum(map(_size, step.writes))) > 0}
     free = shutil.disk_usage(folder).free
-    if (total := sum(missing.values())) + MARGIN > free:
+    if missing and (total := sum(missing.values())) + MARGIN > free:
         listed = ", ".join(f"{name} {space:,}" for name, space in missing.items())
         raise RoadError(
-            f"about {total:,} bytes will be written below {folder.parent} ({listed}), and {free:,} are free there; "
-            "make room, or give an --out on another disk"
+            f"about {total:,} bytes will be written below {folder.parent} ({listed}), {MARGIN:,} should stay free, and "
+            f"{free:,} are free there; make room, or give an --out on another disk"
         )
 
 

@@ -14,6 +14,7 @@ from pipeline.package.task_choice import TaskChoice
 from pipeline.road.errors import RoadError
 from pipeline.road.output_files import file_sha256
 from pipeline.weights.bases import BASES
+from pipeline.weights.calibration import check_texts
 from pipeline.weights.errors import CheckpointError
 
 
@@ -142,6 +143,8 @@ def check_options(options: RoadOptions, *, quantized: bool | None) -> None:
             'quantizing needs texts of the task: --calibration with JSONL of {"text": prompt and answer}, or --cases '
             'with JSONL of {"input", "output"}; or --unquantized to serve the weights as they are'
         )
+    if options.calibration is not None:
+        check_texts(options.calibration)
 
 
 def has_texts(options: RoadOptions) -> bool:

@@ -52,6 +52,8 @@ def model_text_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 def in_pieces(file: Path, texts: Iterable[list[int]], max_tokens: int) -> list[list[int]]:
     """The first texts that fit the limit, each in pieces of at most a block.
 
+    A text that does not fit is cut only where there would be less than a block without it.
+
     Args:
         file: that they come from, for errors.
         texts: token ids.
@@ -62,9 +64,10 @@ def in_pieces(file: Path, texts: Iterable[list[int]], max_tokens: int) -> list[l
     """
     pieces: list[list[int]] = []
     room = max_tokens
-    for tokens in texts:
-        if len(tokens) > room:
+    for whole in texts:
+        if len(whole) > room and max_tokens - room >= BLOCK_TOKENS:
             break
+        tokens = whole[:room]
         # AutoAWQ drops texts that are longer than a block, and joins shorter ones.
         pieces += [tokens[begin : begin + BLOCK_TOKENS] for begin in range(0, len(tokens), BLOCK_TOKENS)]
         room -= len(tokens)
@@ -86,6 +89,17 @@ def read_texts(file: Path) -> list[str]:
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f'{file}, line {number}: expected {{"text": "…"}}: {error!r}') from error
     return texts
+
+
+def check_texts(file: Path) -> None:
+    """Find what is wrong with a file of texts without a tokenizer, which may be gigabytes away.
+
+    Raises:
+        CheckpointError: a line has another form, or the texts have fewer bytes than a block has tokens.
+    """
+    num_bytes = sum(len(text.encode()) + 1 for text in read_texts(file))  # and an end token
+    if num_bytes < BLOCK_TOKENS:
+        raise CheckpointError(f"{file} gives at most {num_bytes} tokens, at least {BLOCK_TOKENS} are needed; add texts")
 
 
 def end_token(model: Path) -> int:

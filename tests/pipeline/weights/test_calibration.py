@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from pipeline.weights.calibration import BLOCK_TOKENS, calibration_tokens, end_token, model_text_ids
+from pipeline.weights.calibration import BLOCK_TOKENS, calibration_tokens, check_texts, end_token, model_text_ids
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.gguf_source import GgufCheckpoint
 from pipeline.weights.tokenizer_files import tokenizer_json
@@ -80,3 +80,18 @@ def test_too_few_tokens_and_lines_without_text_are_named(model: Path) -> None:
     path.write_text(path.read_text() + '{"prompt": "abc"}\n')
     with pytest.raises(CheckpointError, match="line 2: expected"):
         calibration_tokens(path, model, max_tokens=1000)
+
+
+def test_the_least_limit_can_be_met_and_a_long_first_text_is_cut(model: Path) -> None:
+    for lines in (["a" * 700], ["a" * 300, "b" * 700]):
+        pieces = calibration_tokens(texts(model, *lines), model, max_tokens=BLOCK_TOKENS)
+        assert sum(map(len, pieces)) == BLOCK_TOKENS
+
+
+def test_texts_are_checked_without_a_tokenizer(tmp_path: Path) -> None:
+    check_texts(texts(tmp_path, "é" * 300))
+    with pytest.raises(CheckpointError, match="gives at most 3 tokens, at least 512 are needed"):
+        check_texts(texts(tmp_path, "aa"))
+    (tmp_path / "texts.jsonl").write_text('{"text": "a"}\n{"prompt": "b"}\n')
+    with pytest.raises(CheckpointError, match="line 2"):
+        check_texts(tmp_path / "texts.jsonl")
