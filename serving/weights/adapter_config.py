@@ -26,6 +26,7 @@ _IGNORED = {
     *("loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config"),  # of init or of training
 }
 _MAX_SCALING = 65_504  # float16's largest number; adapters in use have up to a few dozen
+_PROMPTS = ("PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING", "ADAPTION_PROMPT", "CARTRIDGE")
 _REMEDY = "merge it with PEFT's merge_and_unload, and give the result as an ordinary checkpoint"
 # Known keys of methods that neither a merge nor the paged engine has. Any other key with a value is refused as unknown.
 _REFUSED = {
@@ -131,8 +132,14 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
 
 
 def _refuse(path: Path, config: dict[str, Any]) -> None:
-    if config.get("peft_type") != "LORA":
-        raise WeightsError(f"{path}: peft_type is {config.get('peft_type')!r}; only 'LORA' can be used: {_REMEDY}")
+    kind = config.get("peft_type")
+    if kind in _PROMPTS:
+        raise WeightsError(
+            f"{path}: peft_type is {kind!r}, which adds trained vectors to the prompt and cannot be merged into any "
+            "weights; train a LoRA (peft_type 'LORA') on the same data"
+        )
+    if kind != "LORA":
+        raise WeightsError(f"{path}: peft_type is {kind!r}; only 'LORA' can be used: {_REMEDY}")
     init = str(config.get("init_lora_weights")).lower()
     if init.startswith(_CHANGES_BASE):
         raise WeightsError(

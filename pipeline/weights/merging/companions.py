@@ -18,6 +18,7 @@ _OF_TOKENIZER = {
     *("tokenizer_config.json", "chat_template.jinja", "chat_template.json"),
 }
 _TEMPLATES = "additional_chat_templates"
+_CONFIG = "tokenizer_config.json"
 
 
 def write_companions(base: Path, adapter: Path, folder: Path) -> None:
@@ -39,6 +40,8 @@ def write_companions(base: Path, adapter: Path, folder: Path) -> None:
     if (adapter / _TEMPLATES).is_dir():
         shutil.rmtree(folder / _TEMPLATES, ignore_errors=True)
         _copy_templates(adapter, folder)
+    if not _has_template(folder) and (template := _read(base / _CONFIG).get("chat_template")) is not None:
+        write_json(folder / _CONFIG, {**_read(folder / _CONFIG), "chat_template": template})
 
 
 def copy_common(adapters: Sequence[Path], folder: Path) -> None:
@@ -96,8 +99,20 @@ def check_tokenizer(base: Path, adapter: Path, rows: int | None) -> None:
 def _has_template(folder: Path) -> bool:
     if any((folder / name).exists() for name in ("chat_template.jinja", "chat_template.json")):
         return True
-    config = folder / "tokenizer_config.json"
-    return config.exists() and '"chat_template"' in config.read_text("utf-8")
+    return "chat_template" in _read(folder / _CONFIG)
+
+
+def _read(config: Path) -> dict[str, Any]:
+    """The content of a tokenizer's configuration; empty where there is none.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    try:
+        content = json.loads(config.read_text("utf-8")) if config.exists() else {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{config} is damaged ({error!r}); fetch it again") from error
+    return content if isinstance(content, dict) else {}
 
 
 def _copy_templates(source: Path, folder: Path) -> None:

@@ -22,7 +22,7 @@ from .sources import open_adapter
 
 _LORA = re.compile(r"(.+)\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)(?:\.default)?(?:\.(weight|bias))?")
 _TOKENS = re.compile(r"(.+)\.token_adapter\.trainable_tokens_delta(?:\.default)?")
-_COPY = re.compile(r"(.+?)(\.modules_to_save(?:\.default)?|\.base_layer)?\.(weight|bias)")
+_COPY = re.compile(r"(.+?)(\.modules_to_save(?:\.default)?|(?:\.token_adapter)?\.base_layer)?\.(weight|bias)")
 _UNUSED = re.compile(r".+\.(original_module|token_adapter\.trainable_tokens_original)\..+")
 HEAD = "lm_head"  # never stored transposed
 
@@ -157,7 +157,11 @@ class LoraAdapter:
         elif match := _TOKENS.fullmatch(inner):
             self.tokens[match[1]] = name
         elif (match := _COPY.fullmatch(inner)) and ".lora_" not in inner:
-            kind = self.copies.beneath if match[2] == ".base_layer" and match[3] == "weight" else self.copies.copied
+            kind = (
+                self.copies.beneath
+                if (match[2] or "").endswith(".base_layer") and match[3] == "weight"
+                else self.copies.copied
+            )
             kind[f"{match[1]}.{match[3]}"] = name
         else:
             raise self._error(f"{name!r} is unknown; it cannot be merged")

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.tensors import TensorSpec
 
@@ -97,6 +99,8 @@ def plan_merge(base: TensorSource, adapter: LoraAdapter, config: dict[str, Any])
         if untied or not (tied and layer == HEAD):
             _add_lora(tensors, adapter, layer)
     for layer in adapter.tokens:
+        if tied and not untied and layer == HEAD:
+            continue  # its rows are the embedding's
         _add_tokens(tensors, adapter, layer)
     rows = _rows(tensors, embedding)
     resized = embedding is not None and rows != specs[embedding].shape[0]
@@ -108,7 +112,7 @@ def _differ(adapter: LoraAdapter, embedding: str) -> bool:
     layer = embedding.removesuffix(".weight")
     if {layer, HEAD} & set(adapter.layers()):
         return not _same_change(adapter, layer)
-    if HEAD in adapter.tokens:
+    if HEAD in adapter.tokens and not _same_rows(adapter, layer):
         return True
     mine, its = adapter.copies.of(embedding), adapter.copies.of(HEAD_WEIGHT)
     if mine is None and its is None:
@@ -123,6 +127,14 @@ def _same_change(adapter: LoraAdapter, layer: str) -> bool:
     mine, its = adapter.change(layer), adapter.change(HEAD)
     plain = mine.magnitude is None and its.magnitude is None and mine.scaling == its.scaling
     return plain and mine.up.shape == its.up.shape and bool((mine.up == its.up).all() and (mine.down == its.down).all())
+
+
+def _same_rows(adapter: LoraAdapter, layer: str) -> bool:
+    """Whether the trained rows of the head are those of the embedding, as PEFT saves them for tied ones."""
+    if layer not in adapter.tokens:
+        return False
+    mine, its = adapter.token_rows(layer), adapter.token_rows(HEAD)
+    return all(np.array_equal(one, other) for one, other in zip(mine, its, strict=True))
 
 
 def _same(adapter: LoraAdapter, one: str, other: str) -> bool:

@@ -57,6 +57,8 @@ SAME_AS_PEFT: dict[str, tuple[PretrainedConfig, dict[str, Any]]] = {
     "tied, added tokens trained": (TIED_LLAMA, {"vocabulary": 80, "modules_to_save": ["embed_tokens", "lm_head"]}),
     "tokens": (LLAMA, {"trainable_token_indices": {"embed_tokens": [3, 5], "lm_head": [7]}}),
     "tied tokens": (TIED_QWEN, {"trainable_token_indices": [3, 5, 9]}),
+    "new tokens": (LLAMA, {"vocabulary": 66, "trainable_token_indices": {"embed_tokens": [64, 65], "lm_head": [65]}}),
+    "tied new tokens": (TIED_QWEN, {"vocabulary": 66, "trainable_token_indices": [64, 65]}),
     "tied on purpose": (TIED_LLAMA, {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}),
     "transposed": (GPT2, {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}),
     "transposed, dora": (GPT2, {"target_modules": ["c_attn", "c_fc"], "fan_in_fan_out": True, "use_dora": True}),

@@ -178,3 +178,22 @@ def test_the_command_writes_a_report_and_names_mistakes(tmp_path: Path) -> None:
     assert failed.returncode == 1
     assert "has no adapter_config.json" in failed.stderr
     assert "Traceback" not in failed.stderr
+
+
+def test_the_base_s_template_in_its_configuration_stays_unless_the_adapter_has_one(tmp_path: Path) -> None:
+    trained(tmp_path, LLAMA)
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    (base / "tokenizer_config.json").write_text(json.dumps({"chat_template": "base", "eos_token": "</s>"}))
+    for name, its, expected in (
+        ("none", None, {"chat_template": "base", "eos_token": "</s>"}),
+        ("without", {"eos_token": "<|im_end|>"}, {"chat_template": "base", "eos_token": "<|im_end|>"}),
+        ("own", {"chat_template": "own"}, {"chat_template": "own"}),
+    ):
+        if its is not None:
+            (adapter / "tokenizer_config.json").write_text(json.dumps(its))
+        merge(tmp_path, name)
+        assert json.loads((tmp_path / name / "tokenizer_config.json").read_text()) == expected
+    (adapter / "chat_template.jinja").write_text("a file")
+    (adapter / "tokenizer_config.json").write_text("{}")
+    merge(tmp_path, "file")
+    assert "chat_template" not in json.loads((tmp_path / "file" / "tokenizer_config.json").read_text())

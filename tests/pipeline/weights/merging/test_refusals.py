@@ -35,7 +35,8 @@ def edit_config(folder: Path, change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
+        ({"peft_type": "IA3"}, "peft_type is 'IA3'.*merge_and_unload"),
+        ({"peft_type": "PREFIX_TUNING"}, "cannot be merged into any weights; train a LoRA"),
         ({"use_dora": True}, "lacks a magnitude vector"),
         ({"r": 0}, "rank of .* is 0; it must be 1 to"),
         ({"r": 8}, r"lora_B.weight is \[.*\], which does not fit the layer's rank 8"),
