@@ -41,10 +41,15 @@ def read_examples(path: Path) -> list[Example]:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ExamplesError(f"{path} cannot be read: {error}") from error
-    examples = [_read(f"{path.name}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
-    if not examples:
+    numbered = [(f"{path.name}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not numbered:
         raise ExamplesError(f"{path} is empty; {_EXPECTED}")
-    return examples
+    records = [(place, line, _parse(place, line)) for place, line in numbered]
+    has_pairs = any(isinstance(record, dict) and record.keys() >= _PAIR for _, _, record in records)
+    for place, _, record in records:
+        if isinstance(record, dict) and _lacks_answer(record, has_pairs=has_pairs):
+            raise ExamplesError(f"{place} has no answer; {_EXPECTED}")
+    return [_read(place, line, record) for place, line, record in records]
 
 
 def parse_answer(place: str, text: str) -> Example:
@@ -60,11 +65,21 @@ def parse_answer(place: str, text: str) -> Example:
         raise ExamplesError(f"{place}: the answer {text[:80]!r} is not JSON ({error}); {remedy}") from error
 
 
-def _read(place: str, line: str) -> Example:
+def _parse(place: str, line: str) -> Any:
     try:
-        record = json.loads(line)
+        return json.loads(line)
     except ValueError as error:
         raise ExamplesError(f"{place}: not JSON ({error}); {_EXPECTED}") from error
+
+
+def _lacks_answer(record: dict[str, Any], *, has_pairs: bool) -> bool:
+    """Whether a record is one of training data whose answer is missing, and is no answer itself."""
+    if "input" in record and "output" not in record:
+        return has_pairs or len(record) == 1
+    return record.keys() == {"messages"} and not list(_answers(record))
+
+
+def _read(place: str, line: str, record: Any) -> Example:
     answers = list(_answers(record))
     if not answers:
         return Example(place, record, line.rstrip("\r"))

@@ -1,4 +1,4 @@
-"""Convert a Hugging Face Llama checkpoint to a 4-bit GGUF for llama.cpp.
+"""Convert a Hugging Face checkpoint (Llama, Qwen2) to a 4-bit GGUF for llama.cpp.
 
 The tokenizer and the hyperparameters are those of the base's own GGUF, whose vocabulary the checkpoint has.
 
@@ -22,7 +22,10 @@ from pipeline.weights.atomic import partial_file, write_json
 from pipeline.weights.gguf_source import hugging_face_name
 
 MODEL = "model.gguf"
-_BY_WRITER = ("GGUF.", "general.architecture", "general.file_type", "general.quantization_version")
+_HEAD = "lm_head.weight"
+_ARCHITECTURE = "general.architecture"
+_BY_WRITER = ("GGUF.", _ARCHITECTURE, "general.file_type", "general.quantization_version")
+# Of Llama's GGUF only; other architectures keep Hugging Face's order.
 _PERMUTED = {"attn_q": "llama.attention.head_count", "attn_k": "llama.attention.head_count_kv"}
 Array = NDArray[np.float32]
 
@@ -38,7 +41,7 @@ def export(checkpoint: Path, base: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     reader = GGUFReader(base)
     with partial_file(folder / MODEL) as partial:
-        writer = GGUFWriter(partial, "llama")
+        writer = GGUFWriter(partial, str(_value(reader, _ARCHITECTURE)))
         _copy_metadata(reader, writer)
         with safe_open(checkpoint / "model.safetensors", framework="np") as tensors:
             for name, array in _tensors(reader, tensors):
@@ -56,7 +59,7 @@ def export(checkpoint: Path, base: Path, folder: Path) -> None:
 
 def quantization_of(name: str) -> GGMLQuantizationType:
     """The quantization of a tensor, as in the base's file."""
-    if name.endswith("norm.weight"):
+    if name.endswith(("norm.weight", ".bias")):
         return GGMLQuantizationType.F32
     return GGMLQuantizationType.Q8_0 if name == "token_embd.weight" else GGMLQuantizationType.Q4_1
 
@@ -69,9 +72,14 @@ def permute_for_rope(weight: Array, num_heads: int) -> Array:
 
 
 def _tensors(reader: GGUFReader, tensors: Any) -> Iterator[tuple[str, Array]]:
+    permuted = _PERMUTED if _value(reader, _ARCHITECTURE) == "llama" else {}
+    known = set(tensors.keys())
     for tensor in reader.tensors:
-        array = np.asarray(tensors.get_tensor(hugging_face_name(tensor.name)), dtype=np.float32)
-        heads = next((key for part, key in _PERMUTED.items() if f".{part}." in tensor.name), None)
+        name = hugging_face_name(tensor.name)
+        if name == _HEAD and name not in known:
+            continue  # it is tied, as in llama.cpp where there is none
+        array = np.asarray(tensors.get_tensor(name), dtype=np.float32)
+        heads = next((key for part, key in permuted.items() if f".{part}." in tensor.name), None)
         yield tensor.name, array if heads is None else permute_for_rope(array, int(_value(reader, heads)))
 
 
@@ -87,5 +95,5 @@ def _copy_metadata(reader: GGUFReader, writer: GGUFWriter) -> None:
 
 def _value(reader: GGUFReader, key: str) -> Any:
     field = reader.get_field(key)
-    assert field is not None, f"every Llama GGUF has {key}"
+    assert field is not None, f"every GGUF has {key}"
     return field.contents()

@@ -22,6 +22,8 @@ from pipeline.paths import ROOT
 from pipeline.weights.atomic import write_json, write_text
 from pipeline.weights.console import say
 from serving.engine import unsupported_reason
+from serving.errors import ServingError
+from tasks.errors import TaskError
 from tasks.task import TASK_FILE
 
 _NAME: Final = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")  # Cog's rule for weights
@@ -57,7 +59,7 @@ def new_package(
         placed = staging / "weights" / name
         place_files(checkpoint, placed)
         write_json(placed / TASK_FILE, task_file)
-        check_task(placed)
+        _check_task(placed, choice, checkpoint.folder)
         engines = _engines(checkpoint, placed)
         say(engines)
         text = PackageText(name, *task_and_inputs(placed), engines, source=weights.resolve().name)
@@ -80,6 +82,23 @@ def check_name(name: str) -> None:
             f"Cog does not allow the name {name!r} for weights. Use lowercase letters and digits, with single "
             "'.', '_' or '-' between them; give another one with --name"
         )
+
+
+def _check_task(placed: Path, choice: TaskChoice, checkpoint: Path) -> None:
+    """Check the task of a package; an error names the file that the user gave, not ours in a temporary folder.
+
+    Raises:
+        PackageError: the task does not suit the checkpoint, or its file is wrong.
+    """
+    try:
+        check_task(placed)
+    except (TaskError, ServingError) as error:
+        text, ours = str(error), str(placed / TASK_FILE)
+        if choice.schema is not None:
+            text = text.replace(f"{ours}: schema", str(choice.schema))
+        theirs = choice.task_file or (own if (own := checkpoint / TASK_FILE).is_file() else "the task")
+        text = text.replace(ours, str(theirs)).replace(f"{placed}{os.sep}", "")
+        raise PackageError(text) from error
 
 
 def _check_folder(folder: Path, replace: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from tasks.task import TASKS
 
-COMMANDS: Final = ("predict", "serve", "lock_weights", "write_schema", "push", "batch")
+COMMANDS: Final = ("predict", "serve", "lock_weights", "write_schema", "push", "batch", "keys", "precompute")
 _WHOLE: Final = ("serving", "gateway")
 _AS_THEY_ARE: Final = (".dockerignore", ".gitignore", "LICENSE")
 # of the environments that COMMANDS make, and of the image

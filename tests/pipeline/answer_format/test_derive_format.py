@@ -138,3 +138,20 @@ def test_values_without_text_give_the_order_and_a_message_about_separators(tmp_p
     assert list(found.schema["properties"]) == ["b", "a"]
     assert (found.item_separator, found.key_separator) == (ITEM_SEPARATOR, KEY_SEPARATOR)
     assert "separators cannot be seen" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ['{"input": "a", "output": "{}"}', '{"input": "b"}'],
+        ['{"input": "a"}'],
+        ['{"messages": [{"role": "user", "content": "a"}]}'],
+    ],
+)
+def test_a_line_of_training_data_without_an_answer_is_named(tmp_path: Path, lines: list[str]) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text("\n".join(lines))
+    with pytest.raises(ExamplesError, match=f"data.jsonl:{len(lines)} has no answer"):
+        read_examples(file)
+    file.write_text('{"input": "a", "kind": 1}')  # an answer whose schema has an input
+    assert read_examples(file)[0].value == {"input": "a", "kind": 1}

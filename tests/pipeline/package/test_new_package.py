@@ -19,7 +19,6 @@ from pipeline.package.errors import PackageError
 from pipeline.package.new_package import new_package
 from pipeline.package.task_choice import TaskChoice
 from serving.weights import WeightsLock, verify
-from tasks.errors import TaskError
 from tests.pipeline.package.checkpoints import HONEYCOMB, digests, make_checkpoint
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -252,6 +251,6 @@ def test_a_failing_force_does_not_change_the_package(package: Path, tmp_path: Pa
     made = Path(shutil.copytree(package, tmp_path / "made"))
     before = digests(made)
     mine = make_checkpoint(tmp_path / "mine", task_file=HONEYCOMB | {"surface": "xml"})
-    with pytest.raises(TaskError):
+    with pytest.raises(PackageError):
         new_package(made, mine, TaskChoice(), replace=True)
     assert digests(made) == before
