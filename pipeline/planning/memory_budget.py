@@ -1,7 +1,7 @@
 """Where the memory of a serving process goes, on a GPU with vLLM and on a CPU with the paged engine.
 
-The constants of the paged engine's process were fitted to two quantized models on one machine. docs/results/plan.json
-has what was measured of these and of others.
+The constants of the paged engine's process were fitted to four models on one machine. docs/results/plan.json has what
+was measured of these and of others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ GPU_SHARE: Final = 0.9  # of a card's memory that vLLM takes
 _CUDA_CONTEXT: Final = 1024 * MIB  # context, graphs and fragmentation: 0.5 to 1.5 GB in practice
 # The paged engine's process, measured (docs/results/plan.json): Python with torch and its libraries; tokenizer and
 # grammar index, which grow with the vocabulary; and huge pages that a layer's cache only uses in part.
-_CPU_PROCESS: Final = 245_000_000
+_CPU_PROCESS: Final = 285_000_000
+_CPU_DRAFT_MODEL: Final = 40_000_000  # its weights, and the caches of requests and of prompts' beginnings
 _CPU_BYTES_PER_TOKEN_OF_VOCABULARY: Final = 2_080
 _CPU_KV_AT_START: Final = 512 * MIB
 _HUGE_PAGE: Final = 2 * MIB
@@ -69,6 +70,7 @@ def cpu_memory(shape: ModelShape, *, bfloat16_kv: bool, batched_tokens: int = 51
     heads = shape.num_heads + (shape.num_heads + 2 * shape.num_kv_heads)
     row = 3 * shape.hidden_size + heads * shape.head_dim + 3 * shape.intermediate_size
     process = _CPU_PROCESS + _CPU_BYTES_PER_TOKEN_OF_VOCABULARY * shape.vocab_size
+    process += _CPU_DRAFT_MODEL if shape.has_draft_model else 0
     kv = shape.kv_bytes_per_token(2 if bfloat16_kv else 4)
     return Memory(shape.weight_bytes, 0, batched_tokens * row * 4, process, kv)
 

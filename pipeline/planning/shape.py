@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from serving.errors import WeightsError
+from serving.weights.draft_weights import DRAFT_MODEL
 from serving.weights.safetensors_header import TensorEntry, read_safetensors_header
 
 _PACKED = (".qweight", ".weight_packed")  # eight 4-bit weights in an int32
@@ -24,6 +25,7 @@ class ModelShape:
         streamed_bytes: weight bytes that every decoding step reads: all except the embedding, which counts only if
             the head is tied to it.
         num_parameters: number of weights; a 4-bit weight counts as one.
+        has_draft_model: whether the paged engine drafts with a model of its own.
     """
 
     name: str
@@ -38,6 +40,7 @@ class ModelShape:
     intermediate_size: int
     vocab_size: int
     max_context: int
+    has_draft_model: bool = False
 
     def kv_bytes_per_token(self, bytes_per_value: int = 2) -> int:
         """Bytes of one token's keys and values in all layers."""
@@ -80,6 +83,7 @@ def read_shape(folder: Path) -> ModelShape:
         intermediate_size=_positive(config, "intermediate_size"),
         vocab_size=_positive(config, "vocab_size"),
         max_context=_positive(config, "max_position_embeddings"),
+        has_draft_model=(folder / DRAFT_MODEL).is_file(),
     )
 
 
