@@ -118,6 +118,11 @@ class ChatTemplate:
         for role in _unusual_roles(messages):
             if renderer.leaves_out(role, messages, values, text):
                 raise InvalidRequestError(no_role(role))
+        if renderer.leaves_out_calls(messages, values, text):
+            raise InvalidRequestError(
+                "messages: the chat template of this model writes nothing of tool_calls; write what was called into "
+                "the message's content, as the model was trained on it"
+            )
         return self.controls.encode_segments(self.controls.segments(text))
 
     def _shows(self, content: Any) -> bool:

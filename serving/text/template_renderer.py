@@ -77,6 +77,14 @@ class TemplateRenderer:
                 f"{message}; give each a role, a content and any other field that the template needs"
             ) from error
 
+    def leaves_out_calls(self, messages: Sequence[Message], values: Mapping[str, Any], text: str) -> bool:
+        """Whether `text`, the rendered conversation, says nothing of the tool calls in it."""
+        others = [{name: part for name, part in message.items() if name != "tool_calls"} for message in messages]
+        try:
+            return others != list(messages) and self._generate(others, values) == text
+        except Exception:  # the template needs the calls
+            return False
+
     def leaves_out(self, role: str, messages: Sequence[Message], values: Mapping[str, Any], text: str) -> bool:
         """Whether `text`, the rendered conversation, is the same without the messages of a role."""
         others = [message for message in messages if message.get("role") != role]

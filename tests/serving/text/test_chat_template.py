@@ -109,6 +109,19 @@ def test_a_role_that_the_template_leaves_out_is_an_error() -> None:
         make(LOOP).encode([*HELLO, {"role": "tool", "content": "1"}])
 
 
+@pytest.mark.parametrize("has_result", [False, True])
+def test_tool_calls_of_which_the_template_writes_nothing_are_an_error(has_result: bool) -> None:
+    call = {"type": "function", "id": "call00000", "function": {"name": "f", "arguments": {}}}
+    messages = [*HELLO, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    messages += [{"role": "user", "content": "and?"}] * has_result
+    with pytest.raises(InvalidRequestError, match="writes nothing of tool_calls; write what was called into"):
+        make(LOOP).encode(messages)
+    names = (
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.name }}{% endfor %}{% endfor %}"
+    )
+    assert make(names).encode(messages)
+
+
 def test_a_template_s_error_about_the_messages_reaches_the_caller() -> None:
     with pytest.raises(InvalidRequestError, match="refuses these messages: After the optional system message"):
         FAMILIES["mistral-v0.3"].template.encode([*HELLO, *HELLO])

@@ -78,10 +78,12 @@ def test_tool_calls_are_accepted_in_openai_s_form(tmp_path):
     answer = {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None}
     result = {"role": "tool", "tool_call_id": "1", "content": "7"}
     assert '{"b": [1, "é"]}' in text_of(make(tmp_path), messages=[HI, answer, result])
-    adding = make(tmp_path, template="{% for m in messages %}{{ m.role + ':' + m.content + ';' }}{% endfor %}")
-    assert text_of(adding, messages=[HI, answer, result]) == "user:Hi;assistant:;tool:7;"
+    calls = "{% for c in m.tool_calls %}{{ c.function.name }}{% endfor %}"
+    loop = "{% for m in messages %}{{ m.role + ':' + m.content }}" + calls + ";{% endfor %}"
+    adding = make(tmp_path, template=loop)
+    assert text_of(adding, messages=[HI, answer, result]) == "user:Hi;assistant:f;tool:7;"
     without = {key: value for key, value in answer.items() if key != "content"}
-    assert text_of(adding, messages=[HI, without, result]) == "user:Hi;assistant:;tool:7;"
+    assert text_of(adding, messages=[HI, without, result]) == "user:Hi;assistant:f;tool:7;"
     null = {"role": "assistant", "content": "ok", "tool_calls": None}
     assert "ok\nassistant" in text_of(make(tmp_path), messages=[HI, null])
 
