@@ -36,6 +36,7 @@ class RowPrediction(TaskPredictor):
 
     def __init__(self, model: TaskPredictor) -> None:
         self.task, self.engine, self.tokenizer = model.task, model.engine, model.tokenizer
+        self.adapter_tasks, self.adapter_tokenizers = model.adapter_tasks, model.adapter_tokenizers
         self.metrics: dict[str, Any] = {}
 
     def record_metric(self, key: str, value: Any, mode: str = "replace") -> None:

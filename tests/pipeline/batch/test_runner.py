@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,14 @@ import pytest
 from pipeline.batch.engines_runner import EnginesRunner
 from pipeline.batch.errors import BatchError
 from pipeline.batch.local_worker import LocalWorker
+from pipeline.batch.row_answer import PreparedRow, answer_row
 from pipeline.batch.row_inputs import RowInputs
 from pipeline.batch.rows import Row, RowAnswer
 from serving.engines.fake.engine import FakeEngine
+from serving.errors import ContextLengthError
 from serving.predictor import TaskPredictor
 from serving.text import Tokenizer
+from serving.types import GenerationOutput, GenerationRequest
 from tasks.task import create_task
 from tests.tasks.schema.task_files import write_task
 
@@ -151,3 +154,22 @@ async def test_rows_are_read_as_they_are_needed(models: Models) -> None:
             break
     runner.close()
     assert len(read) <= 9
+
+
+class FullEngine:
+    """Has no room for any prompt."""
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationOutput]:
+        raise ContextLengthError("the prompt is too long")
+        yield
+
+
+async def test_a_row_for_an_adapter_is_answered_with_the_adapter_s_task(models: Models, tmp_path: Path) -> None:
+    model = models.start()
+    theirs = write_task(tmp_path / "theirs", SCHEMA, template="{question}", inputs=["question"])
+    model.adapter_tasks = {"theirs": create_task(theirs, model.tokenizer)}
+    model.engine = FullEngine()
+    for adapter, name in ((None, "text"), ("theirs", "question")):
+        task = model.adapter_tasks.get(adapter, model.task)
+        prepared = PreparedRow(Row(0, {name: "a"}, None), task.prepare({name: "a"}), adapter)
+        assert str((await answer_row(model, prepared)).error).startswith(f"{name}: the prompt is too long")
