@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 import llguidance
 
-from serving.constraints import Constraint
+from serving.constraints import Constraint, JsonSchemaConstraint
 from serving.errors import WeightsError
 from serving.grammar import compile_constraint
 from serving.grammar.compiled import CONSTRAINT_NAMES
 from serving.grammar.grammar_state import GrammarState
 from serving.grammar.guard import shared_guard
+from serving.grammar.unique_keys import QuoteTokens, UniqueKeysState, may_repeat_keys
 from serving.text import Tokenizer
 
 
@@ -49,6 +50,7 @@ class GrammarCompiler:
         self._cache_lock = threading.Lock()
         self._index_lock = threading.Lock()
         self._ll_tokenizer: llguidance.LLTokenizer | None = None
+        self._quotes: QuoteTokens | None = None
         self._vocabulary: str | None = _vocabulary(tokenizer.to_json(), vocab_size)
         self._executor = llguidance.LLExecutor(1)  # one thread: a request's rows are computed in order
 
@@ -84,7 +86,9 @@ class GrammarCompiler:
             return state
         index = self._index()
         start = time.thread_time()
-        compiled = _Compiled(compile_constraint(constraint, index), time.thread_time() - start)
+        matcher = compile_constraint(constraint, index)
+        may_repeat = isinstance(constraint, JsonSchemaConstraint) and may_repeat_keys(json.loads(constraint.schema))
+        compiled = _Compiled(matcher, time.thread_time() - start, may_repeat)
         with self._cache_lock:
             self._cache[constraint] = compiled
             while len(self._cache) > 1 and self._is_full():
@@ -97,7 +101,16 @@ class GrammarCompiler:
 
     def _state(self, constraint: Constraint, compiled: _Compiled) -> GrammarState:
         name = CONSTRAINT_NAMES[type(constraint)]
-        return GrammarState(compiled.matcher.deep_copy(), self._executor, partial(self._forget, constraint), name)
+        parts = compiled.matcher.deep_copy(), self._executor, partial(self._forget, constraint), name
+        if not compiled.may_repeat_keys:
+            return GrammarState(*parts)
+        return UniqueKeysState(self._tokenizer, self._quote_tokens(), *parts)
+
+    def _quote_tokens(self) -> QuoteTokens:
+        with self._index_lock:
+            if self._quotes is None:
+                self._quotes = QuoteTokens(self._tokenizer)
+            return self._quotes
 
     def _index(self) -> llguidance.LLTokenizer:
         with self._index_lock:
@@ -148,3 +161,4 @@ class _Compiled(NamedTuple):
 
     matcher: llguidance.LLMatcher
     seconds: float
+    may_repeat_keys: bool
