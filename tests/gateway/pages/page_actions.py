@@ -38,6 +38,7 @@ def wait_for_status(page: Page, status: str) -> None:
 
 def copied(page: Page, button: str) -> str:
     """What a button copies."""
+    page.wait_for_load_state()  # before it the scripts may not listen yet
     page.locator(button).click()
     expect(page.locator(button)).to_have_text("Copied")
     return str(page.evaluate("navigator.clipboard.readText()"))
