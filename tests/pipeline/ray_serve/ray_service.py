@@ -36,7 +36,9 @@ class RayService:
 
     def __init__(self, folder: Path, database: Path, settings: Mapping[str, str], *options: str) -> None:
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_TMPDIR": str(folder)}
-        self._env = {**os.environ, "ENGINE": "fake", "DOOR_DATABASE": str(database), **token}
+        # Ray gives its proxy up after three checks of five seconds, in which it may not have started on busy cores.
+        patience = {f"RAY_SERVE_PROXY_{check}_CHECK_TIMEOUT_S": "100" for check in ("READY", "HEALTH")}
+        self._env = {**os.environ, "ENGINE": "fake", "DOOR_DATABASE": str(database), **token, **patience}
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._said, self._changed, self._has_ended = "", threading.Condition(), False
