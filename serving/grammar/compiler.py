@@ -34,13 +34,20 @@ class GrammarCompiler:
         cache_size: number of compiled grammars to keep.
         cache_seconds: processor time that compiling all of those took. It bounds their memory, which llguidance
             does not report: 0.03 to 0.15 MB for a millisecond.
+        unique_keys: whether states also forbid repeated keys; false for tokens that another program's grammar chose.
 
     Raises:
         WeightsError: the tokenizer has pieces of text for which the model has no logits.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, vocab_size: int, cache_size: int = 64, cache_seconds: float = 2.0
+        self,
+        tokenizer: Tokenizer,
+        *,
+        vocab_size: int,
+        cache_size: int = 64,
+        cache_seconds: float = 2.0,
+        unique_keys: bool = True,
     ) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
@@ -50,6 +57,7 @@ class GrammarCompiler:
         self._cache_lock = threading.Lock()
         self._index_lock = threading.Lock()
         self._ll_tokenizer: llguidance.LLTokenizer | None = None
+        self._unique_keys = unique_keys
         self._quotes: QuoteTokens | None = None
         self._vocabulary: str | None = _vocabulary(tokenizer.to_json(), vocab_size)
         self._executor = llguidance.LLExecutor(1)  # one thread: a request's rows are computed in order
@@ -102,7 +110,7 @@ class GrammarCompiler:
     def _state(self, constraint: Constraint, compiled: _Compiled) -> GrammarState:
         name = CONSTRAINT_NAMES[type(constraint)]
         parts = compiled.matcher.deep_copy(), self._executor, partial(self._forget, constraint), name
-        if not compiled.may_repeat_keys:
+        if not (self._unique_keys and compiled.may_repeat_keys):
             return GrammarState(*parts)
         return UniqueKeysState(self._tokenizer, self._quote_tokens(), *parts)
 

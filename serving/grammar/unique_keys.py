@@ -208,6 +208,8 @@ def may_repeat_keys(schema: Any) -> bool:
     is_object = "object" in kinds or is_any or any(name in schema for name in _OBJECT_KEYWORDS)
     if is_object and (schema.get("additionalProperties") is not False or schema.get("patternProperties")):
         return True
+    if ("array" in kinds or "prefixItems" in schema) and "items" not in schema:
+        return True  # its items may be anything
     parts = [schema[name] for name in _PARTS if name in schema]
     parts += [part for name in _MAPS if isinstance(schema.get(name), dict) for part in schema[name].values()]
     return any(may_repeat_keys(part) for part in parts if part is not False)

@@ -53,7 +53,7 @@ class HttpEngine:
         self.max_model_len = max_model_len
         self._client, self._loop, self._models = client, loop, models
         self._tokenizer = tokenizer
-        self._compiler = GrammarCompiler(tokenizer, vocab_size=tokenizer.vocab_size)
+        self._compiler = GrammarCompiler(tokenizer, vocab_size=tokenizer.vocab_size, unique_keys=False)
         self._open = OpenRequests(max_num_seqs=max_num_seqs, max_queue=max_queue)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationOutput, None]:

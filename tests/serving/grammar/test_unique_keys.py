@@ -153,6 +153,10 @@ def test_json_without_repeated_keys_may_be_written_in_any_pieces(value, ascii_on
         ({"anyOf": [{"type": "string"}, {"type": ["object", "null"]}]}, True),
         ({"type": "array", "items": {"enum": [{"a": 1}]}}, False),
         ({"type": "string"}, False),
+        ({"type": "array"}, True),
+        ({"type": "array", "prefixItems": [{"type": "string"}]}, True),
+        ({"type": "array", "prefixItems": [{"type": "string"}], "items": False}, False),
+        ({"type": "object", "properties": {"tags": {"type": "array"}}, "additionalProperties": False}, True),
     ],
 )
 def test_schemas_without_open_objects_need_no_look_at_keys(schema, expected):
