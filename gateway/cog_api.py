@@ -1,64 +1,121 @@
 """Cog's own protocol, for those who knew the server's address before the door stood in front of it.
 
 Requests are passed on as they are, and neither kept nor counted. What stays out: `/shutdown`, which any page and any
-webhook could call, and webhooks to the servers and the door themselves.
+webhook could call. Cog's webhooks go through the door: Cog follows redirects, which could lead to its own `/shutdown`.
 """
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Annotated, Final
+from urllib.parse import quote, urlencode
 
 import pydantic_core
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
+from yarl import URL
 
 from gateway.api import Api
 from gateway.bodies import read_bytes
-from gateway.door import Door, get_door
-from gateway.errors import BadRequestError, DoorError, NotFoundError, UnavailableError
+from gateway.door import Door, get_door, get_whole_door
+from gateway.errors import BadRequestError, DoorError, FieldError, InvalidInputError, NotFoundError, UnavailableError
+from gateway.replicate.webhooks import webhook_secret
+from gateway.settings import is_loopback
 from gateway.upstream import Upstream, UpstreamError
 from gateway.webhook_addresses import check_webhook
+from gateway.webhook_client import WebhookError
 
 _router = APIRouter()
 _PASSED_ON: Final = ("accept", "content-type", "prefer", "traceparent", "tracestate")
 _PASSED_BACK: Final = ("content-type", "location", "cache-control", "retry-after")
+_RELAY: Final = "/cog-webhooks"
+_RELAYED: Final = ("content-type", "user-agent", "traceparent", "tracestate")
+_JSON_FACTOR: Final = 6  # bytes of JSON for a byte of output, at most
 _Door = Annotated[Door, Depends(get_door)]
 
 
 @_router.post("/predictions")
 @_router.put("/predictions/{prediction_id}")
-async def predict(request: Request, door: _Door) -> Response:
+async def predict(request: Request, door: _Door, prediction_id: str | None = None) -> Response:
     """Start a prediction; the answer is Cog's, whole or as a stream."""
+    upstream = _upstream(door)
     body = await read_bytes(request, max_bytes=door.settings.max_body_bytes)
     try:
         content = pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise BadRequestError(f"the body is not JSON: {error}") from error
     if isinstance(content, dict):
-        await check_webhook(content.get("webhook"), door.settings)
+        if content.get("webhook") is not None:
+            await check_webhook(content["webhook"], door.settings)
+            content["webhook"] = await _relay_address(content["webhook"], door, upstream)
         if isinstance(content.get("input"), dict):
             content["input"] = (await door.model.read()).without_nulls(content["input"])
-    return await _pass_on(request, door, pydantic_core.to_json(content))
+    path = "predictions" if prediction_id is None else f"predictions/{quote(prediction_id, safe='')}"
+    return await _pass_on(request, upstream, path, pydantic_core.to_json(content))
 
 
 @_router.post("/predictions/{prediction_id}/cancel")
+async def cancel(request: Request, door: _Door, prediction_id: str) -> Response:
+    """Cancel a prediction that was started here."""
+    return await _pass_on(request, _upstream(door), f"predictions/{quote(prediction_id, safe='')}/cancel")
+
+
 @_router.get("/health-check")
 @_router.get("/openapi.json")
-async def pass_on(request: Request, door: _Door) -> Response:
-    """Cancel a prediction that was started here, ask for Cog's health, or for the model's schema."""
-    return await _pass_on(request, door, b"")
+async def look(request: Request, door: _Door) -> Response:
+    """Ask for Cog's health, or for the model's schema."""
+    return await _pass_on(request, _upstream(door), request.url.path)
 
 
-async def _pass_on(request: Request, door: Door, body: bytes) -> Response:
+@_router.post(_RELAY)
+async def relay(
+    request: Request, door: Annotated[Door, Depends(get_whole_door)], to: str = "", signature: str = ""
+) -> Response:
+    """Pass on a webhook of Cog's; the answer has the receiver's status, after which Cog may send it again."""
+    if not hmac.compare_digest(signature.encode(), (await _signature(to, door)).encode()):
+        raise NotFoundError("this is not an address that the door gave to Cog")
+    body = await read_bytes(request, max_bytes=_JSON_FACTOR * door.settings.max_output_bytes)
+    headers = {name: value for name in _RELAYED if (value := request.headers.get(name)) is not None}
+    try:
+        return Response(status_code=await door.webhooks.post(to, body, headers))
+    except WebhookError as error:
+        raise _NotRelayedError(f"the webhook was not sent: {error}") from error
+
+
+class _NotRelayedError(DoorError):
+    status = 502
+    title = "Bad gateway"
+
+
+async def _relay_address(webhook: str, door: Door, upstream: Upstream) -> str:
+    """Where Cog sends a webhook, so that the door passes it on."""
+    if not is_loopback(URL(upstream.url).host or ""):
+        text = "is taken at /v1/predictions only: Cog's server on another machine may not find this door"
+        raise InvalidInputError.of((FieldError(("webhook",), text, "not_allowed"),))
+    query = urlencode({"to": webhook, "signature": await _signature(webhook, door)})
+    return f"{door.settings.local_url}{_RELAY}?{query}"
+
+
+async def _signature(webhook: str, door: Door) -> str:
+    secret = await webhook_secret(door.store)
+    return hmac.new(secret.encode(), f"{_RELAY} {webhook}".encode(), "sha256").hexdigest()
+
+
+def _upstream(door: Door) -> Upstream:
+    """The server to pass requests on to."""
     servers = [server.upstream for server in door.pool.servers]
     if len(servers) > 1 or not isinstance(upstream := servers[0], Upstream):
         raise NotFoundError("Cog's protocol is for a door with one Cog server; use /v1/predictions")
+    return upstream
+
+
+async def _pass_on(request: Request, upstream: Upstream, path: str, body: bytes = b"") -> Response:
     headers = {name: value for name in _PASSED_ON if (value := request.headers.get(name)) is not None}
     stack = AsyncExitStack()
     try:
-        answer = await stack.enter_async_context(upstream.ask_raw(request.method, request.url.path, headers, body))
+        answer = await stack.enter_async_context(upstream.ask_raw(request.method, path, headers, body))
     except UpstreamError as error:
         raise UnavailableError(f"the server does not answer: {error}") from error
 
@@ -77,4 +134,4 @@ def _render_error(request: Request, error: DoorError) -> Response:
     return JSONResponse({"detail": fields or error.detail}, error.status)
 
 
-COG = Api(_router, ("/predictions", "/health-check", "/openapi.json"), _render_error)
+COG = Api(_router, ("/predictions", "/health-check", "/openapi.json", _RELAY), _render_error)

@@ -24,6 +24,7 @@ from gateway.runner import Runner
 from gateway.settings import DoorSettings
 from gateway.store import Store
 from gateway.upstream import Upstream
+from gateway.webhook_client import WebhookClient
 
 _log = logging.getLogger(__name__)
 _DELETE_SECONDS = 60.0  # between two deletions of what is too old
@@ -42,6 +43,7 @@ class Door:
         interrupted: predictions that ran when the last door was killed.
         model: what the servers run.
         meters: what is counted and measured.
+        webhooks: sends to receivers.
         callers: who may call; None: everybody.
     """
 
@@ -52,6 +54,7 @@ class Door:
     model: ModelInfoReader
     interrupted: tuple[Prediction, ...]
     meters: Meters
+    webhooks: WebhookClient
     callers: Callers | None = None
 
     def of(self, caller: Caller) -> Door:
@@ -121,11 +124,12 @@ async def open_door(
         callers = Callers(KeyFile(settings.key_file)) if settings.keys == "required" else None
         if callers is not None:
             stack.callback(callers.close)
+        webhooks = await stack.enter_async_context(WebhookClient(settings))
         await pool.start()
         tasks = [asyncio.create_task(runner.save_changes()), asyncio.create_task(_delete_old(store, settings))]
         stack.push_async_callback(_cancel, tasks)
         stack.push_async_callback(runner.close, 0)
-        yield Door(settings, pool, store, runner, model, interrupted, meters, callers)
+        yield Door(settings, pool, store, runner, model, interrupted, meters, webhooks, callers)
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -109,10 +109,10 @@ class DoorSettings(BaseSettings):
 
     def allows_host(self, name: str) -> bool:
         """Whether clients may call the door by this name; an IPv6 address has no brackets."""
-        if _is_loopback(name) or name in (self.host, urlsplit(self.public_url or "").hostname):
+        if is_loopback(name) or name in (self.host, urlsplit(self.public_url or "").hostname):
             return True
         if self.hosts is None:
-            return not _is_loopback(self.host)
+            return not is_loopback(self.host)
         return "*" in self.hosts or name in map(str.lower, self.hosts)
 
     def check_cache(self) -> None:
@@ -146,16 +146,21 @@ class DoorSettings(BaseSettings):
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach the door. A public address means that a proxy passes others' requests."""
-        return self.public_url is None and _is_loopback(self.host)
+        return self.public_url is None and is_loopback(self.host)
 
     @property
     def base_url(self) -> str:
         """The address for links where no request says under which name the client knows the door."""
+        return self.public_url or self.local_url
+
+    @property
+    def local_url(self) -> str:
+        """The address for this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return self.public_url or f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether a name or address always means this machine; an IPv6 address has no brackets."""
     try:
         return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback

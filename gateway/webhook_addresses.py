@@ -7,12 +7,11 @@ import ipaddress
 import re
 import socket
 from contextlib import closing
-from urllib.parse import urlsplit
+
+from yarl import URL
 
 from gateway.errors import FieldError, InvalidInputError
 from gateway.settings import DoorSettings
-
-_PORTS = {"http": 80, "https": 443}
 
 
 async def check_webhook(url: object, settings: DoorSettings, name: str = "webhook") -> None:
@@ -39,32 +38,47 @@ async def is_own(url: str, settings: DoorSettings) -> bool:
     place = _place(url)
     if place is None:
         return False
-    found = await _resolve(*place)
+    return place == _place(settings.public_url) or await lead_here(await _resolve(*place), place[1], settings)
+
+
+async def lead_here(addresses: set[str], port: int, settings: DoorSettings) -> bool:
+    """Whether the door or one of its servers listens at a port of one of these IP addresses.
+
+    A server on this machine may listen at all of the machine's addresses, whichever of them the door knows.
+    """
+    addresses = {_plain(address) for address in addresses}
+    own_ports = {settings.port, settings.cog_port}
     for upstream in settings.upstreams:
-        if (server := _place(upstream)) is not None and found & await _resolve(*server):
+        server = _place(upstream)
+        if server is None or server[1] != port:
+            continue
+        known = await _resolve(*server)
+        if addresses & known:
             return True
-    return place[1] in (settings.port, settings.cog_port) and any(_is_of_this_machine(address) for address, _ in found)
+        if any(map(_is_of_this_machine, known)):
+            own_ports.add(port)
+    return port in own_ports and any(map(_is_of_this_machine, addresses))
 
 
 def _place(url: object) -> tuple[str, int] | None:
-    """Host and port of an address."""
+    """Host and port of an address, as the client that sends webhooks reads it."""
     if not isinstance(url, str) or re.search(r"[\s\x00-\x1f]", url):
         return None
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        address = URL(url)
     except ValueError:
         return None
-    return (host, port or _PORTS[parts.scheme]) if parts.scheme in _PORTS and host else None
+    host, port = address.raw_host, address.port
+    return (host, port) if address.scheme in ("http", "https") and host and port is not None else None
 
 
-async def _resolve(host: str, port: int) -> set[tuple[str, int]]:
+async def _resolve(host: str, port: int) -> set[str]:
     """The IP addresses of a name, or of any way to write an address such as 127.1; empty if there are none."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return set()
-    return {(_plain(str(address[0])), port) for *_, address in found}
+    return {_plain(str(address[0])) for *_, address in found}
 
 
 def _plain(address: str) -> str:

@@ -14,21 +14,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-import httpx
-
 from gateway.door import Door
 from gateway.predictions import Prediction, Status, new_id
 from gateway.replicate.objects import prediction_object
 from gateway.runs import Finished, LogText, OutputPiece, Run
-from gateway.settings import DoorSettings
 from gateway.store import Store
-from gateway.webhook_addresses import is_own
+from gateway.webhook_client import WebhookClient, WebhookError
 
 _log = logging.getLogger(__name__)
 QUIET_SECONDS: Final = 0.5  # between two POSTs about output or logs
 RETRY_SECONDS: Final = (0.5, 1, 2, 4, 8, 16)  # before each further attempt for `completed`
 CLOSE_SECONDS: Final = 10.0  # for what must still be sent when the door stops
-_TIMEOUT: Final = httpx.Timeout(10)
 _SECRET_BYTES: Final = 24
 
 
@@ -36,31 +32,30 @@ _SECRET_BYTES: Final = 24
 async def open_webhooks(door: Door) -> AsyncIterator[None]:
     """Send webhooks while the door is open, first those of predictions that were interrupted."""
     secret = await webhook_secret(door.store)
-    async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False, trust_env=False) as client:
-        sender = Sender(client, secret, door.settings)
-        tasks: set[asyncio.Task[bool]] = set()
+    sender = Sender(door.webhooks, secret, door.settings.base_url)
+    tasks: set[asyncio.Task[bool]] = set()
 
-        def keep(task: asyncio.Task[bool]) -> None:
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+    def keep(task: asyncio.Task[bool]) -> None:
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
-        def tell(run: Run) -> None:
-            if run.snapshot().webhook is not None:
-                keep(asyncio.create_task(sender.follow(run)))
+    def tell(run: Run) -> None:
+        if run.snapshot().webhook is not None:
+            keep(asyncio.create_task(sender.follow(run)))
 
-        door.runner.on_start.append(tell)
-        for prediction in door.interrupted:
-            keep(asyncio.create_task(sender.send("completed", prediction)))
-        try:
-            yield
-        finally:
-            if tasks:
-                _, unsent = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
-                if unsent:
-                    _log.warning("the door stops; webhooks of %d predictions were not delivered", len(unsent))
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    door.runner.on_start.append(tell)
+    for prediction in door.interrupted:
+        keep(asyncio.create_task(sender.send("completed", prediction)))
+    try:
+        yield
+    finally:
+        if tasks:
+            _, unsent = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+            if unsent:
+                _log.warning("the door stops; webhooks of %d predictions were not delivered", len(unsent))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def webhook_secret(store: Store) -> str:
@@ -90,13 +85,13 @@ class Sender:
     Args:
         client: for the POSTs.
         secret: `whsec_` and a key in base64.
-        settings: of the door.
+        base_url: the door's address in the prediction objects.
     """
 
-    def __init__(self, client: httpx.AsyncClient, secret: str, settings: DoorSettings) -> None:
+    def __init__(self, client: WebhookClient, secret: str, base_url: str) -> None:
         self._client = client
         self._secret = secret
-        self._settings = settings
+        self._base_url = base_url
 
     async def follow(self, run: Run) -> bool:
         """Send the events of a prediction from its start to its end; whether it was one."""
@@ -130,7 +125,7 @@ class Sender:
             return False
         if event in ("output", "logs") and prediction.status.is_final:
             return False  # `completed` follows at once and has it all
-        body = json.dumps(prediction_object(prediction, self._settings.base_url)).encode()
+        body = json.dumps(prediction_object(prediction, self._base_url)).encode()
         message_id = f"msg_{new_id()}"
         secret = secret_of(self._secret, prediction.owner)
         trouble = await self._post(webhook.url, secret, message_id, body)
@@ -145,8 +140,6 @@ class Sender:
 
     async def _post(self, url: str, secret: str, message_id: str, body: bytes) -> str | None:
         """What went wrong, or None."""
-        if await is_own(url, self._settings):  # the name may lead elsewhere than when it was checked
-            return "its address is the door's or a server's"
         timestamp = str(int(time.time()))
         headers = {
             "content-type": "application/json",
@@ -155,8 +148,7 @@ class Sender:
             "webhook-signature": signature(secret, message_id, timestamp, body),
         }
         try:
-            # The answer's body is not read: it may have any size.
-            async with self._client.stream("POST", url, content=body, headers=headers) as response:
-                return None if response.is_success else f"answered {response.status_code}"
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return f"{type(error).__name__} {error}".rstrip()
+            status = await self._client.post(url, body, headers)
+        except WebhookError as error:
+            return str(error)
+        return None if status < 300 else f"answered {status}"

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.endurance.cog_process import CogServer
 from tests.gateway.door_server import DoorServer
+from tests.gateway.hook_receiver import Receiver
 from tests.gateway.javascript_clients import JavascriptClients
 from tests.gateway.open_app import make_keys
 from tests.gateway.started_cog import start_cog
@@ -43,6 +44,14 @@ def keyed_door(cog: CogServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
     keys = make_keys(folder, "alice", "bob")
     with DoorServer([cog.url], folder, keys=keys, KEYS="required") as server:
         yield server
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver()
+    yield receiver
+    receiver.server.shutdown()
+    receiver.server.server_close()
 
 
 @pytest.fixture(scope="session")

@@ -42,6 +42,7 @@ class FakeCog:
             self.gate.set()
         self.asked: list[str] = []  # ids of the predictions, in order of arrival
         self.requests: list[tuple[str, dict[str, Any]]] = []  # head and body of each prediction's request
+        self.paths: list[str] = []  # of all requests
         self.cancelled: list[str] = []
         self.open_streams = 0
         self._writers: set[asyncio.StreamWriter] = set()
@@ -74,6 +75,7 @@ class FakeCog:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             method, path, _ = head.split(" ", 2)
+            self.paths.append(path)
             length = next((line for line in head.lower().splitlines() if line.startswith("content-length:")), ":0")
             body = await reader.readexactly(int(length.partition(":")[2]))
             if method == "PUT":

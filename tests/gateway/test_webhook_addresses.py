@@ -8,6 +8,8 @@ import pytest
 
 from gateway.settings import DoorSettings
 from gateway.webhook_addresses import is_own
+from gateway.webhook_client import WebhookClient, WebhookError
+from tests.gateway.fake_cog import FakeCog
 
 SETTINGS = DoorSettings(port=8080, cog_port=5000, upstreams=("http://127.77.1.2:6000",))
 
@@ -38,7 +40,33 @@ async def test_servers_are_known_by_their_addresses():
     assert await is_own("http://127.77.1.2:6000/shutdown", SETTINGS)
     assert await is_own("http://[::ffff:127.77.1.2]:6000/shutdown", SETTINGS)
     assert not await is_own("http://127.77.1.2:6001/", SETTINGS)
-    assert not await is_own("http://127.77.1.3:6000/", SETTINGS)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "127.77.1.3", "[::ffff:0.0.0.0]", own_address()])
+async def test_a_server_of_this_machine_may_listen_at_all_of_its_addresses(host):
+    assert await is_own(f"http://{host}:6000/shutdown", SETTINGS)
+
+
+async def test_the_public_address_is_the_door_s():
+    settings = SETTINGS.model_copy(update={"public_url": "https://door.invalid"})
+    assert await is_own("https://Door.invalid:443/v1/predictions", settings)
+    assert not await is_own("https://hooks.invalid/", settings)
+
+
+async def test_a_name_that_leads_elsewhere_after_it_was_checked_is_not_followed(monkeypatch):
+    async with FakeCog() as receiver:
+        settings = DoorSettings(upstreams=(receiver.url,))
+        found = iter(["192.0.2.7"])
+
+        def change(host, port, *args, **kwargs):
+            return real(next(found, "127.0.0.1") if host == "changes.example" else host, port, *args, **kwargs)
+
+        real = socket.getaddrinfo
+        monkeypatch.setattr(socket, "getaddrinfo", change)
+        async with WebhookClient(settings) as client:
+            with pytest.raises(WebhookError, match="address is the door's or a server's"):
+                await client.post(f"http://changes.example:{receiver.port}/shutdown", b"{}", {})
+        assert receiver.paths == []
 
 
 @pytest.mark.parametrize("url", ["https://192.0.2.7:8080/hook", "http://nowhere.invalid:8080/", "no address"])

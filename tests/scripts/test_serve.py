@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,36 +16,11 @@ import pytest
 
 from pipeline.package.errors import PortError
 from pipeline.package.free_ports import Listener, check_ports
-from tests.cog.tiny_weights import make_tiny_weights
 from tests.free_ports import free_port
+from tests.serve_command import Serve
 
 pytestmark = pytest.mark.server
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class Serve:
-    """The command, and what it prints on stderr."""
-
-    def __init__(self, folder: Path, *arguments: str, **env: str) -> None:
-        settings = make_tiny_weights(folder)
-        command = [sys.executable, str(ROOT / "scripts" / "serve"), *arguments]
-        self.process = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, **settings, **env}, stderr=subprocess.PIPE, text=True
-        )
-        self.said = ""
-        self._says = threading.Condition()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def wait_for(self, text: str) -> None:
-        with self._says:
-            assert self._says.wait_for(lambda: text in self.said, timeout=120), self.said
-
-    def _listen(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            with self._says:
-                self.said += line
-                self._says.notify_all()
 
 
 @pytest.fixture
@@ -56,11 +28,7 @@ def serve(tmp_path) -> Iterator[list[Serve]]:
     started: list[Serve] = []
     yield started
     for one in started:
-        if one.process.poll() is None:
-            one.process.terminate()
-            one.process.wait(30)
-        if one.process.stderr is not None:
-            one.process.stderr.close()
+        one.end()
 
 
 @pytest.fixture

@@ -5,11 +5,16 @@ from __future__ import annotations
 import http.server
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import Browser
 
+from tests.free_ports import free_port
 from tests.gateway.door_server import DoorServer
+from tests.gateway.hook_receiver import Receiver
+from tests.serve_command import Serve
 
 pytestmark = pytest.mark.server
 SEND = """async (url) => {
@@ -51,3 +56,30 @@ def test_it_cannot_shut_down_or_predict(browser: Browser, door: DoorServer, site
     for path in ("/predictions", "/v1/predictions"):
         assert f'"path":"{path}","status":403' in log.replace('": ', '":').replace(", ", ","), log[-2000:]
     page.close()
+
+
+def test_neither_it_nor_a_webhook_ends_what_scripts_serve_runs(
+    browser: Browser, site: str, receiver: Receiver, tmp_path: Path
+):
+    ports = free_port(), free_port()
+    options = ("--engine", "fake", "--port", str(ports[0]), "--door-port", str(ports[1]))
+    server = Serve(tmp_path, *options, DOOR_DATABASE=str(tmp_path / "predictions.sqlite"))
+    try:
+        server.wait_for("/health-check")
+        page = browser.new_page()
+        page.goto(site)
+        for port in ports:
+            for name in ("127.0.0.1", "localhost", "0.0.0.0"):
+                page.evaluate(SEND, f"http://{name}:{port}/shutdown")  # where the browser refuses, nothing is sent
+        page.close()
+        cog = f"http://127.0.0.1:{ports[0]}"
+        (hidden,) = httpx.get(f"http://127.0.0.1:{ports[1]}/ready").json()["servers"]
+        receiver.statuses, receiver.location = [307], f"{hidden['url']}/shutdown"
+        inputs = {"input": {"nlq": "a", "cols": "a"}}
+        hooked = {**inputs, "webhook": receiver.url, "webhook_events_filter": ["completed"]}
+        assert httpx.post(f"{cog}/predictions", json=hooked, timeout=60).json()["status"] == "succeeded"
+        assert [receiver.next()["status"] for _ in range(2)] == ["succeeded"] * 2, "the redirected one is sent again"
+        assert httpx.post(f"{cog}/predictions", json=inputs, timeout=60).json()["status"] == "succeeded"
+        assert server.process.poll() is None, server.said
+    finally:
+        server.end()
