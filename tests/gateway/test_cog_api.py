@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.gateway.fake_cog import FakeCog
-from tests.gateway.open_app import open_app
+from tests.gateway.open_app import bearer, create, make_keys, open_app
 
 INPUT = {"input": {"text": "a"}}
 
@@ -56,3 +56,21 @@ async def test_with_several_servers_there_is_no_protocol_of_cog(tmp_path):
         answer = await client.post("/predictions", json=INPUT)
         assert (answer.status_code, "use /v1/predictions" in answer.json()["detail"]) == (404, True)
         assert one.asked == two.asked == []
+
+
+async def test_with_keys_nobody_gets_around_them_in_cog_s_protocol(tmp_path):
+    """Cog knows neither owners nor limits: with an id from a link, it would cancel another caller's prediction."""
+    keys = make_keys(tmp_path, "alice", "bob")
+    async with FakeCog() as cog, open_app(tmp_path, cog, keys="required") as client:
+        own = await create(client, bearer(keys["alice"]))
+        asked = len(cog.paths)
+        for method, path in (
+            ("POST", f"/predictions/{own['id']}/cancel"),
+            ("PUT", f"/predictions/{own['id']}"),
+            ("POST", "/predictions"),
+        ):
+            answer = await client.request(method, path, json=INPUT, headers=bearer(keys["bob"]))
+            assert (answer.status_code, "knows no keys" in answer.text) == (404, True)
+        assert not [path for path in cog.paths[asked:] if path.startswith("/predictions")]
+        assert (await client.get("/health-check", headers=bearer(keys["bob"]))).json()["status"] == "READY"
+        assert (await client.get("/health-check")).status_code == 401
