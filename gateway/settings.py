@@ -76,7 +76,8 @@ class DoorSettings(BaseSettings):
     hosts: Annotated[tuple[_HostName, ...] | None, NoDecode] = Field(
         None,
         description="names under which clients may call the door, without ports, besides this machine's and that of "
-        "public_url; *: any; None: any, unless the door listens on loopback",
+        "public_url; *: any; None: where the door listens beyond loopback, IP addresses and names without a dot; "
+        "with keys, any",
     )
     log_inputs: bool = Field(False, description="log predictions' inputs and errors' texts")
     keys: Literal["required", "off"] = Field("off", description="required: each request needs a key of scripts/keys")
@@ -112,7 +113,7 @@ class DoorSettings(BaseSettings):
         if is_loopback(name) or name in (self.host, urlsplit(self.public_url or "").hostname):
             return True
         if self.hosts is None:
-            return not is_loopback(self.host)
+            return not is_loopback(self.host) and (self.keys == "required" or _is_no_site(name))
         return "*" in self.hosts or name in map(str.lower, self.hosts)
 
     def check_cache(self) -> None:
@@ -166,3 +167,11 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:  # another name
         return False
+
+
+def _is_no_site(name: str) -> bool:
+    """Whether no site can have this name: an IP address, or a name without a dot, such as a container's."""
+    try:
+        return bool(ipaddress.ip_address(name))
+    except ValueError:
+        return bool(name) and "." not in name

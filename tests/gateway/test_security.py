@@ -124,7 +124,8 @@ async def test_a_site_that_is_allowed_can(tmp_path):
 
 
 LOCAL = ("localhost", "127.0.0.1:8080", "[::1]:80", "LOCALHOST:1", "127.0.0.2")
-STRANGE = ("evil.example", "evil.example:8080", "localhost.evil.example", "localhost@evil.example", "[::2]", "", "a b")
+SITES = ("evil.example", "evil.example:8080", "localhost.evil.example", "localhost@evil.example", "", "a b")
+STRANGE = (*SITES, "[::2]")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,9 @@ STRANGE = ("evil.example", "evil.example:8080", "localhost.evil.example", "local
         ({"public_url": "https://door.example"}, (*LOCAL, "Door.example", "door.example:443"), STRANGE),
         ({"hosts": "One.example, two.example"}, (*LOCAL, "one.example:80", "two.example"), STRANGE),
         ({"hosts": "*"}, (*LOCAL, *STRANGE), ()),
-        ({"host": "0.0.0.0"}, (*LOCAL, *STRANGE), ()),
+        ({"host": "0.0.0.0"}, (*LOCAL, "[::2]", "10.1.2.3:8080", "door", "model-0:8080"), SITES),
+        ({"host": "0.0.0.0", "public_url": "https://door.example"}, (*LOCAL, "door.example"), SITES),
+        ({"host": "0.0.0.0", "hosts": "*"}, (*LOCAL, *STRANGE), ()),
         ({"host": "0.0.0.0", "hosts": "one.example"}, (*LOCAL, "one.example", "0.0.0.0:80"), STRANGE),
     ],
 )

@@ -150,3 +150,12 @@ def test_the_command_creates_lists_and_revokes(tmp_path, keys, monkeypatch):
     shown = runner.invoke(app, ["list"]).stdout
     assert "alice" in shown
     assert key[15:] not in shown
+
+
+async def test_a_door_with_keys_that_others_reach_answers_to_any_name(tmp_path, keys):
+    """A site that has its name lead here gets no answers: browsers do not send it the key of another name."""
+    key = keys.create("alice")
+    async with FakeCog() as cog, open_app(tmp_path, cog, keys="required", host="0.0.0.0") as client:
+        name = {"Host": "door.company.example"}
+        assert (await client.get("/v1/predictions", headers={**bearer(key), **name})).status_code == 200
+        assert (await client.get("/v1/predictions", headers=name)).status_code == 401
