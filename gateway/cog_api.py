@@ -124,7 +124,7 @@ async def _pass_on(request: Request, upstream: Upstream, path: str, body: bytes 
     try:
         answer = await stack.enter_async_context(upstream.ask_raw(request.method, path, headers, body))
     except UpstreamError as error:
-        raise UnavailableError(f"the server does not answer: {error}") from error
+        raise UnavailableError(f"Cog's server does not answer: {error}") from error
 
     async def parts() -> AsyncIterator[bytes]:
         async with stack:

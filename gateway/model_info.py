@@ -148,7 +148,7 @@ class ModelInfoReader:
         try:
             openapi = await server.upstream.openapi()
         except UpstreamError as error:
-            raise UnavailableError(str(error), retry_after=2) from error
+            raise UnavailableError(f"the model's schema cannot be read: {error}", retry_after=2) from error
         text = json.dumps(openapi, sort_keys=True) + self._weights_digest
         version = hashlib.sha256(text.encode()).hexdigest()
         cog_version = str(openapi.get("info", {}).get("version", ""))

@@ -187,8 +187,17 @@ async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHand
 
 
 def _broken(error: Exception) -> UpstreamError:
-    is_closed = isinstance(error, aiohttp.ClientConnectorError) and error.errno == ECONNREFUSED
-    return (UpstreamClosedError if is_closed else UpstreamError)(f"{type(error).__name__} {error}".rstrip())
+    """The error in words for a caller, who is not to learn the server's address."""
+    match error:
+        case aiohttp.ClientConnectorError(errno=number) if number == ECONNREFUSED:
+            return UpstreamClosedError("nothing listens at its address")
+        case TimeoutError():
+            return UpstreamError("no answer in time")
+        case aiohttp.ClientConnectorError():
+            return UpstreamError(f"it cannot be reached: {error.strerror or 'no connection'}")
+        case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | aiohttp.ClientOSError():
+            return UpstreamError("it closed the connection before its answer ended")
+    return UpstreamError("its answer is not HTTP as it should be")
 
 
 def _authorization(address: URL) -> dict[str, str]:

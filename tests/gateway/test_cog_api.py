@@ -45,6 +45,18 @@ async def test_only_cog_can_have_a_webhook_sent(hook, receiver):
     assert receiver.received.empty()
 
 
+async def test_cog_s_refusals_keep_their_status(tmp_path):
+    async with FakeCog(full=True) as cog, open_app(tmp_path, cog) as client:
+        answer = await client.put("/predictions/a", json=INPUT)
+        assert (answer.status_code, answer.json()) == (409, {"error": "At capacity"})
+        await cog.stop()
+        answer = await client.post("/predictions/a/cancel")
+        assert (answer.status_code, answer.json()["detail"]) == (
+            503,
+            "Cog's server does not answer: nothing listens at its address",
+        )
+
+
 async def test_an_id_stays_one_part_of_the_path(tmp_path):
     async with FakeCog() as cog, open_app(tmp_path, cog) as client:
         await client.post("/predictions/a%3Fb%23c%20d/cancel")

@@ -155,6 +155,13 @@ async def test_a_door_answers_only_to_its_own_names(tmp_path, settings, allowed,
             assert error["type"] == "permission_error"
 
 
+def test_a_request_to_two_names_is_refused(lone_door):
+    """A proxy may look at one of them and the door at the other."""
+    for second in (b"localhost", b"evil.example"):
+        answer = exchange(lone_door, HEALTH + b"Host: localhost\r\nHost: " + second + b"\r\nConnection: close\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ") and b"several Host headers" in answer
+
+
 def test_an_origin_that_is_no_url_is_refused(lone_door):
     for origin in ("http://[", "null", "http://[::1", "a"):
         assert lone_door.client.post(CREATE, json=BODY, headers={"Origin": origin}).status_code == 403

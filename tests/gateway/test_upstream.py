@@ -65,10 +65,37 @@ async def test_a_proxy_in_the_environment_is_not_used(monkeypatch):
 
 async def test_a_server_that_breaks_off_before_it_answers_is_asked_once():
     async with server(b"") as (port, heads), upstream(f"http://127.0.0.1:{port}") as one:
-        with pytest.raises(UpstreamError, match="ServerDisconnectedError"):
+        with pytest.raises(UpstreamError, match="it closed the connection"):
             async with one.predict("a", {}, {}):
                 pass
         assert len(heads) == 1
+
+
+async def test_what_went_wrong_is_said_without_addresses_and_classes():
+    async with server(b"") as (closed, _):
+        pass
+    async with (
+        server(b"") as (cut, _),
+        server(b"nonsense\r\n\r\n") as (nonsense, _),
+        server(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{") as (short, _),
+    ):
+        said = {}
+        for name, address in (
+            ("closed", f"127.0.0.1:{closed}"),
+            ("cut", f"127.0.0.1:{cut}"),
+            ("short", f"127.0.0.1:{short}"),
+            ("nonsense", f"127.0.0.1:{nonsense}"),
+            ("unknown", "nowhere.invalid:5000"),
+        ):
+            async with upstream(f"http://{address}") as one:
+                with pytest.raises(UpstreamError) as caught:
+                    await one.openapi()
+                said[name] = str(caught.value)
+    assert said["closed"] == "nothing listens at its address"
+    assert said["cut"] == said["short"] == "it closed the connection before its answer ended"
+    assert said["nonsense"] == "its answer is not HTTP as it should be"
+    assert said["unknown"].startswith("it cannot be reached: ")
+    assert not [text for text in said.values() if "Error" in text or "127.0.0.1" in text or "nowhere" in text]
 
 
 async def test_no_request_follows_to_another_address():

@@ -6,8 +6,11 @@ import json
 
 import httpx
 import pytest
+from fastapi import APIRouter, FastAPI, HTTPException
 
+from gateway.api import Api, include
 from gateway.predictions import Prediction, Status, new_id, now
+from gateway.replicate.problems import render_problem
 from gateway.store import Store
 from tests.gateway.door_server import MODEL, PREDICTIONS, DoorServer
 from tests.gateway.fake_cog import FakeCog
@@ -129,6 +132,37 @@ def test_the_model_has_one_version_with_its_schema(door):
     assert "nlq" in version["openapi_schema"]["components"]["schemas"]["Input"]["properties"]
     assert door.client.get(f"/v1/models/{MODEL}/versions").json()["results"] == [version]
     assert door.client.get(f"/v1/models/{MODEL}/versions/{version['id']}").json() == version
+
+
+def test_a_model_of_the_list_has_an_address_that_works(door):
+    page = door.client.get("/v1/models").json()
+    (model,) = page["results"]
+    assert (page["previous"], page["next"], f"{model['owner']}/{model['name']}") == (None, None, MODEL)
+    assert (page["object"], [one["object"] for one in page["data"]]) == ("list", ["model"])
+    assert model == door.client.get(f"/v1/models/{MODEL}").json()
+    assert httpx.get(model["url"]).status_code == 200
+
+
+def test_null_for_an_optional_input_is_its_default(door):
+    response = door.post(WAIT, input={**SHORT, "max_tokens": None, "adapter": None})
+    assert (response.status_code, response.json()["status"], response.json()["input"]) == (201, "succeeded", SHORT)
+    (wrong,) = door.post(WAIT, input={**SHORT, "nlq": None}).json()["invalid_fields"]
+    assert wrong["field"] == "input.nlq", "a required one must have a value"
+
+
+async def test_errors_of_the_framework_keep_their_status():
+    router = APIRouter()
+
+    @router.get("/v1/predictions")
+    async def fail() -> None:
+        raise HTTPException(415, "this cannot be read")
+
+    app = FastAPI()
+    include(app, [Api(router, ("/v1/",), render_problem)])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        problem = (await client.get("/v1/predictions")).json()
+    assert (problem["status"], problem["title"]) == (415, "Unsupported Media Type")
+    assert problem["detail"].endswith("this cannot be read")
 
 
 @pytest.mark.parametrize(
