@@ -21,7 +21,7 @@ from pipeline.paths import ROOT
 from pipeline.weights.default_weights import ensure_weights
 
 DRAIN_SECONDS = 60.0  # for predictions in flight; Cog itself has no limit
-SPARE = 4  # with the door, Cog takes one prediction more for so many
+SPARE_SHARE = 0.25  # of the concurrency: predictions that Cog takes beyond it with the door
 # Cog's new names are run.py and Runner; this package keeps the old ones and pins the version that has both.
 _KNOWN_WARNINGS = (
     "ignore:Predictor.predict() is deprecated:DeprecationWarning,ignore:BasePredictor is deprecated:DeprecationWarning"
@@ -60,7 +60,7 @@ def serve(host: str, port: int, concurrency: int, *, door_port: int | None) -> i
     if door_port is not None:
         place = hidden_address()
         door = DoorProcess(host, door_port, cog_port=port, cog_url=local_url(*place), concurrency=concurrency)
-        concurrency += concurrency // SPARE  # which the door leaves to callers and adapters that have none there
+        concurrency += int(SPARE_SHARE * concurrency)  # for callers and adapters that have none there
         has_keys = os.environ.get("DOOR_KEYS") == "required"
         return Server(*place, concurrency, None if has_keys else example_inputs(), door).run()
     return Server(host, port, concurrency, example_inputs()).run()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import tokenizers
 import typer
 
 from pipeline.package.errors import PackageError
+from pipeline.package.example_inputs import example_of, task_and_inputs
 from pipeline.package.own_checkpoint import open_checkpoint
-from pipeline.package.prompt_report import tell_prompt
 from pipeline.package.task_arguments import (
     ExamplesFile,
     ModelName,
@@ -22,7 +23,10 @@ from pipeline.package.task_arguments import (
 from pipeline.package.task_choice import TaskChoice
 from pipeline.package.task_file import copy_with_task, write_task
 from pipeline.weights.console import report_errors, say
+from pipeline.weights.end_tokens import tell_end_tokens
+from serving.text import Tokenizer
 from tasks.errors import TaskError
+from tasks.task import create_task
 
 
 def main(
@@ -47,7 +51,20 @@ def main(
     with report_errors(PackageError, TaskError):
         if into is None:
             write_task(checkpoint, choice, name=name)
-            tell_prompt(checkpoint)
+            _tell_prompt(checkpoint)
         else:
             copy_with_task(open_checkpoint(checkpoint), into, choice, name=name)
         say(f"Wrote {(into or checkpoint) / 'task.json'}")
+
+
+def _tell_prompt(checkpoint: Path) -> None:
+    """Print what the model will read: the end tokens, and the prompt of an example as text and as token ids.
+
+    Raises:
+        TaskError: the task does not suit the checkpoint.
+    """
+    tokenizer = Tokenizer.from_dir(checkpoint)
+    ids = create_task(checkpoint, tokenizer).prepare(dict(example_of(*task_and_inputs(checkpoint)))).token_ids
+    text = tokenizers.Tokenizer.from_str(tokenizer.to_json()).decode(list(ids), skip_special_tokens=False)
+    tell_end_tokens(checkpoint)
+    say(f"The prompt of an example:\n{text}\nIts token ids: {list(ids)}")

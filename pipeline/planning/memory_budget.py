@@ -1,7 +1,7 @@
 """Where the memory of a serving process goes, on a GPU with vLLM and on a CPU with the paged engine.
 
-The constants of the paged engine's process were fitted to four models on one machine. docs/results/plan.json has what
-was measured of these and of others.
+The constants of the paged engine's process were fitted to four models on one machine. docs/results/plan.json has the
+errors of the fit, which are of the same four models, and what was measured of others.
 """
 
 from __future__ import annotations

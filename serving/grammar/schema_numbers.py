@@ -33,13 +33,15 @@ def with_exact_numbers(schema: Any, path: str = "#") -> Any:
         return schema
     found = {name: _part(name, value, f"{path}/{name}") for name, value in schema.items()}
     for place, value in _constants(schema):
-        if abs(value) > _EXACT and int(float(value)) != value:
+        if abs(value) > _LARGEST or int(float(value)) != value:
             raise GrammarError(
-                f"the JSON schema is refused at {path}/{place}: {value} is over 2^53 and cannot be kept exactly; "
-                "make it a string"
+                f"the JSON schema is refused at {path}/{place}: {value} is an integer over 2^53 that cannot be kept "
+                "exactly; make it a string"
             )
-    if schema.get("type") == "integer":
-        _narrow(found, path)
+    kinds = schema.get("type")
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    if "integer" in kinds and set(kinds) <= {"integer", "null"}:
+        _narrow(found, path, nullable="null" in kinds)
     return found
 
 
@@ -57,14 +59,14 @@ def _constants(schema: dict[str, Any]) -> Iterator[tuple[str, int]]:
     yield from ((place, value) for place, value in values if type(value) is int)
 
 
-def _narrow(schema: dict[str, Any], path: str) -> None:
+def _narrow(schema: dict[str, Any], path: str, *, nullable: bool) -> None:
     """Make the bounds of an integer floats, and list its multiples."""
     low = _bound(schema, "minimum", 1)
     high = _bound(schema, "maximum", -1)
     if low is not None and high is not None and low > high:
         raise GrammarError(
-            f"the JSON schema is refused at {path}: it allows no integer that can be kept exactly, which those up to "
-            "2^53 can; make it a string"
+            f"the JSON schema is refused at {path}: none of the integers that it allows can be kept exactly; those "
+            "up to 2^53 can, so make it a string"
         )
     step = schema.get("multipleOf")
     if type(step) is not int or step <= 0 or low is None or high is None or {"enum", "const"} & schema.keys():
@@ -73,7 +75,7 @@ def _narrow(schema: dict[str, Any], path: str) -> None:
     if 0 < len(multiples) <= _MOST_MULTIPLES:
         for name in ("type", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
             schema.pop(name, None)
-        schema["enum"] = list(multiples)
+        schema["enum"] = [*multiples, *([None] if nullable else [])]
 
 
 def _bound(schema: dict[str, Any], name: str, inward: Literal[1, -1]) -> int | None:
@@ -106,4 +108,4 @@ def _bound(schema: dict[str, Any], name: str, inward: Literal[1, -1]) -> int | N
 
 
 def _is_finite(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return type(value) is int or (isinstance(value, float) and math.isfinite(value))

@@ -37,13 +37,15 @@ def schema_text(constraint: JsonSchemaConstraint) -> str:
         "key_separator": constraint.key_separator,
         "whitespace_flexible": False,
     }
-    return json.dumps({**with_exact_numbers(schema), OPTIONS: options})
+    return json.dumps({**schema, OPTIONS: options})
 
 
 def _read(text: str) -> dict[str, Any]:
     check_length("the JSON schema", len(text), MAX_SCHEMA)
     try:
-        schema = json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)
+        schema = with_exact_numbers(
+            json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)
+        )
     except RecursionError as error:
         raise GrammarError("the JSON schema is nested too deeply; the limit is some 100 levels") from error
     except ValueError as error:

@@ -33,6 +33,8 @@ from serving.grammar.grammar_text import JSON_PREFIX
 from serving.grammar.schema_fault import Path, find_fault, pointer
 
 _WALK_BYTES = 60
+_MAX_PATTERNS = 50  # they take a few milliseconds each
+_DATA = ("const", "enum", "default", "examples")  # keywords whose values are no schemas
 _SPECIAL_TOKEN = re.compile(r"<[^\s<>\"]+>")
 
 
@@ -86,8 +88,9 @@ def _try(grammar: str, vocabulary: LLTokenizer) -> str:
     return str(matcher.get_error())
 
 
-def _walk(matcher: LLMatcher) -> str:
+def _walk_grammar(grammar: str, vocabulary: LLTokenizer) -> str:
     """Write a random text: some patterns compile, and exceed the lexer's limits only in the text that they are for."""
+    matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=parser_limits())
     rng = random.Random(0)
     for _ in range(_WALK_BYTES):
         mask = matcher.compute_bitmask()
@@ -100,17 +103,24 @@ def _walk(matcher: LLMatcher) -> str:
 
 
 def _pattern_fault(schema: Any, vocabulary: LLTokenizer) -> tuple[str, str]:
-    """Why a pattern's texts cannot be written, and the pattern's place; two empty texts if there is none."""
+    """Why a pattern's texts cannot be written, and the pattern's place; two empty texts if there is none.
+
+    Of many different patterns the first are tried.
+    """
     waiting: list[tuple[Path, Any]] = [((), schema)]
-    while waiting:
+    tried: set[str] = set()
+    while waiting and len(tried) < _MAX_PATTERNS:
         path, node = waiting.pop()
-        if isinstance(node, dict) and isinstance(node.get("pattern"), str):
+        if isinstance(node, dict) and isinstance(node.get("pattern"), str) and node.get("type", "string") == "string":
             text = {name: node[name] for name in ("pattern", "minLength", "maxLength", "format") if name in node}
             grammar = JSON_PREFIX + json.dumps({"type": "string", **text})
-            if error := _walk(LLMatcher(vocabulary, grammar, log_level=0, limits=parser_limits())):
+            if grammar not in tried and (error := _walk_grammar(grammar, vocabulary)):
                 return error, pointer(path)
-        parts = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-        waiting += [((*path, step), part) for step, part in parts]
+            tried.add(grammar)
+        if isinstance(node, dict):
+            waiting += [((*path, name), part) for name, part in node.items() if name not in _DATA]
+        elif isinstance(node, list):
+            waiting += [((*path, index), part) for index, part in enumerate(node)]
     return "", ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_of_other_files(item: pytest.Item, files: dict[str, tuple[str, ...]]) -> bool:
+    if item.path.parent != Path(__file__).parent:  # the hook gets the tests of all folders
+        return False
     call = getattr(item, "callspec", None)
     kind = None if call is None else call.params.get("kind")
     return kind in files and item.path.name not in files[kind]

@@ -139,8 +139,6 @@ async def test_a_truncated_answer_is_the_beginning_of_the_whole(engine: Engine, 
 
 
 async def test_a_constraint_that_is_refused_late_does_not_delay_other_requests(engine: Engine, kind: Kind) -> None:
-    if engine.name in ("fake", "transformers"):
-        pytest.skip("the grammar compiler's own test shows it")
     # The first request may build indices and kernels.
     await answer(engine, constrained(kind, ChoiceConstraint(("warm",))))
     # Three at once, each refused after half a second of processor time. An answer that waited for them would be last.

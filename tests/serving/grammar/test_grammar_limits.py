@@ -67,6 +67,13 @@ def test_a_pattern_that_fails_only_in_the_text_that_it_is_for_is_refused(where) 
     check_constraint(JsonSchemaConstraint(json.dumps(where({"type": "string", "pattern": "^[a-z]{2,40}$"}))))
 
 
+def test_what_is_no_schema_may_have_a_pattern_that_no_grammar_takes() -> None:
+    data = {"type": "string", "default": {"pattern": "("}, "pattern": "^a"}
+    check_constraint(JsonSchemaConstraint(json.dumps({"type": "object", "properties": {"a": data}})))
+    many = {f"p{n}": {"type": "string", "pattern": f"^[a-z]{{{1 + n}}}$"} for n in range(300)}
+    check_constraint(JsonSchemaConstraint(json.dumps({"type": "object", "properties": many})))
+
+
 def test_a_grammar_without_answers_is_refused_in_plain_words() -> None:
     with pytest.raises(GrammarError, match="the grammar does not compile: no answer can match it"):
         check_constraint(LarkConstraint("start: a\na: a"))

@@ -50,17 +50,37 @@ def test_an_integer_outside_its_bounds_is_never_allowed(data):
 
 def test_bounds_beyond_floats_are_refused_or_narrowed():
     exact = {"type": "integer", "minimum": LARGE + 1, "maximum": LARGE + 1}
-    with pytest.raises(GrammarError, match="refused at #/properties/a: it allows no integer that can be kept exactly"):
+    with pytest.raises(
+        GrammarError, match="refused at #/properties/a: none of the integers that it allows can be kept exactly"
+    ):
         check_constraint(JsonSchemaConstraint(json.dumps({"type": "object", "properties": {"a": exact}})))
     unsigned = {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
     assert allows(unsigned, str(2**63 - 1024))
     assert not allows(unsigned, str(2**64))
 
 
+@pytest.mark.parametrize("kind", ["integer", ["integer", "null"]])
+def test_numbers_of_any_size_and_nullable_ones(kind):
+    bounded = {"type": kind, "minimum": -(10**400), "maximum": 10**400}
+    assert allows(bounded, str(2**62))
+    assert not allows(bounded, str(10**400))
+    multiples = {"type": kind, "multipleOf": 7, "minimum": -14, "maximum": 7}
+    assert [number for number in range(-20, 20) if allows(multiples, str(number))] == [-14, -7, 0, 7]
+    assert allows(multiples, "null") == (kind != "integer")
+    with pytest.raises(GrammarError, match="can be kept exactly"):
+        grammar_text(JsonSchemaConstraint(json.dumps({"type": kind, "minimum": LARGE + 1, "maximum": LARGE + 1})))
+
+
+@pytest.mark.parametrize("depth", [250, 400, 900])
+def test_a_deep_schema_is_refused_in_words(depth):
+    with pytest.raises(GrammarError, match=r"nested too deeply|recursion limit"):
+        check_constraint(JsonSchemaConstraint('{"items": ' * depth + "{}" + "}" * depth))
+
+
 @pytest.mark.parametrize("schema", [{"const": LARGE + 1}, {"enum": ["a", LARGE + 1]}])
 def test_constants_beyond_floats_are_refused(schema):
     with pytest.raises(
-        GrammarError, match=r"9007199254740993 is over 2\^53 and cannot be kept exactly; make it a string"
+        GrammarError, match=r"9007199254740993 is an integer over 2\^53 that cannot be kept exactly; make it a string"
     ):
         check_constraint(JsonSchemaConstraint(json.dumps(schema)))
 
