@@ -14,7 +14,7 @@ from pipeline.package.new_package import check_name
 from pipeline.road.errors import RoadError
 from pipeline.road.output_files import are_whole
 from pipeline.road.road_options import RoadOptions, base_is_quantized, check_options, has_texts
-from pipeline.road.road_plan import WorkFolder, fetch_steps, later_steps, lock_path
+from pipeline.road.road_plan import WorkFolder, fetch_steps, later_steps, lock_path, lock_step, placing
 from pipeline.road.road_record import FileRecord, RoadRecord, SourceRecord, StepRecord, read_record, record_path
 from pipeline.road.road_step import Step
 from pipeline.road.run_road import RoadRun
@@ -48,8 +48,7 @@ def prepare(options: RoadOptions, *, keep: bool = False, replace: bool = False) 
             raise RoadError(f"{out} exists and was not made with these options; give another --out, or --force")
         else:
             run = RoadRun(options, work_path(out), lock)
-            steps = run.run()
-            files = run.done["place"].files
+            steps, files = run.run()
             record = _record(options, made_from, steps, {_below_first(name): file for name, file in files.items()})
             (work_path(out) / lock_path(out).name).replace(lock_path(out))
             record.write(record_path(out))
@@ -70,7 +69,8 @@ def planned(options: RoadOptions) -> list[Step]:
     if quantized is None:
         quantized = options.quantize and not has_texts(options)  # else it could not be done
     work = WorkFolder(work_path(options.out))
-    return fetch_steps(options, work) + later_steps(options, work, quantized=quantized)
+    steps, ways = later_steps(options, work, quantized=quantized)
+    return [*fetch_steps(options, work), *steps, *ways[0], lock_step(options, work, placing(ways[0]))]
 
 
 def _check(options: RoadOptions) -> bool | None:
@@ -106,7 +106,7 @@ def _record(
         adapter=None if options.adapter is None else _source(options.adapter, work / "adapter"),
         options=options.described(),
         steps=tuple(steps),
-        gate=next((step.report for step in steps if step.name == "gate"), None),
+        gate=next((step.report for step in reversed(steps) if step.name.startswith("gate")), None),
         files=files,
         size=sum(file.size for file in files.values()),
     )

@@ -1,4 +1,4 @@
-"""The steps of a road, in order: fetch, merge, task file, quantize, place, gate, lock."""
+"""The steps of a road: fetch, merge, task file, then quantize, place and gate, again if the gate refuses, and lock."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pipeline.road.road_step import Step
 from pipeline.weights.bases import BASES
 
 QUANTIZED_SHARE = 0.45  # of the unquantized bytes, at most: 4 of 16 bits and the embedding as it is
+# What is tried when the gate refuses: scales for 32 weights, which add half a bit a weight, found on more texts.
+_CLOSER = {"--group-size": "32", "--max-tokens": "32768"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,9 @@ def fetch_steps(options: RoadOptions, work: WorkFolder) -> list[Step]:
     return steps
 
 
-def later_steps(options: RoadOptions, work: WorkFolder, *, quantized: bool, base_bytes: int = 0) -> list[Step]:
+def later_steps(
+    options: RoadOptions, work: WorkFolder, *, quantized: bool, base_bytes: int = 0
+) -> tuple[list[Step], list[list[Step]]]:
     """What follows when base and adapter are there.
 
     Args:
@@ -47,6 +51,9 @@ def later_steps(options: RoadOptions, work: WorkFolder, *, quantized: bool, base
         work: the work folder.
         quantized: whether the base is quantized already.
         base_bytes: size of the base; 0 where it is not known yet.
+
+    Returns:
+        The first steps, and ways to go on to the checkpoint; those after the first are for when the gate refuses.
     """
     steps: list[Step] = []
     model, made_by = "base", "fetch-base"
@@ -63,17 +70,31 @@ def later_steps(options: RoadOptions, work: WorkFolder, *, quantized: bool, base
             reads=tuple(v for f in fields(options.choice) if isinstance(v := getattr(options.choice, f.name), Path)),
         )
     )
-    served, served_by = model, made_by
-    if options.quantize and not quantized:
-        steps.append(_quantize(options, work, model, made_by, base_bytes))
-        served, served_by = "quantized", "quantize"
+    if not options.quantize or quantized:
+        return steps, [[_place(options, work, model, made_by, task_file, "")]]
+    ways = []
+    for suffix, arguments in _attempts(options):
+        ways.append(
+            [
+                _quantize(options, work, model, made_by, base_bytes, suffix, arguments),
+                _place(options, work, f"quantized{suffix}", f"quantize{suffix}", task_file, suffix),
+                _gate(options, work, model, made_by, suffix),
+            ]
+        )
+    return steps, ways
+
+
+def _attempts(options: RoadOptions) -> list[tuple[str, tuple[str, ...]]]:
+    """Ways to quantize, the smallest checkpoint first: what their names end with, and arguments. The user's stay."""
+    given = options.quantize_options
+    closer = tuple(word for name, value in _CLOSER.items() if name not in given for word in (name, value))
+    return [("", given), *([("-closer", (*given, *closer))] if closer else [])]
+
+
+def _place(options: RoadOptions, work: WorkFolder, model: str, made_by: str, task_file: Path, suffix: str) -> Step:
     into = ("--into", work.argument(options.out.name), "--task-file", str(task_file), "--name", options.out.name)
-    place = ("write_task", work.argument(served), *into)
-    steps.append(Step("place", place, writes=(work / options.out.name,), needs=(served_by, "task")))
-    if served == "quantized":
-        steps.append(_gate(options, work, model, made_by))
-    steps.append(_lock(options, work))
-    return steps
+    command = ("write_task", work.argument(model), *into)
+    return Step(f"place{suffix}", command, writes=(work / options.out.name,), needs=(made_by, "task"))
 
 
 def _fetch(name: str, source: str, folder: Path) -> Step:
@@ -99,18 +120,26 @@ def _merge(options: RoadOptions, work: WorkFolder, base_bytes: int) -> Step:
     )
 
 
-def _quantize(options: RoadOptions, work: WorkFolder, model: str, made_by: str, base_bytes: int) -> Step:
+def _quantize(
+    options: RoadOptions,
+    work: WorkFolder,
+    model: str,
+    made_by: str,
+    base_bytes: int,
+    suffix: str,
+    arguments: tuple[str, ...],
+) -> Step:
     needs: tuple[str, ...] = (made_by,)
     if options.calibration is not None:
         texts: tuple[str, ...] = ("--calibration", str(options.calibration))
     else:
         texts, needs = ("--task-cases", str(options.cases)), (*needs, "task")
-    report = work / "quantize.json"
-    command = ("quantize_awq", work.argument(model), work.argument("quantized"), *texts, *options.quantize_options)
+    output, report = f"quantized{suffix}", work / f"quantize{suffix}.json"
+    command = ("quantize_awq", work.argument(model), work.argument(output), *texts, *arguments)
     return Step(
-        "quantize",
+        f"quantize{suffix}",
         (*command, "--json", str(report)),
-        writes=(work / "quantized",),
+        writes=(work / output,),
         needs=needs,
         reads=tuple(path for path in (options.calibration or options.cases,) if path is not None),
         report=report,
@@ -119,8 +148,8 @@ def _quantize(options: RoadOptions, work: WorkFolder, model: str, made_by: str, 
     )
 
 
-def _gate(options: RoadOptions, work: WorkFolder, model: str, made_by: str) -> Step:
-    report = work / "gate.json"
+def _gate(options: RoadOptions, work: WorkFolder, model: str, made_by: str, suffix: str) -> Step:
+    report = work / f"gate{suffix}.json"
     if options.cases is not None:
         texts, read = "--task-cases", options.cases
     else:
@@ -128,19 +157,26 @@ def _gate(options: RoadOptions, work: WorkFolder, model: str, made_by: str) -> S
         texts, read = "--calibration", options.calibration
     command = ("gate", work.argument(model), work.argument(options.out.name), texts, str(read), *options.gate_options)
     return Step(
-        "gate",
+        f"gate{suffix}",
         (*command, "--json", str(report)),
         writes=(),
-        needs=(made_by, "task", "place"),
+        needs=(made_by, "task", f"place{suffix}"),
         reads=(read,),
         report=report,
+        may_refuse=True,
     )
 
 
-def _lock(options: RoadOptions, work: WorkFolder) -> Step:
+def placing(way: list[Step]) -> str:
+    """The name of the step that puts the checkpoint in place."""
+    return next(step.name for step in way if step.name.startswith("place"))
+
+
+def lock_step(options: RoadOptions, work: WorkFolder, placed_by: str) -> Step:
+    """Lock the checkpoint that the step `placed_by` put in place."""
     lock = work / lock_path(options.out).name
     command = ("lock_weights", work.argument(options.out.name), "--lock", str(lock))
-    return Step("lock", command, writes=(lock,), needs=("place",))
+    return Step("lock", command, writes=(lock,), needs=(placed_by,))
 
 
 def _task_arguments(options: RoadOptions) -> tuple[str, ...]:

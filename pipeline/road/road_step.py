@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.paths import ROOT
+from pipeline.paths import CODE
 from pipeline.road.road_options import digest, identity
 from pipeline.road.road_record import FileRecord
 
@@ -27,6 +27,7 @@ class Step:
         report: file that it writes its --json into.
         continues: whether the command goes on with what an interrupted run of it left; otherwise that is removed.
         space: about how many bytes it writes; what is not known in advance counts as 0.
+        may_refuse: whether exit code 1 with a report that has not passed is a result.
     """
 
     name: str
@@ -37,11 +38,12 @@ class Step:
     report: Path | None = None
     continues: bool = False
     space: int = 0
+    may_refuse: bool = False
 
     def argv(self) -> list[str]:
         """The command as it is run."""
         script, *arguments = self.command
-        return [str(ROOT / "scripts" / script), *arguments]
+        return [str(CODE / "scripts" / script), *arguments]
 
     def words(self) -> tuple[str, ...]:
         """The script and its arguments as seen from the repository, without quotes."""
@@ -59,8 +61,8 @@ class Step:
         return digest({"command": self.command, "needs": needed, "reads": read})
 
     def read_report(self) -> dict[str, Any] | None:
-        """What the command said with --json; None where it has no report."""
-        if self.report is None:
+        """What the command said with --json; None where it has no report, or ended before it wrote one."""
+        if self.report is None or not self.report.exists():
             return None
         content = json.loads(self.report.read_text("utf-8"))
         return content if isinstance(content, dict) else {"report": content}

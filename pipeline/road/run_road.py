@@ -9,7 +9,7 @@ from pipeline.road.disk_space import check_space
 from pipeline.road.errors import RoadError
 from pipeline.road.output_files import remove, written_files
 from pipeline.road.road_options import RoadOptions, base_is_quantized, check_options, is_quantized
-from pipeline.road.road_plan import WorkFolder, fetch_steps, later_steps
+from pipeline.road.road_plan import WorkFolder, fetch_steps, later_steps, lock_step, placing
 from pipeline.road.road_record import FileRecord, StepRecord
 from pipeline.road.road_state import RoadState, StepState
 from pipeline.road.road_step import Step
@@ -31,10 +31,10 @@ class RoadRun:
         self._work = WorkFolder(folder)
         self._lock = lock
         self._state = RoadState(folder)
-        self.done: dict[str, StepState] = {}
+        self._done: dict[str, StepState] = {}
 
-    def run(self) -> list[StepRecord]:
-        """Do what is not done yet; what each step cost, in order.
+    def run(self) -> tuple[list[StepRecord], dict[str, FileRecord]]:
+        """Do what is not done yet; what each step cost, in order, and the checkpoint's files by their path.
 
         Raises:
             RoadError: a step failed; what was done stays.
@@ -43,19 +43,40 @@ class RoadRun:
         """
         fetching = fetch_steps(self._options, self._work)
         guess = bool(base_is_quantized(self._options))
-        expected = len(fetching) + len(later_steps(self._options, self._work, quantized=guess))
+        steps, ways = later_steps(self._options, self._work, quantized=guess)
+        expected = len(fetching) + len(steps) + len(ways[0]) + 1
         check_space(self._folder, fetching)
         records = [self._step(step, number, expected) for number, step in enumerate(fetching, 1)]
         quantized = is_quantized(self._folder / "base")
         check_options(self._options, quantized=quantized)
-        base_bytes = sum(file.size for file in self.done["fetch-base"].files.values())
-        rest = later_steps(self._options, self._work, quantized=quantized, base_bytes=base_bytes)
-        check_space(self._folder, rest)
-        total = len(fetching) + len(rest)
-        return records + [self._step(step, number, total) for number, step in enumerate(rest, len(fetching) + 1)]
+        base_bytes = sum(file.size for file in self._done["fetch-base"].files.values())
+        steps, ways = later_steps(self._options, self._work, quantized=quantized, base_bytes=base_bytes)
+        check_space(self._folder, [*steps, *ways[0]])
+        total = len(fetching) + len(steps) + len(ways[0]) + 1
+        records += [self._step(step, number, total) for number, step in enumerate(steps, len(records) + 1)]
+        for number, way in enumerate(ways):
+            if number > 0:
+                say("The gate refuses this one. Trying smaller groups and more texts for the search")
+                total += len(way)
+                check_space(self._folder, way)
+            records += [self._step(step, place, total) for place, step in enumerate(way, len(records) + 1)]
+            if not self._is_refused(way[-1]):
+                break
+        else:
+            raise RoadError(
+                f"the gate refuses the checkpoint; what it lost is above. --limit-score and its like accept that, or "
+                f"--unquantized serves the weights as they are. Its command:\n  {ways[-1][-1].shown()}"
+            )
+        place = placing(way)
+        records.append(self._step(lock_step(self._options, self._work, place), total, total))
+        return records, self._done[place].files
+
+    def _is_refused(self, step: Step) -> bool:
+        record = self._done[step.name].record
+        return step.may_refuse and record is not None and record.report is not None and not record.report["passed"]
 
     def _step(self, step: Step, number: int, total: int) -> StepRecord:
-        outputs = {name: state.files for name, state in self.done.items()}
+        outputs = {name: state.files for name, state in self._done.items()}
         fingerprint = step.fingerprint(outputs)
         title = f"[{number}/{total}] {step.name}"
         state = self._state.finished(step.name, fingerprint)
@@ -63,7 +84,7 @@ class RoadRun:
             say(f"{title}: done before")
         else:
             state = self._run(step, fingerprint, title)
-        self.done[step.name] = state
+        self._done[step.name] = state
         assert state.record is not None
         return state.record
 
@@ -77,7 +98,8 @@ class RoadRun:
         self._state.begin(step.name, fingerprint)
         say(f"{title}: {step.shown()}")
         code, cost = run_measured(step.argv(), self._lock)
-        if code != 0:
+        report = step.read_report()
+        if code != 0 and not (step.may_refuse and code == 1 and report is not None):
             raise RoadError(
                 f"the step {step.name} failed with exit code {code}; what it said is above. Run this command again to "
                 f"go on from here, or repeat the step alone:\n  {step.shown()}"
@@ -91,7 +113,7 @@ class RoadRun:
             peak_memory_bytes=cost.peak_memory_bytes,
             bytes_written=sum(file.size for file in files.values()),
             files_written=len(files),
-            report=step.read_report(),
+            report=report,
         )
         return self._state.finish(step.name, files, record)
 
