@@ -1,6 +1,6 @@
 """The `Engine` protocol, and `create_engine`: the one place that imports an engine.
 
-A new engine is one file with a `create(settings)` function and one line in `_ENGINES`.
+A new engine is one file with a `create(settings, checkpoint)` function and one line in `_ENGINES`.
 
     engine = create_engine(Settings(engine="paged"))
     async for delta in engine.generate(request): ...
@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Protocol, cast
 
+from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.devices import gpu_fault, has_cuda_device
 from serving.errors import EngineNotAvailableError, SettingError, WeightsError
@@ -92,8 +93,8 @@ class _Entry:
     """Where an engine lives.
 
     Args:
-        module: has `create(settings: Settings) -> Engine`, and `check(weights_dir: Path) -> None` where the engine
-            computes some checkpoints only; it raises WeightsError for others.
+        module: has `create(settings: Settings, checkpoint: Checkpoint) -> Engine`, and where the engine computes some
+            checkpoints only, `check(weights_dir: Path) -> None`, which raises WeightsError for others.
         package: what it stands on, as Python imports it.
         install: what pip calls that.
         settings: those that it honours; it is never given others.
@@ -133,8 +134,12 @@ _ENGINES = {
 }
 
 
-def create_engine(settings: Settings) -> Engine:
+def create_engine(settings: Settings, checkpoint: Checkpoint | None = None) -> Engine:
     """Start the engine that the settings name, importing that one only.
+
+    Args:
+        settings: of the server.
+        checkpoint: of the settings, where somebody has read it already.
 
     Raises:
         EngineNotAvailableError: no such engine, or what it stands on is not installed.
@@ -150,7 +155,7 @@ def create_engine(settings: Settings) -> Engine:
             print(f"ENGINE=auto: {name}, because {reason}", file=sys.stderr)
     entry = _entry(name)
     _check_honoured(name, settings)
-    return cast(Engine, _import_engine(name, entry).create(settings))
+    return cast(Engine, _import_engine(name, entry).create(settings, checkpoint or Checkpoint.of(settings)))
 
 
 def unsupported_reason(name: str, weights_dir: Path) -> str | None:

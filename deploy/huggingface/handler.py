@@ -1,17 +1,20 @@
 """Runs this package as a Hugging Face Inference Endpoint.
 
-Put this file at the root of the endpoint's repository, beside the package's code, weights.lock and weights/. The
-endpoint's server calls `EndpointHandler(path)` once, and then the object with the JSON of each request.
+Put this file at the root of the endpoint's repository, beside the package's files and weights/. The endpoint's server calls `EndpointHandler(path)` once, and then the object with the JSON of each request.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+with contextlib.suppress(ImportError):  # a clone of this project has its code beside it
+    import package  # noqa: F401 (the way to the package's code, see package.py)
 
 from pipeline.batch.row_answer import answer_row, prepare_row
 from pipeline.batch.row_inputs import RowInputs
@@ -19,7 +22,7 @@ from pipeline.batch.rows import Row, RowAnswer
 from pipeline.in_flight import in_flight
 from pipeline.package.command_inputs import read_schema
 from serving.config import Settings
-from serving.predictor import TaskPredictor
+from serving.model import Model
 
 
 class RefusedInputError(ValueError):
@@ -44,9 +47,9 @@ class EndpointHandler:
         self._only_input = required[0] if len(required) == 1 else None
         self._known = tuple(declared["properties"])
         self._inputs = RowInputs(schema, self._known, {}, ())
-        self._concurrency = Settings().max_num_seqs
-        self.model = TaskPredictor()
-        self.model.setup()
+        settings = Settings()
+        self._concurrency = settings.max_num_seqs
+        self.model = Model.load(settings)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="predictions", daemon=True).start()
 

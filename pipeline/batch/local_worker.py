@@ -9,7 +9,8 @@ from typing import Final
 from pipeline.batch.row_answer import PreparedRow, answer_row, prepare_row
 from pipeline.batch.row_inputs import RowInputs
 from pipeline.batch.rows import Row, RowAnswer
-from serving.predictor import TaskPredictor
+from serving.config import Settings
+from serving.model import Model
 
 HEALTH_SECONDS: Final = 60.0
 
@@ -22,9 +23,9 @@ class LocalWorker:
         inputs: which input comes from which column.
     """
 
-    def __init__(self, start: Callable[[], TaskPredictor], inputs: RowInputs) -> None:
+    def __init__(self, start: Callable[[], Model], inputs: RowInputs) -> None:
         self._start, self._inputs = start, inputs
-        self._model: TaskPredictor | None = None
+        self._model: Model | None = None
         self._prepared: dict[int, PreparedRow] = {}
 
     async def start(self) -> None:
@@ -33,7 +34,7 @@ class LocalWorker:
         if self._model is None:
             self._model = self._start()  # in the main thread, as Cog's server does it
         else:
-            self._model.engine.close()
+            self._model.close()
             self._model = await asyncio.to_thread(self._start)
         await self._model.engine.health(HEALTH_SECONDS)
 
@@ -52,7 +53,7 @@ class LocalWorker:
     def close(self) -> None:
         """See `Worker.close`."""
         if self._model is not None:
-            self._model.engine.close()
+            self._model.close()
 
     def _prepare(self, rows: list[Row]) -> list[PreparedRow]:
         assert self._model is not None, "started"
@@ -60,8 +61,6 @@ class LocalWorker:
         return sorted((prepare_row(model, self._inputs, row) for row in rows), key=lambda one: one.order)
 
 
-def start_model() -> TaskPredictor:
-    """The package's model, as Cog's server sets it up."""
-    model = TaskPredictor()
-    model.setup()
-    return model
+def start_model() -> Model:
+    """The package's model."""
+    return Model.load(Settings())

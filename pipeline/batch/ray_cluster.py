@@ -13,7 +13,7 @@ from pipeline.batch.engine_room import find_room
 from pipeline.batch.errors import BatchError
 from pipeline.batch.ray_worker import RayWorker
 from pipeline.batch.row_inputs import RowInputs
-from pipeline.paths import ROOT
+from pipeline.paths import ENVIRONMENT
 from pipeline.weights.console import say
 from serving.config import Settings
 
@@ -36,7 +36,7 @@ def connect(address: str | None) -> None:
     Raises:
         BatchError: there is no cluster.
     """
-    options: dict[str, Any] = {"logging_level": "warning", "runtime_env": {"env_vars": {"PYTHONPATH": str(ROOT)}}}
+    options: dict[str, Any] = {"logging_level": "warning", "runtime_env": {"env_vars": ENVIRONMENT}}
     if address is None:
         _start(options)
         return

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 from pipeline.batch.row_inputs import RowInputs
 from pipeline.batch.rows import Row, RowAnswer
 from pipeline.package.command_inputs import BadInputError
 from serving.errors import EngineDeadError, ServingError
-from serving.prediction_trace import PredictionTrace
-from serving.predictor import ADAPTER, TaskPredictor
+from serving.model import ADAPTER, Model
 from tasks.errors import TaskError
 from tasks.task import Prompt
 
@@ -31,23 +28,7 @@ class PreparedRow:
         return self.adapter or "", () if self.prompt is None else self.prompt.token_ids
 
 
-class RowPrediction(TaskPredictor):
-    """One prediction on the model of another predictor. It keeps its metrics, and has no logs."""
-
-    def __init__(self, model: TaskPredictor) -> None:
-        self.task, self.engine, self.tokenizer = model.task, model.engine, model.tokenizer
-        self.adapter_tasks, self.adapter_tokenizers = model.adapter_tasks, model.adapter_tokenizers
-        self.metrics: dict[str, Any] = {}
-
-    def record_metric(self, key: str, value: Any, mode: str = "replace") -> None:
-        """Keep a metric; every mode replaces the value."""
-        self.metrics[key] = value
-
-    def add_note(self, note: str) -> None:
-        """Ignore it."""
-
-
-def prepare_row(model: TaskPredictor, inputs: RowInputs, row: Row) -> PreparedRow:
+def prepare_row(model: Model, inputs: RowInputs, row: Row) -> PreparedRow:
     """Check a row's inputs and make its prompt."""
     if row.problem is not None:
         return PreparedRow(row, None, problem=row.problem)
@@ -60,7 +41,7 @@ def prepare_row(model: TaskPredictor, inputs: RowInputs, row: Row) -> PreparedRo
         return PreparedRow(row, None, problem=_reason(error))
 
 
-async def answer_row(model: TaskPredictor, prepared: PreparedRow) -> RowAnswer:
+async def answer_row(model: Model, prepared: PreparedRow) -> RowAnswer:
     """The answer of a row, or the reason why there is none.
 
     Raises:
@@ -69,18 +50,15 @@ async def answer_row(model: TaskPredictor, prepared: PreparedRow) -> RowAnswer:
     number = prepared.row.number
     if prepared.prompt is None:
         return RowAnswer(number, None, prepared.problem)
-    prediction = RowPrediction(model)
-    text, error = "", None
+    answer, error = model.answer_prompt(prepared.prompt, prepared.adapter), None
     try:
-        async with aclosing(prediction.answer_prompt(prepared.prompt, prepared.adapter, PredictionTrace())) as pieces:
-            async for piece in pieces:
-                text += piece
+        await answer
     except EngineDeadError:
         raise
     except Exception as problem:
         error = _reason(problem)
-    tokens = (int(prediction.metrics.get(name, 0)) for name in ("input_token_count", "output_token_count"))
-    return RowAnswer(number, text if error is None else None, error, *tokens)
+    tokens = (int(answer.metrics.get(name, 0)) for name in ("input_token_count", "output_token_count"))
+    return RowAnswer(number, answer.text if error is None else None, error, *tokens)
 
 
 def _reason(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,7 +13,7 @@ from pipeline.batch.answer_journal import journal_of
 from pipeline.batch.errors import BatchError
 from pipeline.batch.table import ENDINGS
 from pipeline.environment.enter import prepare
-from pipeline.paths import ROOT
+from pipeline.paths import ENVIRONMENT, ROOT
 from pipeline.weights.console import say
 
 COPIES: Final = ROOT / "build" / "batch"
@@ -97,7 +98,9 @@ def _run(*arguments: str) -> str:
     """
     python = prepare("storage") / "bin" / "python"
     command = [str(python), "-m", "pipeline.batch.storage_program", *arguments]
-    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env={**os.environ, **ENVIRONMENT}, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
     if done.returncode:
         raise BatchError(done.stderr.strip() or f"{arguments[0]} {arguments[1]}: ended with {done.returncode}")
     return done.stdout

@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline.benchmark.constraint_json import from_json
 from pipeline.benchmark.protocol import Ask
+from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.engines.vllm.options import engine_args, sampling_params, set_environment
 from serving.text import Tokenizer
@@ -25,7 +26,7 @@ def generate(settings: Settings, asks: Path, answers: Path) -> None:
     from vllm import LLM
     from vllm.sampling_params import RequestOutputKind
 
-    arguments = vars(engine_args(settings))
+    arguments = vars(engine_args(settings, Checkpoint.of(settings)))
     del arguments["enable_log_requests"]  # of the asynchronous engine only
     llm = LLM(**arguments)
     tokenizer = Tokenizer.from_dir(settings.weights_dir)
@@ -56,7 +57,7 @@ def serve(settings: Settings, port: int) -> None:
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     options: Any = make_arg_parser(FlexibleArgumentParser()).parse_args(["--host", "127.0.0.1", "--port", str(port)])
-    for name, value in vars(engine_args(settings)).items():
+    for name, value in vars(engine_args(settings, Checkpoint.of(settings))).items():
         setattr(options, name, value)
     grammars = options.structured_outputs_config
     options.structured_outputs_config = StructuredOutputsConfig(**grammars) if isinstance(grammars, dict) else grammars

@@ -28,7 +28,7 @@ class ObservedPredictor(Predictor):
     def setup(self) -> None:
         """See `TaskPredictor.setup`."""
         super().setup()
-        self.engine = self._observed = ObservedEngine(self.engine)
+        self.model.engine = self._observed = ObservedEngine(self.model.engine)
 
     async def healthcheck(self) -> bool:
         """See `TaskPredictor.healthcheck`."""

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from pipeline.environment.pins import BUILT_ON, ENVIRONMENTS, is_current
-from pipeline.paths import ROOT
+from pipeline.paths import CODE, ENVIRONMENT, ROOT
 from serving.devices import has_cuda_device
 
 
@@ -25,8 +25,11 @@ def ensure(name: str) -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if Path(sys.prefix).resolve() != venv.resolve():
         _enter(venv)
-    if str(ROOT) not in sys.path:  # so that the repository's packages can be imported
-        sys.path.insert(0, str(ROOT))
+    for folder in (ROOT, CODE):  # so that the code, and a package's predict.py, can be imported
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+    if CODE != ROOT:
+        os.environ.update(ENVIRONMENT)
 
 
 def ensure_for_engine(option: str | None, on_ray: bool = False) -> None:

@@ -10,9 +10,9 @@ from typing import Final
 
 from pipeline.environment.enter import prepare
 from pipeline.environment.uv import Uv
-from pipeline.paths import ROOT
+from pipeline.paths import CODE
 
-REQUIREMENTS: Final = ROOT / "requirements"
+REQUIREMENTS: Final = CODE / "requirements"
 HASHES: Final = REQUIREMENTS / "hashes"
 SBOM: Final = REQUIREMENTS / "image.cdx.json"
 _IMAGE: Final = "image"  # has direct pins only, so its hashes are those of all that they need

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from pipeline.paths import ROOT
+from pipeline.paths import CODE
 from serving.devices import has_cuda_device
 
 # dev adds packages to cpu in the same folder; the others need versions that conflict with it.
@@ -75,8 +75,8 @@ def included(name: str) -> list[Path]:
 
 def requirement_files(name: str) -> list[Path]:
     """requirements/NAME.txt and, if it exists, NAME.no-deps.txt, in the order in which they are installed."""
-    file = ROOT / "requirements" / f"{_FILES.get(name, name)}.txt"
+    file = CODE / "requirements" / f"{_FILES.get(name, name)}.txt"
     if not file.exists():
-        sys.exit(f"requirements/{file.name} is missing in {ROOT}.")
+        sys.exit(f"requirements/{file.name} is missing in {CODE}.")
     no_deps = file.with_suffix(".no-deps.txt")
     return [file, no_deps] if no_deps.exists() else [file]

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Sequence  # noqa: UP035 – subscripting collections.abc needs Python 3.9
 
-from pipeline.paths import ROOT
+from pipeline.paths import CODE, ROOT
 from serving.devices import has_cuda_device
 
-REQUIREMENT = ROOT / "requirements" / "uv.txt"
+REQUIREMENT = CODE / "requirements" / "uv.txt"
 # pip's setting → uv's option, and uv's own environment variables, which take precedence
 _OPTIONS = {
     "index-url": ("--default-index", ("UV_DEFAULT_INDEX", "UV_INDEX_URL")),

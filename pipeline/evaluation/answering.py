@@ -1,25 +1,19 @@
-"""Get answers from an engine in the same way as predict.py."""
+"""Ask a model the cases of a file, with the grammar and the checks of its task or without."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from contextlib import aclosing
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 
-from serving.constraints import LarkConstraint
-from serving.engine import Engine
+from pipeline.in_flight import in_flight
+from serving.config import Settings
 from serving.errors import InvalidRequestError
-from serving.text import Tokenizer
-from serving.types import GenerationRequest, RequestMetrics, SamplingParams
+from serving.model import Model
+from serving.types import FinishReason
 from tasks.errors import TaskError
-from tasks.honeycomb.grammar import answer_grammar
-from tasks.honeycomb.options import HoneycombOptions
-from tasks.honeycomb.prompt import build_prompt, check_nlq
-from tasks.honeycomb.query import read_answer
-
-CaseT = TypeVar("CaseT", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +22,7 @@ class Answer:
 
     Args:
         line: of the case in its file.
-        text: the text that a caller gets.
+        text: the text that a caller gets; where the task refuses the model's text, that text, or else the reason.
         raw: the model's text.
         seconds: duration.
         output_tokens: number of tokens in the model's text.
@@ -45,77 +39,80 @@ class Answer:
     error: str | None = None
 
 
-class Question(Protocol):
-    """A question to the Honeycomb task; `line` in its file identifies it."""
+class Numbered(Protocol):
+    """A case, identified by its line in the file."""
 
     @property
     def line(self) -> int:
         """Line number, from 1."""
         ...
 
-    @property
-    def nlq(self) -> str:
-        """The question."""
-        ...
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names that the query may use."""
-        ...
+CaseT = TypeVar("CaseT", bound=Numbered)
 
 
-class Source(Protocol[CaseT]):
-    """Answers cases."""
-
-    async def answer(self, case: CaseT) -> Answer:
-        """Answer one case."""
-        ...
-
-
-class EngineSource:
-    """Answers Honeycomb cases with an engine.
+def ask_model(
+    settings: Settings, cases: Sequence[CaseT], inputs_of: Callable[[CaseT], Mapping[str, Any]], *, use_grammar: bool
+) -> Iterator[Answer]:
+    """Yield answers in the order in which they finish; the model is loaded before the first and closed at the end.
 
     Args:
-        engine: generates the answers.
-        weights: folder of the checkpoint, with its task file.
-        use_grammar: whether to constrain and correct answers, as predict does; otherwise the answer is the model's
-            text.
-        max_tokens: limit of an answer.
+        settings: of the model, whose weights need no lock.
+        cases: to ask, as many at once as the engine computes.
+        inputs_of: the inputs of a case by name.
+        use_grammar: whether answers are constrained and checked as predict does; otherwise they are what the model
+            wrote.
     """
+    model = Model.load(settings, is_locked=False)
 
-    def __init__(self, engine: Engine, weights: Path, use_grammar: bool, max_tokens: int = 512) -> None:
-        self.engine = engine
-        self._profile = HoneycombOptions.load(weights)
-        self._tokenizer = Tokenizer.from_dir(weights)
-        self._use_grammar, self._max_tokens = use_grammar, max_tokens
+    async def answer(case: CaseT) -> Answer:
+        return await _ask(model, case.line, inputs_of(case), use_grammar)
 
-    async def answer(self, case: Question) -> Answer:
-        """Answer one case; of an invalid request or text, the answer is that text or an error."""
-        start = time.perf_counter()
-        raw, metrics = "", None
-        try:
-            async with aclosing(self.engine.generate(self._request(case))) as outputs:
-                async for output in outputs:
-                    raw += output.text
-                    metrics = output.metrics or metrics
-            text = read_answer(raw, case.columns).text if self._use_grammar else raw
-        except (InvalidRequestError, TaskError) as error:
-            text = raw or f"{type(error).__name__}: {error}"
-        return _answer(case, text, raw, time.perf_counter() - start, metrics)
-
-    def _request(self, case: Question) -> GenerationRequest:
-        prompt = build_prompt(check_nlq(case.nlq), case.columns, self._profile.prompt)
-        return GenerationRequest(
-            request_id=f"line-{case.line}",
-            prompt_token_ids=tuple(self._tokenizer.encode(prompt)),
-            sampling=SamplingParams(max_tokens=self._max_tokens),
-            constraint=LarkConstraint(answer_grammar(self._profile, case.nlq, case.columns), is_trusted=True)
-            if self._use_grammar
-            else None,
-        )
+    try:
+        yield from _blocking(in_flight(answer, cases, settings.max_num_seqs))
+    finally:
+        model.close()
 
 
-def _answer(case: Question, text: str, raw: str, seconds: float, metrics: RequestMetrics | None) -> Answer:
-    if metrics is None:
-        return Answer(case.line, text, raw, seconds)
-    return Answer(case.line, text, raw, seconds, metrics.output_token_count, metrics.model_passes)
+async def _ask(model: Model, line: int, inputs: Mapping[str, Any], use_grammar: bool) -> Answer:
+    start = time.perf_counter()
+    answer, error = None, None
+    try:
+        prompt = await asyncio.to_thread(model.prepare, inputs)
+        if not use_grammar:
+            prompt = replace(prompt, constraint=None, reader=_PlainReader())
+        answer = model.answer_prompt(prompt)
+        await answer
+    except (InvalidRequestError, TaskError) as refusal:
+        error = f"{type(refusal).__name__}: {refusal}"
+    seconds = time.perf_counter() - start
+    if answer is None:
+        return Answer(line, str(error), "", seconds, error=error)
+    text = answer.text if error is None else answer.raw or error
+    tokens, passes = (answer.metrics.get(name, 0) for name in ("output_token_count", "model_passes"))
+    return Answer(line, text, answer.raw, seconds, tokens, passes, error)
+
+
+class _PlainReader:
+    """Shows what the model wrote; see `tasks.task.Reader`."""
+
+    notes = ()
+
+    def push(self, text: str) -> str:
+        """See `Reader.push`."""
+        return text
+
+    def finish(self, reason: FinishReason) -> str:
+        """See `Reader.finish`."""
+        return ""
+
+
+def _blocking(answers: AsyncIterator[Answer]) -> Iterator[Answer]:
+    """A synchronous iterator over an asynchronous one; its event loop runs only while an item is awaited."""
+    with asyncio.Runner() as runner:
+
+        async def next_answer() -> Answer | None:
+            return await anext(answers, None)
+
+        while (answer := runner.run(next_answer())) is not None:
+            yield answer

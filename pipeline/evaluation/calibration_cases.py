@@ -11,8 +11,8 @@ from typing import Any
 from pipeline.evaluation.acceptance import AcceptanceCase, is_acceptance_file, read_acceptance_cases
 from pipeline.evaluation.cases import Case, CaseFileError, read_cases
 from pipeline.evaluation.task_cases import TaskCase, read_task_cases
+from pipeline.evaluation.task_folder import task_folder
 from pipeline.evaluation.task_kinds import task_kind
-from pipeline.evaluation.task_source import task_folder
 from pipeline.weights.calibration import end_token, in_pieces
 from pipeline.weights.errors import CheckpointError
 from serving.constraints import JsonSchemaConstraint

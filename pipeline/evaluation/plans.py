@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pipeline.evaluation.acceptance import (
     AcceptanceCase,
@@ -14,30 +15,19 @@ from pipeline.evaluation.acceptance import (
     score_acceptance,
     summarize_acceptance,
 )
-from pipeline.evaluation.answering import Answer, EngineSource
+from pipeline.evaluation.answering import Answer, Numbered, ask_model
 from pipeline.evaluation.cases import Case, read_cases
 from pipeline.evaluation.results import summarize
-from pipeline.evaluation.run import ask_engine, score_all
+from pipeline.evaluation.run import score_all
 from pipeline.evaluation.scoring import Score
 from pipeline.evaluation.task_cases import TaskCase, read_task_cases
+from pipeline.evaluation.task_folder import task_folder
 from pipeline.evaluation.task_kinds import task_kind
 from pipeline.evaluation.task_results import summarize_task
 from pipeline.evaluation.task_scoring import TaskScore, score_task_answers
-from pipeline.evaluation.task_source import TaskSource, task_folder
 from serving.config import Settings
-from serving.text import Tokenizer
-from tasks.task import create_task
 
-
-class Numbered(Protocol):
-    """A case, identified by its line in the file."""
-
-    @property
-    def line(self) -> int:
-        """Line number, from 1."""
-        ...
-
-
+_REPEATABLE: Final = {"temperature": 0}  # where a case does not say: each token is the likeliest one
 CaseT = TypeVar("CaseT", bound=Numbered)
 ScoreT = TypeVar("ScoreT")
 
@@ -68,9 +58,7 @@ def honeycomb_plan(data: Path, limit: int | None, options: Settings, grammar: bo
     settings = {"engine": options.engine, "weights": options.weights_dir.name, "grammar": grammar}
 
     def ask(cases: Sequence[Case]) -> Iterator[Answer]:
-        return ask_engine(
-            options, cases, options.max_num_seqs, lambda engine: EngineSource(engine, options.weights_dir, grammar)
-        )
+        return ask_model(options, cases, _honeycomb_inputs, use_grammar=grammar)
 
     return Plan(*read_cases(data, limit), settings, ask, score_all, summarize)
 
@@ -82,9 +70,7 @@ def acceptance_plan(
     settings = {"engine": options.engine, "weights": options.weights_dir.name, "grammar": grammar}
 
     def ask(cases: Sequence[AcceptanceCase]) -> Iterator[Answer]:
-        return ask_engine(
-            options, cases, options.max_num_seqs, lambda engine: EngineSource(engine, options.weights_dir, grammar)
-        )
+        return ask_model(options, cases, _honeycomb_inputs, use_grammar=grammar)
 
     return Plan(*read_acceptance_cases(data, limit), settings, ask, score_acceptance, summarize_acceptance)
 
@@ -116,10 +102,15 @@ def task_plan(
     weights = options.weights_dir
     with task_folder(weights, task_file) as folder:
         kind = task_kind(folder)
-        task = create_task(folder, Tokenizer.from_dir(weights))
     settings = {"engine": options.engine, "weights": weights.name, "task": kind.name, "grammar": grammar}
 
     def ask(cases: Sequence[TaskCase]) -> Iterator[Answer]:
-        return ask_engine(options, cases, options.max_num_seqs, lambda engine: TaskSource(engine, task, grammar))
+        with task_folder(weights, task_file) as folder:
+            own = options.model_copy(update={"weights_dir": folder})
+            yield from ask_model(own, cases, lambda case: {**_REPEATABLE, **case.inputs}, use_grammar=grammar)
 
     return Plan(*read_task_cases(data, kind, limit), settings, ask, score_task_answers, summarize_task)
+
+
+def _honeycomb_inputs(case: Case | AcceptanceCase) -> dict[str, Any]:
+    return {"nlq": case.nlq, "cols": json.dumps(case.columns, ensure_ascii=False)}

@@ -1,45 +1,17 @@
-"""The steps of an evaluation run: ask an engine, score answers, describe the run."""
+"""The steps of an evaluation run after its answers: score them, describe the run."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import platform
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pipeline.evaluation.answering import Answer, Source
+from pipeline.evaluation.answering import Answer
 from pipeline.evaluation.cases import Case
 from pipeline.evaluation.scoring import Score, score_answer
-from pipeline.in_flight import in_flight
-from serving.config import Settings
-from serving.engine import Engine, create_engine
-
-Item = TypeVar("Item")
-
-
-def ask_engine(
-    settings: Settings, cases: Sequence[Item], concurrency: int, make_source: Callable[[Engine], Source[Item]]
-) -> Iterator[Answer]:
-    """Yield answers in the order in which they finish; the engine is loaded before the first and closed at the end."""
-    engine = create_engine(settings)
-    try:
-        yield from _blocking(in_flight(make_source(engine).answer, cases, concurrency))
-    finally:
-        engine.close()
-
-
-def _blocking(answers: AsyncIterator[Answer]) -> Iterator[Answer]:
-    """A synchronous iterator over an asynchronous one; its event loop runs only while an item is awaited."""
-    with asyncio.Runner() as runner:
-
-        async def next_answer() -> Answer | None:
-            return await anext(answers, None)
-
-        while (answer := runner.run(next_answer())) is not None:
-            yield answer
 
 
 def score_all(cases: Sequence[Case], answers: Mapping[int, Answer]) -> Iterator[Score]:

@@ -10,7 +10,7 @@ from pipeline.evaluation.acceptance import is_acceptance_file
 from pipeline.evaluation.plans import Plan, acceptance_plan, honeycomb_plan, task_plan
 from pipeline.evaluation.results import compare, measures_of
 from pipeline.evaluation.run import describe
-from pipeline.evaluation.task_source import task_folder
+from pipeline.evaluation.task_folder import task_folder
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
 from tasks.task import TASK_FILE, task_name

@@ -52,9 +52,9 @@ def example_of(task: str, inputs: Sequence[str] = ()) -> Mapping[str, Any]:
 
 
 def predict_command(inputs: Mapping[str, Any]) -> str:
-    """The command line of scripts/predict with these inputs."""
+    """The command line that asks a package with these inputs."""
     words = [f"-i {name}={shlex.quote(_as_text(value))}" for name, value in inputs.items()]
-    return " ".join(["scripts/predict", *words])
+    return " ".join(["./package.py predict", *words])
 
 
 def curl_command(url: str, inputs: Mapping[str, Any], *, indent: str = "  ") -> str:

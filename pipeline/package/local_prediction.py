@@ -66,7 +66,7 @@ def predict_locally(inputs: dict[str, Any]) -> Prediction:
         except Exception as error:
             prediction.status, prediction.error, prediction.cause = "failed", str(error), error
         finally:
-            predictor.engine.close()
+            predictor.model.close()
     prediction.metrics["predict_time"] = time.monotonic() - started
     prediction.logs = logs.getvalue()
     return prediction

@@ -16,8 +16,10 @@ from pipeline.package.errors import PackageError
 from pipeline.package.example_inputs import task_and_inputs
 from pipeline.package.own_checkpoint import OwnCheckpoint, open_checkpoint
 from pipeline.package.package_files import PackageText, next_steps, write_files
+from pipeline.package.package_wheel import WHEELS
 from pipeline.package.task_choice import TaskChoice, task_content
 from pipeline.package.task_file import check_task, place_files
+from pipeline.package.upgrade import A_PACKAGE
 from pipeline.paths import ROOT
 from pipeline.weights.atomic import write_json, write_text
 from pipeline.weights.console import say
@@ -27,7 +29,6 @@ from tasks.errors import TaskError
 from tasks.task import TASK_FILE
 
 _NAME: Final = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")  # Cog's rule for weights
-_A_PACKAGE: Final = ("cog.yaml", "predict.py", "weights.lock")
 
 
 def new_package(
@@ -110,9 +111,9 @@ def _check_folder(folder: Path, replace: bool) -> None:
         return
     if not replace:
         raise PackageError(f"{folder} is not empty; give another folder, or --force to replace the package in it")
-    if not all((folder / name).is_file() for name in _A_PACKAGE):
+    if not all((folder / name).is_file() for name in A_PACKAGE):
         raise PackageError(
-            f"{folder} is not a package ({', '.join(_A_PACKAGE)}), so --force does not replace it; empty it yourself"
+            f"{folder} is not a package ({', '.join(A_PACKAGE)}), so --force does not replace it; empty it yourself"
         )
     if ROOT.is_relative_to(folder.resolve()):
         raise PackageError(f"{folder} contains the code that is running; give another folder")
@@ -157,6 +158,6 @@ def _put(staging: Path, goal: Path) -> None:
         raise
     if old.exists():
         for path in old.iterdir():
-            if not (goal / path.name).exists():
+            if not (goal / path.name).exists() and not path.match(WHEELS):
                 path.rename(goal / path.name)
         shutil.rmtree(old)

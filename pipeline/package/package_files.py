@@ -1,4 +1,4 @@
-"""Writes a new package's files, except weights and lock: code, cog.yaml, predict.py, its schema, README."""
+"""Writes a new package's files, except weights and lock: the code's wheel, cog.yaml, predict.py, its schema, README."""
 
 from __future__ import annotations
 
@@ -11,26 +11,49 @@ from typing import Final
 import yaml
 
 from pipeline.package.example_inputs import curl_command, example_of, predict_command
-from pipeline.package.package_code import code_files
-from pipeline.package.predict_source import predict_source
+from pipeline.package.package_wheel import WHEELS, write_wheel
+from pipeline.package.predict_source import package_source
 from pipeline.package.write_schema import write_schema
-from pipeline.paths import ROOT
+from pipeline.paths import CODE, ROOT
 from pipeline.weights.atomic import write_text
 
-_README: Final = Path(__file__).parent / "templates" / "README.md"
+_TEMPLATES: Final = Path(__file__).parent / "templates"
 _SCHEMA: Final = Path(".cog") / "openapi_schema.json"
-_CPU: Final = Path("requirements") / "cpu.txt"
-_ONLY_TO_BUILD: Final = ("gguf", "pip")  # pins of cpu.txt that are only needed to build the default weights
+IMAGE: Final = Path("requirements") / "image.txt"
+PACKAGE: Final = "package.py"
+_NOT_IN_IMAGE: Final = """\
+.code
+.door
+.git
+.venv*
+before-upgrade
+build
+weights
+**/__pycache__
+**/*.partial
+"""  # weights are mounted
+_NOT_IN_GIT: Final = """\
+.code/
+.door/
+.venv*/
+/before-upgrade/
+/build/
+/weights/
+__pycache__/
+*.partial
+.cog/*
+!.cog/openapi_schema.json
+"""
 _NEXT: Final = """
 Made $folder. Next:
 
   cd $folder
   $predict
-  scripts/serve
+  ./package.py serve
 
 then set `model:` in cog.yaml to your own, and push from a machine with Docker and Cog 0.23:
 
-  scripts/push --replicate r8.im/OWNER/NAME
+  ./package.py push --replicate r8.im/OWNER/NAME
 
 README.md there says what to change where."""
 
@@ -60,11 +83,8 @@ def write_files(folder: Path, text: PackageText) -> None:
     Raises:
         SignatureError: the task's predict.py has an input that Cog would misread.
     """
-    for path in code_files(ROOT, text.task):
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / path, folder / path)  # also copies the mode: scripts are executable
-    write_text(folder / _CPU, _cpu_requirements())
-    write_text(folder / "predict.py", predict_source(text.task, text.inputs))
+    write_code(folder)
+    write_text(folder / "predict.py", package_source(text.task, text.inputs))
     (folder / _SCHEMA).parent.mkdir()
     shutil.copyfile(ROOT / _SCHEMA, folder / _SCHEMA)
     write_schema(folder)
@@ -72,16 +92,26 @@ def write_files(folder: Path, text: PackageText) -> None:
     write_text(folder / "README.md", _readme(text))
 
 
+def write_code(folder: Path) -> Path:
+    """Write what a package has of this project: the wheel, package.py, the image's requirements, two lists of files.
+
+    Returns:
+        The wheel's path.
+    """
+    wheel = write_wheel(folder)
+    text = (_TEMPLATES / PACKAGE).read_text("utf-8")
+    write_text(folder / PACKAGE, Template(text).substitute(wheel=WHEELS))
+    (folder / PACKAGE).chmod(0o755)
+    (folder / IMAGE).parent.mkdir(exist_ok=True)
+    shutil.copyfile(CODE / IMAGE, folder / IMAGE)
+    write_text(folder / ".dockerignore", _NOT_IN_IMAGE)
+    write_text(folder / ".gitignore", _NOT_IN_GIT)
+    return wheel
+
+
 def next_steps(folder: Path, text: PackageText) -> str:
     """Text for the user: how to run and push the new package."""
     return Template(_NEXT).substitute(folder=folder, predict=predict_command(example_of(text.task, text.inputs)))
-
-
-def _cpu_requirements() -> str:
-    """This repository's cpu.txt without the pins that only build the default weights."""
-    lines = (ROOT / _CPU).read_text("utf-8").splitlines(keepends=True)
-    _, *pins = [line for line in lines if line.partition("==")[0] not in _ONLY_TO_BUILD]
-    return "".join(["# What the commands in scripts/ need on a machine without a GPU.\n", *pins])
 
 
 def _cog_yaml(name: str) -> str:
@@ -93,7 +123,7 @@ def _cog_yaml(name: str) -> str:
 
 def _readme(text: PackageText) -> str:
     inputs = example_of(text.task, text.inputs)
-    return Template(_README.read_text("utf-8")).substitute(
+    return Template((_TEMPLATES / "README.md").read_text("utf-8")).substitute(
         name=text.name,
         task=text.task,
         engines=text.engines,

@@ -1,80 +1,71 @@
-"""Finds the code files that a package needs to run by itself: its commands and everything that they import."""
+"""Writes this project's code as one versioned file, a wheel, which a package has beside its predict.py.
+
+The same code gives the same bytes. Below the usual contents the wheel has what the commands need: scripts/ and
+requirements/. A package unpacks it (`templates/package.py`); `pip install` takes it too.
+"""
 
 from __future__ import annotations
 
-import ast
+import base64
+import hashlib
+import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tasks.task import TASKS
+from pipeline.paths import CODE
 
-COMMANDS: Final = ("predict", "serve", "lock_weights", "write_schema", "push", "batch", "keys", "precompute")
-_WHOLE: Final = ("serving", "gateway")
-_AS_THEY_ARE: Final = (".dockerignore", ".gitignore", "LICENSE")
-# of the environments that COMMANDS make, and of the image
-_REQUIREMENTS: Final = ("cpu", "image", "uv", "vllm", "vllm-suffix")
-_LEFT_OUT: Final = ("__pycache__",)
+_WHOLE: Final = ("serving", "tasks", "gateway", "pipeline")
+_ONLY_HERE: Final = ("pipeline/benchmark", "pipeline/endurance", "pipeline/simulation")  # what measures this project
+_REQUIREMENTS: Final = ("cpu", "image", "uv", "vllm", "vllm-suffix")  # of the environments that the commands make
+COMMANDS: Final = ("predict", "serve", "batch", "keys", "precompute", "push", "lock_weights", "write_schema")
+WHEELS: Final = "model_package-*.whl"  # the names of all versions
+_TIME: Final = (1980, 1, 1, 0, 0, 0)  # of each file in the archive
 
 
-def code_files(root: Path, task: str) -> list[Path]:
-    """Sorted paths, relative to `root`, without `predict.py`, `cog.yaml` and the weights.
+def write_wheel(folder: Path) -> Path:
+    """Write the wheel into a folder, and return its path.
 
-    Args:
-        root: of this repository.
-        task: name of the package's task; the code of other tasks is left out.
+    Its name has the project's version and a digest of the code: `NAME-VERSION+DIGEST-py3-none-any.whl`.
     """
-    found = {root / name for name in _AS_THEY_ARE}
-    found |= {path for name in _REQUIREMENTS for path in (root / "requirements").glob(f"{name}.*")}
-    found |= {path for name in _WHOLE for path in _files(root / name)}
-    others = [root / "tasks" / name for name in TASKS if name != task]
-    found |= {path for path in _files(root / "tasks") if not any(path.is_relative_to(other) for other in others)}
-    found |= _with_imports(root, [root / "scripts" / name for name in COMMANDS])
-    return sorted(path.relative_to(root) for path in found)
+    contents = {path.relative_to(CODE).as_posix(): path.read_bytes() for path in _files()}
+    project = tomllib.loads((CODE / "pyproject.toml").read_text("utf-8"))["project"]
+    name, version = project["name"].replace("-", "_"), f"{project['version']}+{_digest(contents)}"
+    assert WHEELS.startswith(f"{name}-"), "packages find the wheel by this name"
+    info = f"{name}-{version}.dist-info"
+    contents[f"{info}/licenses/LICENSE"] = (CODE / "LICENSE").read_bytes()
+    contents[f"{info}/METADATA"] = (
+        f"Metadata-Version: 2.4\nName: {project['name']}\nVersion: {version}\nSummary: {project['description']}\n"
+        f"Requires-Python: {project['requires-python']}\nLicense-File: LICENSE\n"
+    ).encode()
+    contents[f"{info}/WHEEL"] = (
+        b"Wheel-Version: 1.0\nGenerator: new_package\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
+    record = [f"{path},sha256={_hash(data)},{len(data)}" for path, data in sorted(contents.items())]
+    contents[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
+    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, data in sorted(contents.items()):
+            archive.writestr(zipfile.ZipInfo(path, _TIME), data, zipfile.ZIP_DEFLATED)
+    return wheel
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    for path in folder.rglob("*"):
-        if path.is_file() and not set(_LEFT_OUT) & set(path.parts) and path.suffix not in (".pyc", ".partial"):
-            yield path
+def _files() -> Iterator[Path]:
+    for folder in _WHOLE:
+        for path in (CODE / folder).rglob("*"):
+            is_here = path.relative_to(CODE).as_posix().startswith(_ONLY_HERE)
+            if path.is_file() and not is_here and "__pycache__" not in path.parts and path.suffix != ".partial":
+                yield path
+    for name in _REQUIREMENTS:
+        yield from (CODE / "requirements").glob(f"{name}.*txt")
+    yield from (CODE / "scripts" / name for name in (*COMMANDS, "_environment.py"))
 
 
-def _with_imports(root: Path, scripts: list[Path]) -> set[Path]:
-    """These files and all files of the repository that they import, directly or indirectly."""
-    found: set[Path] = set()
-    todo = list(scripts)
-    while todo:
-        path = todo.pop()
-        if path in found or path == root / "predict.py":
-            continue
-        found.add(path)
-        for name in _imported(path):
-            todo += _files_of(root, name)
-    return found
+def _digest(contents: dict[str, bytes]) -> str:
+    lines = (f"{hashlib.sha256(data).hexdigest()}  {path}\n" for path, data in sorted(contents.items()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:8]
 
 
-def _imported(path: Path) -> Iterator[str]:
-    """Names of all modules that a file imports, also inside functions; `from a import b` yields a and a.b."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"), filename=str(path))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join([*_package(path, node.level), *([node.module] if node.module else [])])
-            yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
-
-
-def _package(path: Path, level: int) -> list[str]:
-    """The package, as a list of names, that the dots of a relative import mean."""
-    folders = [parent.name for parent in path.parents if (parent / "__init__.py").exists()]
-    return list(reversed(folders[level - 1 :])) if level else []
-
-
-def _files_of(root: Path, module: str) -> Iterator[Path]:
-    """The module's file and the `__init__.py` of its packages; scripts import files beside them by bare names."""
-    parts = module.split(".")
-    for top in (root, root / "scripts"):
-        base = top.joinpath(*parts)
-        if base.with_suffix(".py").is_file() or (base / "__init__.py").is_file():
-            for depth in range(1, len(parts) + 1):
-                package = top.joinpath(*parts[:depth])
-                yield from (f for f in (package / "__init__.py", package.with_suffix(".py")) if f.is_file())
+def _hash(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

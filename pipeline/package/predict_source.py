@@ -13,6 +13,8 @@ PREDICT: Final = {
     "schema": _TEMPLATES / "predict_schema.py",
     "chat": _TEMPLATES / "predict_chat.py",
 }
+_BASE: Final = "from serving.predictor import"
+CODE_IMPORT: Final = "import package  # the way to the code, see package.py"
 _PARAMETER: Final = re.compile(r"^        text: str = .*\n", re.MULTILINE)
 _ARGUMENT: Final = re.compile(r"^            text=text,\n", re.MULTILINE)
 
@@ -31,3 +33,9 @@ def predict_source(task: str, inputs: Sequence[str]) -> str:
     assert parameter is not None and argument is not None, "the template has exactly one text input"
     source = source.replace(parameter[0], "".join(parameter[0].replace("text:", f"{name}:", 1) for name in inputs))
     return source.replace(argument[0], "".join(argument[0].replace("text", name) for name in inputs))
+
+
+def package_source(task: str, inputs: Sequence[str]) -> str:
+    """The same for a package, which has the code as a wheel."""
+    source = predict_source(task, inputs).replace("scripts/", "./package.py ")
+    return source.replace(_BASE, f"{CODE_IMPORT}\n\n{_BASE}")

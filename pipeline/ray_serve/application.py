@@ -13,7 +13,7 @@ from ray.serve.config import RequestRouterConfig
 
 from gateway.settings import DoorSettings
 from pipeline.batch.engine_room import find_room
-from pipeline.paths import ROOT
+from pipeline.paths import ENVIRONMENT
 from pipeline.ray_serve.door_replica import DOOR, MODEL, DoorReplica
 from pipeline.ray_serve.model_replica import ModelReplica
 from pipeline.ray_serve.prefix_router import PrefixRouter
@@ -103,4 +103,4 @@ def _number(replicas: int, size: Size) -> dict[str, Any]:
 
 def _in(environment: Mapping[str, str]) -> dict[str, Any]:
     """The actor option for environment variables."""
-    return {"runtime_env": {"env_vars": {"PYTHONPATH": str(ROOT), **environment}}}
+    return {"runtime_env": {"env_vars": {**ENVIRONMENT, **environment}}}

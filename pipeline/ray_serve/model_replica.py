@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
@@ -13,10 +14,13 @@ from pipeline.batch.errors import BatchError
 from pipeline.package.command_inputs import read_schema
 from pipeline.package.door_process import served_model
 from pipeline.paths import ROOT
-from pipeline.ray_serve.served_predictor import Event, ServedPredictor
 from pipeline.weights.digest import sha256
 from serving.config import Settings
+from serving.errors import EngineDeadError, ServingError
+from serving.model import Model
+from tasks.errors import TaskError
 
+Event = tuple[str, dict[str, Any]]  # its name and what it carries, see `gateway.upstream.UpstreamEvent`
 HEALTH_SECONDS: Final = 60.0
 
 
@@ -40,24 +44,42 @@ class ModelReplica:
         self._schema["info"]["x-weights-digest"] = served_model()[1]
         rules = self._schema["components"]["schemas"]["Input"]["properties"]
         self._defaults = {name: rule["default"] for name, rule in rules.items() if "default" in rule}
-        predictor = ServedPredictor(serve.get_replica_context().replica_id.unique_id)
-        predictor.setup()
-        self._predictor = predictor
+        self._name = serve.get_replica_context().replica_id.unique_id
+        self._model = Model.load(Settings())
 
     def __del__(self) -> None:
         """Ray Serve's way to end a replica: end the engine, with processes that it has started."""
-        if hasattr(self, "_predictor"):
-            self._predictor.engine.close()
+        if hasattr(self, "_model"):
+            self._model.close()
 
     async def predict(self, inputs: Mapping[str, Any], trace_context: Mapping[str, str]) -> AsyncGenerator[Event]:
-        """The events of a prediction.
+        """The events that Cog's server would send for a prediction; the last is `completed`.
+
+        Args:
+            inputs: by name, checked.
+            trace_context: W3C's `traceparent`, or nothing.
 
         Raises:
-            EngineDeadError: the engine died.
+            EngineDeadError: the engine died, so another one may answer.
         """
-        async with aclosing(self._predictor.events({**self._defaults, **inputs}, trace_context)) as events:
-            async for event in events:
-                yield event
+        answer = self._model.ask({**self._defaults, **inputs}, trace_context)
+        started, end = time.monotonic(), {"status": "succeeded"}
+        metrics: dict[str, Any] = {"replica": self._name}
+        try:
+            async with aclosing(answer.pieces()) as pieces:
+                async for piece in pieces:
+                    yield "output", {"chunk": piece}
+        except EngineDeadError:
+            raise
+        except (ServingError, TaskError) as problem:
+            end = {"status": "failed", "error": str(problem)}
+            metrics["error_type"] = type(problem).__name__
+        except Exception as problem:  # as under Cog, whatever is wrong with one prediction must not stop the others
+            end = {"status": "failed", "error": f"internal error: {problem!r}"}
+        for note in answer.notes:
+            yield "log", {"data": f"{note}\n"}
+        metrics |= answer.metrics | {"predict_time": time.monotonic() - started}
+        yield "completed", {**end, "metrics": metrics}
 
     async def openapi(self) -> dict[str, Any]:
         """The model's OpenAPI schema, which also names the weights."""
@@ -69,4 +91,4 @@ class ModelReplica:
         Raises:
             EngineDeadError: the engine generates no token.
         """
-        await self._predictor.engine.health(HEALTH_SECONDS)
+        await self._model.engine.health(HEALTH_SECONDS)

@@ -10,13 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pipeline.paths import ROOT, WEIGHTS_LOCK
+from pipeline.paths import CODE, ROOT, WEIGHTS_LOCK
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.recipes import Recipe, find_recipe
 from serving.errors import WeightsError
 from serving.weights.lock import WeightsLock, default_weights_dir
 
-_COMMAND = ROOT / "scripts" / "build_weights"  # in an environment of its own, which may differ from this process's
+_COMMAND = CODE / "scripts" / "build_weights"  # in an environment of its own, which may differ from this process's
 _WRITTEN_LAST = "generation_config.json"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from pipeline.environment.enter import prepare
-from pipeline.paths import ROOT
+from pipeline.paths import ENVIRONMENT
 from pipeline.weights.awq_search_file import load_search_result
 from pipeline.weights.console import say
 from pipeline.weights.errors import CheckpointError
@@ -90,7 +90,7 @@ def quantize_with_search(
             feedback_rank=feedback_rank,
         ).save(state)
     say(f"Searching on {sum(map(len, texts)):,} tokens")
-    environment = {**_ALLOCATOR, **_QUIET, **os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**_ALLOCATOR, **_QUIET, **os.environ, **ENVIRONMENT}
     os.execve(python, [str(python), "-m", "pipeline.weights.quantize_job", str(state.folder)], environment)
 
 

@@ -20,11 +20,11 @@ from serving.kernels.base import (
     QkvAdjustment,
 )
 from serving.kernels.select import Device, create_kernels
-from serving.models.checkpoint import FLOATS, Checkpoint
 from serving.models.config import ModelConfig, read_config
 from serving.models.llama import LlamaForCausalLM, ModelWeights
 from serving.models.packed_tensors import awq_tensors
 from serving.models.quantization import Quantization
+from serving.models.tensor_files import FLOATS, TensorFiles
 
 
 class NamedTensors(Protocol):
@@ -63,7 +63,7 @@ def load_model(
 def load_with_kernels(weights_dir: Path, kernels: Kernels, *, device: str = "cpu") -> LlamaForCausalLM:
     """Like `load_model`, with the given kernels. device: torch's name of it."""
     config = read_config(weights_dir)
-    checkpoint = Checkpoint(weights_dir)
+    checkpoint = TensorFiles(weights_dir)
     model = build_model(config, checkpoint, kernels, device=device)
     ignored = ("rotary_emb.inv_freq", *(("lm_head.weight",) if config.tie_word_embeddings else ()))
     checkpoint.refuse_unused(ignored)

@@ -16,7 +16,7 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _INDEX = "model.safetensors.index.json"
 
 
-class Checkpoint:
+class TensorFiles:
     """The tensors of a folder by name.
 
     Raises:

@@ -12,7 +12,7 @@ import pytest
 from tests.architecture.source_tree import PRODUCT, Module, modules, within
 
 THIS_REPOSITORY = ("serving", "tasks", "pipeline", "lab", "examples", "scripts", "deploy", "predict", "tests")
-# What a folder may import of this repository besides itself. `serving.predictor` connects an engine with a task.
+# What a folder may import of this repository besides itself. `serving.model` connects an engine with a task.
 SERVING_FRONT = (
     *(
         f"serving.{name}"
@@ -21,7 +21,7 @@ SERVING_FRONT = (
     "serving.available_memory",
     *(
         f"serving.{name}"
-        for name in ("config", "engine", "text", "weights", "drafting", "adapters", "adapter_settings")
+        for name in ("config", "engine", "checkpoint", "text", "weights", "drafting", "adapters", "adapter_settings")
     ),
 )
 FOUNDATION = ("pipeline.environment", "pipeline.paths", "pipeline.in_flight")
@@ -56,11 +56,11 @@ MAY_IMPORT = {
     ),
     "pipeline.batch": (
         *(*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.package"),
-        *("serving.predictor", "serving.prediction_trace"),  # it answers as predict does
+        "serving.model",
     ),
     "pipeline.ray_serve": (
         *(*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.package", "pipeline.batch"),
-        "serving.predictor",
+        "serving.model",
     ),
     "pipeline.package.templates": ("serving.predictor",),  # of predict.py in a new package
     "pipeline.publishing": (
@@ -70,7 +70,7 @@ MAY_IMPORT = {
         "pipeline.fetching",
         "pipeline.package",
     ),
-    "pipeline.evaluation": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights"),
+    "pipeline.evaluation": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "serving.model"),
     "pipeline.gate": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.evaluation"),
     "pipeline.benchmark": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.evaluation"),
     "pipeline.endurance": (
@@ -80,7 +80,7 @@ MAY_IMPORT = {
     "examples": ("tasks", *SERVING_FRONT),
     "gateway": (),  # it knows Cog's HTTP API, and no engine
     "predict": ("serving.predictor",),
-    "deploy": (*SERVING_FRONT, "serving.predictor", "pipeline.in_flight", "pipeline.batch", "pipeline.package"),
+    "deploy": (*SERVING_FRONT, "serving.model", "pipeline.in_flight", "pipeline.batch", "pipeline.package"),
     "lab": ("serving", "tasks", "gateway", "pipeline"),  # it measures any part, and only scripts import it
     "scripts": (*SERVING_FRONT, "tasks", "pipeline", "examples", "lab"),
 }

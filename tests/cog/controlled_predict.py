@@ -25,11 +25,11 @@ class ControlledPredictor(Predictor):
 
     def setup(self) -> None:
         super().setup()
-        if self.engine.name != "fake":
+        if self.model.engine.name != "fake":
             return
-        self.engine.close()
-        self.engine = FakeEngine(
-            self.tokenizer,
+        self.model.engine.close()
+        self.model.engine = FakeEngine(
+            self.model.tokenizer,
             answer=repeat_question,
             max_model_len=4096,
             max_num_seqs=int(os.environ["MAX_NUM_SEQS"]),
@@ -38,9 +38,9 @@ class ControlledPredictor(Predictor):
 
     async def healthcheck(self) -> bool:
         if (CONTROL / "kill").exists():
-            self.engine.kill()
+            self.model.engine.kill()
         partial = CONTROL / "stats.json.partial"
-        partial.write_text(json.dumps(asdict(self.engine.stats())))
+        partial.write_text(json.dumps(asdict(self.model.engine.stats())))
         partial.replace(CONTROL / "stats.json")
         return await super().healthcheck()
 

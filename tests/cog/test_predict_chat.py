@@ -48,12 +48,12 @@ class RecordingPredictor(Predictor):
 
     def answers(self, text: str, **options: Any) -> list[GenerationRequest]:
         """Make the engine generate this text; returns the requests that it gets."""
-        self.engine.close()
+        self.model.engine.close()
         requests: list[GenerationRequest] = []
-        engine = FakeEngine(self.tokenizer, answer=lambda prompt: text, **options)
+        engine = FakeEngine(self.model.tokenizer, answer=lambda prompt: text, **options)
         generate = engine.generate
         engine.generate = lambda request: requests.append(request) or generate(request)
-        self.engine = engine
+        self.model.engine = engine
         return requests
 
 
@@ -67,7 +67,7 @@ def predictor(tmp_path, monkeypatch):
     predictor = RecordingPredictor()
     predictor.setup()
     yield predictor
-    predictor.engine.close()
+    predictor.model.engine.close()
     gc.unfreeze()
 
 

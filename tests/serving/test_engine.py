@@ -13,6 +13,7 @@ import pytest
 
 from serving import adapter_settings
 from serving import engine as seam
+from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.engine import create_engine
 from serving.errors import EngineNotAvailableError, SettingError
@@ -141,9 +142,11 @@ def test_an_engine_reads_exactly_the_settings_that_it_declares(engine: str) -> N
     for path in (ROOT / package.replace(".", "/")).rglob("*.py"):
         text = path.read_text()
         called = (f for name, f in inspect.getmembers(adapter_settings, inspect.isfunction) if f"{name}(" in text)
-        for source in (text, *map(inspect.getsource, called)):
+        shared = [Checkpoint.of] if "checkpoint.tokenizer" in text else []
+        shared += [adapter_settings.known_adapters] if "checkpoint.adapters" in text else []
+        for source in (text, *map(inspect.getsource, (*called, *shared))):
             read |= set(re.findall(r"\bsettings\.(\w+)", source))
-    # Those are read where engines are selected and weights verified, and by the predictor.
+    # Those are read where engines are selected and weights verified, and by the model.
     elsewhere = {"engine", "weights_lock", "token_trace"}
     assert read & Settings.model_fields.keys() - elsewhere == seam._ENGINES[engine].settings - elsewhere
 

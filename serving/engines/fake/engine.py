@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Collection
 
-from serving.adapter_settings import known_adapters
+from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.engine import Engine
 from serving.engines.fake.scripted_model import FakeGeneration, FakeModel, echo
@@ -25,14 +25,14 @@ DEFAULT_MAX_MODEL_LEN = 8192
 UNSUPPORTED = ("repetition_penalty", "presence_penalty", "frequency_penalty")  # a script has no logits
 
 
-def create(settings: Settings) -> Engine:
+def create(settings: Settings, checkpoint: Checkpoint) -> Engine:
     """A fake engine with the tokenizer of the weights; it echoes the prompt as far as the request's grammar allows."""
     return FakeEngine(
-        Tokenizer.from_dir(settings.weights_dir),
+        checkpoint.tokenizer,
         max_model_len=settings.max_model_len or DEFAULT_MAX_MODEL_LEN,
         max_num_seqs=settings.max_num_seqs,
         max_queue=settings.max_queue,
-        adapters=known_adapters(settings),
+        adapters=checkpoint.adapters,
     )
 
 

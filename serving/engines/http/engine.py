@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 
+from serving.checkpoint import Checkpoint
 from serving.clients.answer import Answer
 from serving.clients.loop_thread import LoopThread
 from serving.clients.open_requests import OpenRequests
@@ -124,7 +125,7 @@ class HttpEngine:
             raise EngineDeadError("the engine was closed; make a new one")
 
 
-def create(settings: Settings) -> HttpEngine:
+def create(settings: Settings, checkpoint: Checkpoint) -> HttpEngine:
     """Connect to the server of the settings.
 
     Raises:
@@ -134,7 +135,7 @@ def create(settings: Settings) -> HttpEngine:
     """
     if settings.engine_url is None:
         raise SettingError("ENGINE=http needs ENGINE_URL, the address of a vLLM server, such as http://127.0.0.1:8000")
-    tokenizer = Tokenizer.from_dir(settings.weights_dir)
+    tokenizer = checkpoint.tokenizer
     loop = LoopThread("http-engine")
     try:
         key = None if settings.engine_key is None else settings.engine_key.get_secret_value()

@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from serving.adapter_settings import known_adapters
 from serving.adapters.adapter_store import AdapterStore
-from serving.adapters.adapter_tokenizers import adapter_tokenizers
+from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.constraints import Constraint
 from serving.drafting.step_cost import LinearCost, StepCost
@@ -175,7 +174,7 @@ def check(weights_dir: Path) -> None:
     read_config(weights_dir)
 
 
-def create(settings: Settings) -> Engine:
+def create(settings: Settings, checkpoint: Checkpoint) -> Engine:
     """Load the model and start its thread. The weights must have been verified.
 
     Raises:
@@ -188,10 +187,8 @@ def create(settings: Settings) -> Engine:
     max_draft_tokens = options.max_draft_tokens(settings)
     config = read_config(settings.weights_dir)
     device = find_device(settings, config)
-    known = known_adapters(settings)
     max_model_len = options.max_model_len(settings, config)
-    tokenizer = Tokenizer.from_dir(settings.weights_dir)
-    more_tokens = adapter_tokenizers(known, settings.weights_dir, tokenizer)
+    tokenizer, known, more_tokens = checkpoint.tokenizer, checkpoint.adapters, checkpoint.adapter_tokenizers
     block_size = settings.block_size or options.DEFAULT_BLOCK_SIZE
     max_num_batched_tokens = settings.max_num_batched_tokens or options.DEFAULT_MAX_NUM_BATCHED_TOKENS
     model = load_model(

@@ -14,10 +14,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from serving.adapter_settings import known_adapters
 from serving.adapters.adapter_store import AdapterStore
-from serving.adapters.adapter_tokenizers import adapter_tokenizers
 from serving.adapters.registry import AdapterEntry
+from serving.checkpoint import Checkpoint
 from serving.clients.answer import Answer
 from serving.clients.loop_thread import LoopThread
 from serving.clients.open_requests import OpenRequests
@@ -164,7 +163,7 @@ class VllmEngine:
         return self._llm.vllm_config.speculative_config is not None
 
 
-def create(settings: Settings) -> VllmEngine:
+def create(settings: Settings, checkpoint: Checkpoint) -> VllmEngine:
     """Load the checkpoint of the settings into vLLM.
 
     Raises:
@@ -174,12 +173,10 @@ def create(settings: Settings) -> VllmEngine:
         AdapterError: the list of adapters is wrong, or a pinned one cannot be loaded.
         EngineDeadError: vLLM did not start; the message ends with what it said first.
     """
-    tokenizer = Tokenizer.from_dir(settings.weights_dir)
     set_environment(settings)
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    args = engine_args(settings)
-    more_tokens = adapter_tokenizers(known_adapters(settings), settings.weights_dir, tokenizer)
+    args = engine_args(settings, checkpoint)
 
     def start() -> AsyncLLM:
         return AsyncLLM.from_engine_args(args)
@@ -187,11 +184,11 @@ def create(settings: Settings) -> VllmEngine:
     try:
         engine = VllmEngine(
             start,
-            tokenizer=tokenizer,
+            tokenizer=checkpoint.tokenizer,
             max_num_seqs=settings.max_num_seqs,
             max_queue=settings.max_queue,
-            open_adapters=partial(open_store, settings) if args.enable_lora else None,
-            adapter_tokenizers=more_tokens,
+            open_adapters=partial(open_store, settings, checkpoint) if args.enable_lora else None,
+            adapter_tokenizers=checkpoint.adapter_tokenizers,
         )
     except ServingError:
         raise

@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from serving.checkpoint import Checkpoint
 from serving.clients.vllm_parameters import vllm_parameters
 from serving.config import Settings
 from serving.devices import has_cuda_device
@@ -58,7 +59,7 @@ def _threads(num_threads: int | None, cores: list[int]) -> dict[str, str]:
     return {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(num_threads)}
 
 
-def engine_args(settings: Settings) -> AsyncEngineArgs:
+def engine_args(settings: Settings, checkpoint: Checkpoint) -> AsyncEngineArgs:
     """vLLM's engine arguments; settings that are not set keep vLLM's defaults.
 
     Raises:
@@ -79,7 +80,7 @@ def engine_args(settings: Settings) -> AsyncEngineArgs:
     speculative_config = speculation(settings, vllm.__version__)
     return AsyncEngineArgs(
         model=str(settings.weights_dir),
-        tokenizer=str(tokenizer_folder(Tokenizer.from_dir(settings.weights_dir))),
+        tokenizer=str(tokenizer_folder(checkpoint.tokenizer)),
         dtype=settings.dtype if settings.dtype != "auto" else ("bfloat16" if is_cpu else "auto"),
         max_model_len=settings.max_model_len,
         max_num_seqs=settings.max_num_seqs,
@@ -95,7 +96,7 @@ def engine_args(settings: Settings) -> AsyncEngineArgs:
         worker_cls=WORKER if is_cpu or uses_draft_worker(speculative_config) else "auto",
         enforce_eager=not compiles(settings, is_cpu=is_cpu),
         enable_log_requests=False,
-        **lora_args(settings),
+        **lora_args(settings, checkpoint.adapters),
         disable_log_stats=True,
     )
 

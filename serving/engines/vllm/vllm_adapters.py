@@ -12,16 +12,17 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from serving.adapter_settings import adapter_folders, known_adapters, memory_bytes
+from serving.adapter_settings import adapter_folders, memory_bytes
 from serving.adapters.adapter_companions import check_companions
 from serving.adapters.adapter_store import AdapterStore
 from serving.adapters.golden import read_golden
+from serving.adapters.known_adapters import KnownAdapters
 from serving.adapters.registry import DEFAULT_MAX_RANK, MAX_ADAPTERS, AdapterEntry
+from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.engines.vllm.golden_answers import check_golden
 from serving.engines.vllm.lora_check import base_shapes, check_lora
 from serving.errors import AdapterError
-from serving.text import Tokenizer
 from serving.weights.adapter_files import adapter_digest
 
 if TYPE_CHECKING:
@@ -53,14 +54,12 @@ class VllmLoaded:
     digest: str
 
 
-def lora_args(settings: Settings) -> dict[str, Any]:
+def lora_args(settings: Settings, known: KnownAdapters) -> dict[str, Any]:
     """vLLM's engine arguments for adapters; none without them.
 
     Raises:
-        AdapterError: the list is wrong, or has what vLLM does not have.
-        SettingError: a setting of adapters would be ignored.
+        AdapterError: the list has what vLLM does not have.
     """
-    known = known_adapters(settings)
     if settings.adapters is None and settings.adapter_sources is None:
         return {}
     for name, entry in known.items():
@@ -89,11 +88,14 @@ def _rank_limit(known: Mapping[str, AdapterEntry], *, takes_sources: bool) -> in
     raise AdapterError(f"max_rank: {largest} is more than vLLM has, which is {_RANKS[-1]}; lower it in adapters.yaml")
 
 
-def open_store(settings: Settings, llm: AsyncLLM, call: Call, send: Call) -> AdapterStore[VllmAdapter]:
+def open_store(
+    settings: Settings, checkpoint: Checkpoint, llm: AsyncLLM, call: Call, send: Call
+) -> AdapterStore[VllmAdapter]:
     """The adapters that requests may name.
 
     Args:
         settings: of the engine.
+        checkpoint: of the settings.
         llm: vLLM's client.
         call: runs a coroutine on the client's loop and waits for it.
         send: the same without waiting.
@@ -101,7 +103,7 @@ def open_store(settings: Settings, llm: AsyncLLM, call: Call, send: Call) -> Ada
     folders, max_bytes, reading = adapter_folders(settings), memory_bytes(settings), threading.Lock()
     numbers = itertools.count(1)
     shapes = base_shapes(settings.weights_dir)
-    end_tokens = Tokenizer.from_dir(settings.weights_dir).eos_token_ids
+    end_tokens = checkpoint.tokenizer.eos_token_ids
     passed: set[tuple[str, str]] = set()  # name and digest of those whose golden answers were right
 
     def load(entry: AdapterEntry) -> VllmLoaded:
@@ -132,4 +134,4 @@ def open_store(settings: Settings, llm: AsyncLLM, call: Call, send: Call) -> Ada
     def drop(adapter: VllmAdapter) -> None:
         send(lambda: llm.remove_lora(adapter.request.lora_int_id))
 
-    return AdapterStore(known_adapters(settings), load, max_bytes=max_bytes, on_close=folders.close, drop=drop)
+    return AdapterStore(checkpoint.adapters, load, max_bytes=max_bytes, on_close=folders.close, drop=drop)

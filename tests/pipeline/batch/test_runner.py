@@ -17,7 +17,7 @@ from pipeline.batch.row_inputs import RowInputs
 from pipeline.batch.rows import Row, RowAnswer
 from serving.engines.fake.engine import FakeEngine
 from serving.errors import ContextLengthError
-from serving.predictor import TaskPredictor
+from serving.model import Model
 from serving.text import Tokenizer
 from serving.types import GenerationOutput, GenerationRequest
 from tasks.task import create_task
@@ -50,15 +50,13 @@ class Models:
         self.engines: list[FakeEngine] = []
         self.prompts: list[str] = []
 
-    def start(self) -> TaskPredictor:
-        model = TaskPredictor()
-        model.tokenizer = Tokenizer.from_dir(self._folder)
-        model.task = create_task(self._folder, model.tokenizer)
-        model.engine = FakeEngine(model.tokenizer, answer=self._answer, max_num_seqs=4)
-        self.engines.append(model.engine)
+    def start(self) -> Model:
+        tokenizer = Tokenizer.from_dir(self._folder)
+        engine = FakeEngine(tokenizer, answer=self._answer, max_num_seqs=4)
+        self.engines.append(engine)
         if len(self.engines) > 1 and not self._works_after_death:
-            model.engine.kill()
-        return model
+            engine.kill()
+        return Model(create_task(self._folder, tokenizer), engine, tokenizer)
 
     def _answer(self, prompt: str) -> str:
         self.prompts.append(prompt)
@@ -165,11 +163,10 @@ class FullEngine:
 
 
 async def test_a_row_for_an_adapter_is_answered_with_the_adapter_s_task(models: Models, tmp_path: Path) -> None:
-    model = models.start()
+    own = models.start()
     theirs = write_task(tmp_path / "theirs", SCHEMA, template="{question}", inputs=["question"])
-    model.adapter_tasks = {"theirs": create_task(theirs, model.tokenizer)}
-    model.engine = FullEngine()
+    tasks = {"theirs": create_task(theirs, own.tokenizer)}
+    model = Model(own.task, FullEngine(), own.tokenizer, adapter_tasks=tasks)
     for adapter, name in ((None, "text"), ("theirs", "question")):
-        task = model.adapter_tasks.get(adapter, model.task)
-        prepared = PreparedRow(Row(0, {name: "a"}, None), task.prepare({name: "a"}), adapter)
+        prepared = PreparedRow(Row(0, {name: "a"}, None), model.prepare({name: "a", "adapter": adapter}), adapter)
         assert str((await answer_row(model, prepared)).error).startswith(f"{name}: the prompt is too long")

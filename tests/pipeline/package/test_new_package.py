@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import jsonschema
@@ -17,7 +18,10 @@ import yaml
 
 from pipeline.package.errors import PackageError
 from pipeline.package.new_package import new_package
+from pipeline.package.package_wheel import write_wheel
+from pipeline.package.predict_source import CODE_IMPORT
 from pipeline.package.task_choice import TaskChoice
+from pipeline.package.upgrade import upgrade_package
 from serving.weights import WeightsLock, verify
 from tests.pipeline.package.checkpoints import HONEYCOMB, digests, make_checkpoint
 
@@ -58,19 +62,27 @@ def moved(package: Path, folder: Path) -> Path:
     for path in Path(sys.prefix).iterdir():
         if path.name != "installed.json":
             (venv / path.name).symlink_to(path)
-    installed = hashlib.sha256((folder / "requirements" / "cpu.txt").read_bytes()).hexdigest()
+    installed = hashlib.sha256((ROOT / "requirements" / "cpu.txt").read_bytes()).hexdigest()
     (venv / "installed.json").write_text(json.dumps({"cpu": installed}))
     return folder
 
 
-def test_requirements_are_those_of_the_package_s_code(package: Path) -> None:
-    requirements = (package / "requirements" / "cpu.txt").read_text()
-    assert "scripts/build_weights" not in requirements
-    pins = set(re.findall(r"^([\w.-]+)==", requirements, re.MULTILINE))
-    ours = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements" / "cpu.txt").read_text(), re.MULTILINE))
-    assert ours - pins == {"gguf", "pip"}
-    code = "".join(path.read_text() for path in package.rglob("*.py"))
-    assert "import gguf" not in code and "from gguf" not in code
+def run(folder: Path, line: str) -> str:
+    """What a command line prints in a package's folder, with nothing of this repository in the environment."""
+    env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+    done = subprocess.run(
+        line, shell=True, cwd=folder, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stderr
+    assert str(ROOT) not in done.stderr
+    return done.stdout
+
+
+def asking(package: Path) -> str:
+    """The command of the package's README that asks it, with the fake engine."""
+    command = re.search(r"^\./package.py predict (-i .*)$", (package / "README.md").read_text(), re.MULTILINE)
+    assert command is not None
+    return f"./package.py predict -e fake {command[1]}"
 
 
 def test_the_weights_equal_the_checkpoint_s_and_are_locked(package: Path, checkpoint: Path) -> None:
@@ -100,52 +112,93 @@ def test_cog_yaml_is_valid_and_names_these_weights(package: Path) -> None:
     assert (entry.name, entry.target) == (weights["name"], weights["target"])
 
 
-def test_it_has_one_task_and_neither_tests_nor_the_example(package: Path) -> None:
-    assert {path.name for path in package.iterdir()} == {
-        *(".cog", ".dockerignore", ".gitignore", "LICENSE", "README.md", "cog.yaml", "gateway", "pipeline"),
-        *("predict.py", "requirements", "scripts", "serving", "tasks", "weights", "weights.lock"),
+def test_it_has_its_owner_s_files_and_one_wheel(package: Path) -> None:
+    files = {path.relative_to(package).as_posix() for path in package.rglob("*") if path.is_file()}
+    (wheel,) = package.glob("*.whl")
+    assert {name for name in files if not name.startswith("weights/")} == {
+        *(".cog/openapi_schema.json", ".dockerignore", ".gitignore", "README.md", "cog.yaml", "package.py"),
+        *("predict.py", "requirements/image.txt", "weights.lock", wheel.name),
     }
-    pages = package / "gateway" / "pages"
-    assert all(
-        (pages / name).is_file() for name in ("templates/playground.html", "static/base.css", "profiles/chat.json")
-    )
-    assert not [path for path in package.rglob("*") if path.name == "__pycache__" or path.suffix == ".pyc"]
     text = "".join(path.read_text() for path in package.rglob("*") if path.suffix in (".py", ".md", ".yaml", ".lock"))
     assert "honeycomb-nlq" not in text
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    pages = ("templates/playground.html", "static/base.css", "profiles/chat.json")
+    assert {f"gateway/pages/{name}" for name in pages} <= names
+    assert any(name.endswith(".cpp") for name in names)
+    assert not [name for name in names if name.startswith(("tests/", "examples/")) or name.endswith(".pyc")]
+
+
+def test_the_same_code_is_the_same_wheel(package: Path, tmp_path: Path) -> None:
+    (wheel,) = package.glob("*.whl")
+    again = write_wheel(tmp_path)
+    assert (again.name, again.read_bytes()) == (wheel.name, wheel.read_bytes())
 
 
 def test_its_commands_run_without_this_repository(package: Path, tmp_path: Path) -> None:
     """In another folder, with nothing of this repository on the import path; the fake engine answers."""
     folder = moved(package, tmp_path / "moved")
-    readme = (folder / "README.md").read_text()
-    command = re.search(r"^scripts/predict (-i .*)$", readme, re.MULTILINE)
-    assert command is not None
-    for line in (
-        f"scripts/predict -e fake {command[1]}",
-        "scripts/write_schema",
-        "scripts/lock_weights",
-        "scripts/push --help",
-    ):
-        done = subprocess.run(
-            line,
-            shell=True,
-            cwd=folder,
-            env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")},
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-        )
-        assert done.returncode == 0, done.stderr
-        assert str(ROOT) not in done.stderr
+    for line in (asking(package), "./package.py write_schema", "./package.py lock_weights", "./package.py push --help"):
+        run(folder, line)
+    assert "serve" in run(folder, "./package.py --help")
     assert digests(folder / ".cog") == digests(package / ".cog")
     assert (folder / "weights.lock").read_text() == (package / "weights.lock").read_text()
+
+
+def test_a_package_is_upgraded_and_what_is_its_owner_s_stays(package: Path, tmp_path: Path) -> None:
+    """Also one from before the wheel, whose code was copied into folders."""
+    folder = moved(package, tmp_path / "old")
+    (wheel,) = folder.glob("*.whl")
+    (folder / "package.py").unlink()
+    wheel.unlink()
+    for name in ("serving", "tasks", "scripts"):
+        (folder / name).mkdir()
+        (folder / name / "mine.py").write_text("raise ImportError('old code')")
+    predict = (folder / "predict.py").read_text()
+    mine = predict.replace(f"{CODE_IMPORT}\n\n", "").replace("The question", "My question")
+    (folder / "predict.py").write_text(mine)
+    (folder / "requirements" / "image.txt").write_text("my-package==1.0\n")
+    yaml = (folder / "cog.yaml").read_text().replace("your-name", "me")
+    (folder / "cog.yaml").write_text(yaml)
+    for _ in range(2):  # the second time there is nothing to do
+        assert upgrade_package(folder) == wheel.name
+    assert (folder / "cog.yaml").read_text() == yaml
+    assert (folder / "predict.py").read_text() == predict.replace("The question", "My question")
+    assert "My question" in (folder / ".cog" / "openapi_schema.json").read_text()
+    assert (folder / "requirements" / "image.txt").read_text() == "my-package==1.0\n"
+    assert (folder / "before-upgrade" / "serving" / "mine.py").is_file() and not (folder / "serving").exists()
+    verify(folder / "weights" / "my-model", folder / "weights.lock")
+    run(folder, asking(package))
+
+
+def test_an_older_wheel_is_replaced_with_its_requirements(package: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(package, tmp_path / "old"))
+    (wheel,) = folder.glob("*.whl")
+    older = folder / "model_package-0.1.0-py3-none-any.whl"
+    with zipfile.ZipFile(older, "w") as archive:
+        archive.writestr("requirements/image.txt", "older==1.0\n")
+    wheel.unlink()
+    (folder / "requirements" / "image.txt").write_text("older==1.0\n")
+    assert upgrade_package(folder) == wheel.name
+    assert digests(folder) == digests(package)
+
+
+def test_what_is_no_package_is_not_upgraded(package: Path, tmp_path: Path) -> None:
+    with pytest.raises(PackageError, match=r"is no package: it has no cog\.yaml"):
+        upgrade_package(tmp_path)
+    folder = Path(shutil.copytree(package, tmp_path / "other"))
+    (folder / "predict.py").write_text("from cog import BasePredictor\n")
+    before = digests(folder)
+    with pytest.raises(PackageError, match="imports nothing of this project"):
+        upgrade_package(folder)
+    assert digests(folder) == before
 
 
 def test_a_missing_file_of_the_weights_is_named(package: Path, tmp_path: Path) -> None:
     folder = moved(package, tmp_path / "moved")
     (folder / "weights" / "my-model" / "config.json").unlink()
     done = subprocess.run(
-        [folder / "scripts" / "predict", "-i", "nlq=a", "-i", "cols=a"], capture_output=True, text=True
+        [folder / "package.py", "predict", "-i", "nlq=a", "-i", "cols=a"], capture_output=True, text=True
     )
     assert done.returncode == 1
     assert "lacks config.json, which weights.lock names; put the checkpoint there" in done.stderr
@@ -154,7 +207,7 @@ def test_a_missing_file_of_the_weights_is_named(package: Path, tmp_path: Path) -
 def test_next_steps_are_printed(package: Path, checkpoint: Path, tmp_path: Path) -> None:
     done = command(tmp_path / "again", "--weights", checkpoint)
     assert done.returncode == 0, done.stderr
-    for step in (f"cd {tmp_path / 'again'}", "scripts/predict -i nlq=", "scripts/serve", "scripts/push --replicate"):
+    for step in (f"cd {tmp_path / 'again'}", "./package.py predict -i nlq=", "./package.py serve", "push --replicate"):
         assert step in done.stdout
     assert "left out: README.md" in done.stderr
     again = command(tmp_path / "again", "--weights", checkpoint)
@@ -238,11 +291,12 @@ def test_force_replaces_a_package_and_keeps_other_files(package: Path, checkpoin
     made = Path(shutil.copytree(package, tmp_path / "made"))
     (made / ".git").mkdir()
     (made / "notes.txt").write_text("mine")
-    (made / "serving" / "old.py").write_text("")
+    (wheel,) = made.glob("*.whl")
+    wheel.rename(made / "model_package-0.1.0-py3-none-any.whl")
     new_package(made, checkpoint, TaskChoice(), name="second", replace=True)
     assert (made / "notes.txt").read_text() == "mine"
     assert (made / ".git").is_dir()
-    assert not (made / "serving" / "old.py").exists()
+    assert [path.name for path in made.glob("*.whl")] == [wheel.name]
     assert [path.name for path in (made / "weights").iterdir()] == ["second"]
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
 

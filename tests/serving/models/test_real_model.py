@@ -9,9 +9,9 @@ from transformers import AutoConfig, LlamaForCausalLM
 
 from serving.kernels.base import Activations, AwqTensors
 from serving.kernels.reference import dequantize_awq
-from serving.models.checkpoint import Checkpoint
 from serving.models.config import read_config
 from serving.models.loader import load_model
+from serving.models.tensor_files import TensorFiles
 from tests.serving.models.batches import run_whole
 from tests.small_model import NEEDS_WEIGHTS, WEIGHTS
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.weights, NEEDS_WEIGHTS]
 @pytest.fixture(scope="module")
 def reference():
     """transformers' Llama, its linear weights dequantized from the checkpoint."""
-    config, checkpoint = read_config(WEIGHTS), Checkpoint(WEIGHTS)
+    config, checkpoint = read_config(WEIGHTS), TensorFiles(WEIGHTS)
     settings = AutoConfig.from_pretrained(WEIGHTS)
     del settings.quantization_config
     model = LlamaForCausalLM(settings).float().eval()

@@ -71,7 +71,7 @@ def test_the_error_of_an_invalid_file_explains_it(tmp_path: Path, options: dict[
     assert str(tmp_path) in str(caught.value)
 
 
-@pytest.mark.parametrize(("levels", "problem"), [(900, "recursion"), (50_000, "nested too deeply")])
+@pytest.mark.parametrize(("levels", "problem"), [(900, "nested too deeply"), (50_000, "nested too deeply")])
 def test_a_schema_that_is_nested_too_deeply_is_an_error(tmp_path: Path, levels: int, problem: str) -> None:
     write_task(tmp_path, None, schema_file="deep.json")
     (tmp_path / "deep.json").write_text('{"items":' * levels + "{}" + "}" * levels)

@@ -58,13 +58,13 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         predictor = InvoicePredictor()
         predictor.setup()
         made.append(predictor)
-        predictor.engine.close()
-        predictor.engine = FakeEngine(predictor.tokenizer, answer=lambda _: answer, **engine_options)
+        predictor.model.engine.close()
+        predictor.model.engine = FakeEngine(predictor.model.tokenizer, answer=lambda _: answer, **engine_options)
         return predictor
 
     yield make
     for predictor in made:
-        predictor.engine.close()
+        predictor.model.engine.close()
     gc.unfreeze()
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.engines.vllm.lora_check import base_shapes, check_lora
 from serving.engines.vllm.options import check_device_settings
@@ -26,18 +27,23 @@ def settings(**values: object) -> Settings:
     return Settings(weights_dir=Path("nowhere"), engine="vllm", **values)
 
 
+def args_of(**values: object) -> dict[str, object]:
+    chosen = settings(**values)
+    return lora_args(chosen, Checkpoint.of(chosen).adapters)
+
+
 def test_without_adapters_vllm_reserves_nothing() -> None:
-    assert lora_args(settings()) == {}
+    assert args_of() == {}
     with pytest.raises(SettingError, match="MAX_LORAS=4 would be ignored without ADAPTERS"):
-        lora_args(settings(max_loras=4))
+        args_of(max_loras=4)
 
 
 @pytest.mark.parametrize(("max_rank", "limit"), [(1, 1), (9, 16), (128, 128), (300, 320)])
 def test_vllm_reserves_the_next_rank_that_it_takes(tmp_path: Path, max_rank: int, limit: int) -> None:
     registry = write_registry(tmp_path / "list.yaml", {"a": Path("a")}, max_rank=str(max_rank))
-    args = lora_args(settings(adapters=registry))
+    args = args_of(adapters=registry)
     assert (args["enable_lora"], args["max_loras"], args["max_lora_rank"]) == (True, 8, limit)
-    assert lora_args(settings(adapters=registry, adapter_sources="hf://org/"))["max_lora_rank"] == max(128, limit)
+    assert args_of(adapters=registry, adapter_sources="hf://org/")["max_lora_rank"] == max(128, limit)
 
 
 def test_what_vllm_does_not_have_is_refused_by_name(tmp_path: Path) -> None:
@@ -45,10 +51,10 @@ def test_what_vllm_does_not_have_is_refused_by_name(tmp_path: Path) -> None:
     for field in ("draft_model", "draft_heads"):
         registry = write_registry(tmp_path / "list.yaml", {"a": Path("a")}, **{field: "draft.model"})
         with pytest.raises(AdapterError, match=f"adapter 'a': {field} would be ignored by vLLM"):
-            lora_args(settings(adapters=registry))
+            args_of(adapters=registry)
     registry = write_registry(tmp_path / "list.yaml", {"a": Path("a")}, max_rank="513")
     with pytest.raises(AdapterError, match="max_rank: 513 is more than vLLM has, which is 512"):
-        lora_args(settings(adapters=registry))
+        args_of(adapters=registry)
     with pytest.raises(SettingError, match="COMPILE=on would be ignored by vLLM on a CPU with adapters"):
         check_device_settings(settings(adapters=registry, compile="on"), is_cpu=True)
 

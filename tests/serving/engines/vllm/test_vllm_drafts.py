@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.constraints import JsonSchemaConstraint, LarkConstraint
 from serving.engines.vllm.engine import VllmEngine
@@ -74,7 +75,7 @@ def start(chosen: Settings, answers: Path | None = None) -> VllmEngine:
     set_environment(chosen)
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    args = engine_args(chosen)
+    args = engine_args(chosen, Checkpoint.of(chosen))
     if answers is not None:
         from tests.serving.engines.vllm.odd_drafts import PROPOSER
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.engines.vllm.vllm_adapters import open_store
 from serving.weights.adapter_files import CONFIG, GOLDEN, TENSORS
@@ -50,7 +51,8 @@ async def test_several_adapters_are_asked_their_golden_prompts_at_once(tmp_path:
     def call(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         return asyncio.run(make())
 
-    store = open_store(Settings(engine="vllm", weights_dir=WEIGHTS, adapters=listed), AllAtOnce(), call, call)
+    settings = Settings(engine="vllm", weights_dir=WEIGHTS, adapters=listed)
+    store = open_store(settings, Checkpoint.of(settings), AllAtOnce(), call, call)
 
     async def load(name: str) -> None:
         async with store.lease(name) as adapter:

@@ -1,0 +1,274 @@
+"""A model: one task in front of one engine. Whoever wants answers, opens one and asks it.
+
+model = await Model.open("weights/my-model")
+print(await model.answer(text="…"))
+async for piece in model.answer(text="…"): ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import uuid
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Self
+
+from serving.adapter_tasks import adapter_tasks
+from serving.checkpoint import Checkpoint
+from serving.config import Settings
+from serving.engine import Engine, create_engine
+from serving.errors import ContextLengthError, InvalidRequestError
+from serving.logprob_metric import logprob_metric
+from serving.prediction_trace import PredictionTrace
+from serving.text import Tokenizer
+from serving.token_trace import token_trace
+from serving.tracing import BeginTrace, begin_nothing, open_tracing
+from serving.types import EngineStats, FinishReason, GenerationOutput, GenerationRequest, RequestMetrics, TokenLogprob
+from serving.weights import verify
+from tasks.errors import OutputError
+from tasks.task import Prompt, Task, create_task
+
+ADAPTER: Final = "adapter"  # the input that names one; the engine's, not the task's
+
+
+class Answer:
+    """The answer to one call, made while somebody waits for it (`await`) or reads its pieces (`async for`), once.
+
+    Both raise ServingError or TaskError if there is no answer; the message says why. Whoever stops reading early closes
+    `pieces()`, which ends the work.
+
+    Args:
+        make: makes the pieces, and writes what it learns into the answer that it is given.
+    """
+
+    def __init__(self, make: Callable[[Answer], AsyncGenerator[str]]) -> None:
+        self.text = ""  # so far
+        self.raw = ""  # what the model wrote; the task may have corrected it
+        self.metrics: dict[str, Any] = {}  # by the names that Cog reports
+        self.notes: tuple[str, ...] = ()  # lines for a log
+        self._made = make(self)
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._whole().__await__()
+
+    def __aiter__(self) -> AsyncGenerator[str]:
+        return self.pieces()
+
+    def __str__(self) -> str:
+        return self.text
+
+    async def pieces(self) -> AsyncGenerator[str]:
+        """The parts of the text, each as soon as it can no longer change."""
+        async with aclosing(self._made):
+            async for piece in self._made:
+                self.text += piece
+                yield piece
+
+    async def _whole(self) -> Self:
+        async with aclosing(self.pieces()) as pieces:
+            async for _ in pieces:
+                pass
+        return self
+
+
+class Model:
+    """Answers calls, any number at the same time.
+
+    Args:
+        task: of the checkpoint.
+        engine: that continues token ids.
+        tokenizer: of the checkpoint.
+        adapter_tasks: the tasks of adapters that have one of their own, by the adapter's name.
+        adapter_tokenizers: the tokenizers of adapters that add tokens, by the adapter's name.
+        traces_tokens: whether the metrics of an answer have `token_trace`, where the engine knows it.
+        begin_trace: begins the trace of an answer.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        *,
+        adapter_tasks: Mapping[str, Task] = MappingProxyType({}),
+        adapter_tokenizers: Mapping[str, Tokenizer] = MappingProxyType({}),
+        traces_tokens: bool = False,
+        begin_trace: BeginTrace = begin_nothing,
+    ) -> None:
+        self.task, self.engine, self.tokenizer = task, engine, tokenizer
+        self._adapter_tasks, self._adapter_tokenizers = adapter_tasks, adapter_tokenizers
+        self._traces_tokens = traces_tokens
+        self._begin_trace = begin_trace
+
+    @classmethod
+    async def open(cls, source: Settings | Path | str) -> Self:
+        """Load a model without blocking the event loop; see `load`.
+
+        Args:
+            source: the settings, or the folder of a checkpoint, whose lock is beside it (`NAME.lock`) or weights.lock.
+        """
+        return await asyncio.to_thread(cls.load, source if isinstance(source, Settings) else _settings_of(Path(source)))
+
+    @classmethod
+    def load(cls, settings: Settings, *, is_locked: bool = True) -> Self:
+        """Check the weights against their lock, and start the engine.
+
+        Args:
+            settings: of the model.
+            is_locked: False for weights that are being made, which have no lock yet.
+
+        Raises:
+            WeightsError: a file differs from the lock, or is not a checkpoint that the engine takes.
+            TaskFileError: task.json is missing or wrong.
+            ServingError: whatever else `create_engine` raises.
+        """
+        if is_locked:
+            verify(settings.weights_dir, settings.weights_lock)
+        checkpoint = Checkpoint.of(settings)
+        tokenizer, tokenizers = checkpoint.tokenizer, checkpoint.adapter_tokenizers
+        task = create_task(checkpoint.folder, tokenizer)
+        their_tasks = adapter_tasks(checkpoint.adapters, checkpoint.folder, tokenizer, tokenizers)
+        model = cls(
+            task,
+            create_engine(settings, checkpoint),
+            tokenizer,
+            adapter_tasks=their_tasks,
+            adapter_tokenizers=tokenizers,
+            traces_tokens=settings.token_trace,
+            begin_trace=open_tracing(),
+        )
+        # A garbage collection would otherwise visit 300,000 objects that live as long as the model, which stops all
+        # answers for 70 ms.
+        gc.freeze()
+        return model
+
+    def close(self) -> None:
+        """End all answers with EngineDeadError, and stop the engine. May be called twice."""
+        self.engine.close()
+
+    def answer(self, **inputs: Any) -> Answer:
+        """The answer to inputs by name, which are those of the task and `adapter`."""
+        return self.ask(inputs)
+
+    def ask(self, inputs: Mapping[str, Any], trace_context: Mapping[str, str] = MappingProxyType({})) -> Answer:
+        """The answer to inputs by name.
+
+        Args:
+            inputs: those of the task, and `adapter`: the name of a LoRA adapter. What is left out has its default.
+            trace_context: W3C's `traceparent` of the caller, or nothing.
+        """
+
+        async def make(answer: Answer) -> AsyncGenerator[str]:
+            with self._begin_trace(trace_context) as trace:
+                # In a thread: a long prompt takes milliseconds, in which no other answer would stream.
+                prompt = await asyncio.to_thread(self.prepare, inputs)
+                trace.prepared()
+                async with aclosing(self._generate(answer, prompt, inputs.get(ADAPTER) or None, trace)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+
+        return Answer(make)
+
+    def prepare(self, inputs: Mapping[str, Any]) -> Prompt:
+        """The task's prompt for the inputs of one call.
+
+        Raises:
+            InputError: an input is wrong.
+            ContextLengthError: the prompt is far too long.
+        """
+        task = self._task_of(inputs.get(ADAPTER) or None)
+        try:
+            return task.prepare({name: value for name, value in inputs.items() if name != ADAPTER})
+        except ContextLengthError as error:
+            raise _too_long(task, error) from error
+
+    def answer_prompt(self, prompt: Prompt, adapter: str | None = None) -> Answer:
+        """The answer to a prompt of `prepare`, which can be answered only once.
+
+        Args:
+            prompt: to answer.
+            adapter: name of a LoRA adapter; None for the plain model.
+        """
+        return Answer(lambda answer: self._generate(answer, prompt, adapter, PredictionTrace()))
+
+    async def _generate(
+        self, answer: Answer, prompt: Prompt, adapter: str | None, trace: PredictionTrace
+    ) -> AsyncGenerator[str]:
+        """Generate, show what can no longer change, check the whole, show the rest."""
+        task, tokenizer = self._task_of(adapter), self._adapter_tokenizers.get(adapter or "", self.tokenizer)
+        request = GenerationRequest(uuid.uuid4().hex, prompt.token_ids, prompt.sampling, prompt.constraint, adapter)
+        output = GenerationOutput("", ())
+        token_ids: list[int] = []
+        logprobs: list[TokenLogprob] = []
+        async with aclosing(self.engine.generate(request)) as outputs:
+            try:
+                async for output in outputs:
+                    answer.raw += output.text
+                    token_ids += output.token_ids
+                    logprobs += output.logprobs
+                    if shown := prompt.reader.push(output.text):
+                        yield shown
+            except ContextLengthError as error:
+                raise _too_long(task, error) from error
+        metrics, reason = output.metrics, output.finish_reason
+        assert metrics is not None, "an engine's last delta has metrics"
+        assert reason is not None, "an engine's last delta has a finish reason"
+        trace.generated(metrics)
+        answer.metrics |= _reported(metrics, self.engine.stats()) | {"finish_reason": reason.value}
+        if logprobs:
+            answer.metrics["logprobs"] = logprob_metric(logprobs, tokenizer)
+        if self._traces_tokens and metrics.passes:
+            answer.metrics["token_trace"] = token_trace(metrics.passes, token_ids, tokenizer)
+        try:
+            rest = prompt.reader.finish(reason)
+        except OutputError as error:
+            if reason is FinishReason.LENGTH:
+                raise self._cut_short(task, metrics, prompt.sampling.max_tokens) from error
+            raise
+        answer.notes = prompt.reader.notes
+        if rest:
+            yield rest
+
+    def _task_of(self, adapter: str | None) -> Task:
+        return self._adapter_tasks.get(adapter, self.task) if adapter else self.task
+
+    def _cut_short(self, task: Task, metrics: RequestMetrics, max_tokens: int) -> InvalidRequestError:
+        """The error for an answer that ended before it was complete."""
+        written = f"{metrics.output_token_count} tokens"
+        if metrics.output_token_count >= max_tokens:
+            return InvalidRequestError(f"max_tokens: the answer was not complete after {written}; give more")
+        full = f"the model's context of {self.engine.max_model_len} tokens is full"
+        return ContextLengthError(f"{task.long_inputs}: {full} after {written} of the answer; {task.shorten_hint}")
+
+
+def _settings_of(folder: Path) -> Settings:
+    own = folder.with_name(f"{folder.name}.lock")
+    return Settings(weights_dir=folder, weights_lock=own) if own.is_file() else Settings(weights_dir=folder)
+
+
+def _too_long(task: Task, error: ContextLengthError) -> ContextLengthError:
+    return ContextLengthError(f"{task.long_inputs}: {error}; {task.shorten_hint}")
+
+
+def _reported(metrics: RequestMetrics, stats: EngineStats) -> dict[str, Any]:
+    """The metrics by name; the first two are what Replicate shows for language models."""
+    found: dict[str, Any] = {
+        "input_token_count": metrics.input_token_count,
+        "output_token_count": metrics.output_token_count,
+        "model_passes": metrics.model_passes,
+        "tokens_per_second": metrics.tokens_per_second,
+        "cached_token_count": metrics.cached_token_count,
+    }
+    if metrics.draft_token_count:
+        found["draft_token_count"] = metrics.draft_token_count
+        found["accepted_token_count"] = metrics.accepted_token_count
+    if drafted := metrics.drafted_by_kind:
+        found["drafted_by_kind"], found["accepted_by_kind"] = drafted, metrics.accepted_by_kind
+    if stats.num_blocks:
+        found["kv_cache_usage"] = 1 - stats.num_free_blocks / stats.num_blocks
+    if metrics.time_to_first_token is not None:
+        found["time_to_first_token"] = metrics.time_to_first_token
+    return found

@@ -1,0 +1,96 @@
+"""A model object without Cog: opened, asked, read in pieces, left early, closed."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from safetensors.numpy import save_file
+
+from pipeline.endurance.own_weights import lock_text
+from serving.config import Settings
+from serving.engines.fake.engine import FakeEngine
+from serving.errors import EngineDeadError, InvalidRequestError, WeightsError
+from serving.model import Model
+from tasks.errors import InputError
+from tests.tasks.schema.task_files import write_task
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+
+
+@pytest_asyncio.fixture
+async def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
+    """A checkpoint with its lock beside it."""
+    monkeypatch.setenv("ENGINE", "fake")
+    weights = write_task(tmp_path / "mine", SCHEMA)
+    save_file({"unused": np.zeros(1, np.float32)}, weights / "model.safetensors")
+    (tmp_path / "mine.lock").write_text(lock_text(weights))
+    yield weights
+    gc.unfreeze()
+
+
+def writes(model: Model, text: str, **options: float) -> Callable[[], int]:
+    """Let the model's engine write this text; returns what counts its running requests."""
+    model.engine.close()
+    engine = FakeEngine(model.tokenizer, answer=lambda prompt: text, **options)
+    model.engine = engine
+    return lambda: engine.stats().num_running
+
+
+async def test_three_lines_give_an_answer(folder: Path) -> None:
+    model = await Model.open(folder)
+    writes(model, '{"n": 12}')
+    assert str(await model.answer(text="twelve")) == '{"n": 12}'
+    model.close()
+
+
+async def test_an_answer_has_pieces_and_then_what_is_known_of_it(folder: Path) -> None:
+    model = await Model.open(str(folder))
+    writes(model, '{"n": 12}')
+    answer = model.answer(text="twelve", max_tokens=50)
+    pieces = [piece async for piece in answer]
+    assert "".join(pieces) == answer.text == '{"n": 12}' and len(pieces) > 2
+    assert answer.metrics["finish_reason"] == "stop"
+    assert answer.metrics["output_token_count"] == len(model.tokenizer.encode(answer.text, add_bos=False))
+    model.close()
+
+
+async def test_errors_say_why_and_leave_what_was_written(folder: Path) -> None:
+    model = await Model.open(folder)
+    writes(model, '{"n": 12}')
+    with pytest.raises(InputError, match=r"^text: "):
+        await model.answer(text=" ")
+    cut = model.answer(text="twelve", max_tokens=2)
+    with pytest.raises(InvalidRequestError, match="max_tokens: the answer was not complete after 2 tokens"):
+        await cut
+    assert cut.raw and '{"n": 12}'.startswith(cut.raw) and cut.metrics["finish_reason"] == "length"
+    model.close()
+    with pytest.raises(EngineDeadError):
+        await model.answer(text="twelve")
+
+
+async def test_whoever_stops_reading_ends_the_work(folder: Path) -> None:
+    model = await Model.open(folder)
+    num_running = writes(model, json.dumps({"n": 10**60}), step_seconds=0.02)
+    async with aclosing(model.answer(text="many").pieces()) as pieces:
+        async for _ in pieces:
+            assert num_running() == 1
+            break
+    await model.engine.health(60)  # a step later
+    assert num_running() == 0
+    model.close()
+
+
+async def test_weights_are_loaded_only_if_they_are_those_of_the_lock(folder: Path) -> None:
+    task = folder / "task.json"
+    task.write_text(task.read_text() + " ")
+    with pytest.raises(WeightsError, match=r"task\.json"):
+        await Model.open(folder)
+    model = Model.load(Settings(weights_dir=folder), is_locked=False)
+    model.close()
