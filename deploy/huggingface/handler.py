@@ -1,6 +1,7 @@
 """Runs this package as a Hugging Face Inference Endpoint.
 
-Put this file at the root of the endpoint's repository, beside the package's files and weights/. The endpoint's server calls `EndpointHandler(path)` once, and then the object with the JSON of each request.
+Put this file at the root of the endpoint's repository, beside the package's files and weights/. The endpoint's server
+calls `EndpointHandler(path)` once, and then the object with the JSON of each request.
 """
 
 from __future__ import annotations
