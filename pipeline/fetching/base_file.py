@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
-from pipeline.fetching.hub import fetch_hub_file, find_hub_file
+from pipeline.fetching.hub import fetch_listed
 from pipeline.fetching.source import HubSource
-from pipeline.fetching.wanted import check_space
+from pipeline.fetching.watch import CONSOLE
 from pipeline.weights.bases import GgufBase
 from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from pipeline.weights.download import fetch_base
 from pipeline.weights.errors import CheckpointError
+from serving.fetching.listing import list_hub
 
-_HUB_SECONDS = 10.0  # for the hub's first answer
+_ONCE = replace(CONSOLE, attempts=1, timeout=10.0)  # so that no hub is noticed soon
 
 
 def fetch_base_file(base: GgufBase, cache: Path) -> Path:
@@ -39,13 +41,12 @@ def fetch_base_file(base: GgufBase, cache: Path) -> Path:
 
 
 def _from_hub(base: GgufBase, source: HubSource, cache: Path, folder: Path) -> None:
-    listing, file = find_hub_file(source, base.file_name, timeout=_HUB_SECONDS)
-    if file.sha256 not in (None, base.sha256):
+    listing = list_hub(source, lambda names: [name for name in names if name == base.file_name], _ONCE)
+    if not listing.files:
+        raise CheckpointError(f"{source} has no {base.file_name}")
+    [file] = listing.files
+    if file.sha256 != base.sha256:
         raise CheckpointError(f"{source} has another {file.name} now: its sha256 is {file.sha256}, not {base.sha256}")
     folder.mkdir(parents=True, exist_ok=True)
-    check_space(folder, {file.name: file.size})
-    fetch_hub_file(listing, file, folder)
-    if sha256(folder / file.name) != base.sha256:
-        (folder / file.name).unlink()
-        raise CheckpointError(f"{file.name} of {source} does not have the sha256 {base.sha256}")
+    fetch_listed(listing, folder)
     (folder / file.name).replace(cache / base.file_name)

@@ -12,11 +12,14 @@ from types import MappingProxyType
 from pipeline.environment.waiting_lock import waiting_lock
 from pipeline.fetching.folder import copy_folder
 from pipeline.fetching.https import fetch_https
-from pipeline.fetching.hub import fetch_hub
+from pipeline.fetching.hub import fetch_listed
 from pipeline.fetching.source import FolderSource, HttpsSource, HubSource, Source
+from pipeline.fetching.wanted import needed_files
+from pipeline.fetching.watch import CONSOLE
 from pipeline.weights.atomic import write_json
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
+from serving.fetching.listing import list_hub
 
 RECORD = "source.json"
 
@@ -52,7 +55,8 @@ def fetch(source: Source, folder: Path, digests: Mapping[str, str] = MappingProx
         folder.mkdir(exist_ok=True)
         match source:
             case HubSource():
-                listing = fetch_hub(source, folder)
+                listing = list_hub(source, needed_files, CONSOLE)
+                fetch_listed(listing, folder)
                 pinned, names = f"hf://{listing.repo}@{listing.commit}", [file.name for file in listing.files]
             case HttpsSource():
                 pinned, names = str(source), fetch_https(source, folder, digests)

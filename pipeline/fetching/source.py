@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.weights.errors import CheckpointError
-from serving.adapters.remote_source import HttpsSource, HubSource, parse_remote
+from serving.fetching.remote_source import HttpsSource, HubSource, parse_remote
 
 __all__ = ["FolderSource", "HttpsSource", "HubSource", "Source", "parse_source"]
 

@@ -13,15 +13,16 @@ from pathlib import Path
 
 from pipeline.fetching.fetch import alone
 from pipeline.fetching.https import fetch_file
-from pipeline.fetching.hub import HubFile, HubListing, fetch_listed, list_hub
+from pipeline.fetching.hub import fetch_listed
 from pipeline.fetching.source import HubSource, parse_source
 from pipeline.fetching.wanted import check_space
+from pipeline.fetching.watch import CONSOLE
 from pipeline.locking.patterns import select
 from pipeline.locking.source_files import file_name, local_path
 from pipeline.weights.atomic import partial_file, replace_folder
-from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
+from serving.fetching.listing import HubFile, list_hub
 from serving.weights import LockedFile, LockedSource, LockedWeights, WeightsLock, list_files, verify
 
 _COMMIT = re.compile(r"commit:([0-9a-f]{40,64})")
@@ -127,10 +128,10 @@ def _from_hub(source: LockedSource, wanted: Wanted, staging: Path) -> list[str]:
     assert isinstance(repository, HubSource)
     if commit is None:
         raise CheckpointError(f"{source.uri}: the lock has no commit for it but {source.fingerprint!r}; lock it again")
-    listing = list_hub(HubSource(repository.repo, commit[1]), lambda names: _chosen(source, wanted, names))
+    listing = list_hub(HubSource(repository.repo, commit[1]), lambda names: _chosen(source, wanted, names), CONSOLE)
     for file in listing.files:
         _check_stated(source, file, wanted[file.name])
-    fetch_listed(HubListing(listing.repo, listing.commit, listing.files), staging)
+    fetch_listed(listing, staging)
     return [file.name for file in listing.files]
 
 
@@ -147,7 +148,6 @@ def _from_https(url: str, wanted: Wanted, staging: Path) -> list[str]:
     name = file_name(url)
     if name not in wanted:
         return []
-    say(f"Fetching {name} ({wanted[name].size:,} bytes)")
     fetch_file(url, staging / name, size=wanted[name].size, digest=wanted[name].digest.removeprefix("sha256:"))
     return [name]
 

@@ -7,13 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pipeline.fetching.https import file_sizes
-from pipeline.fetching.hub import list_hub
 from pipeline.fetching.source import FolderSource, HttpsSource, HubSource, parse_source
+from pipeline.fetching.wanted import needed_files
+from pipeline.fetching.watch import CONSOLE
 from pipeline.locking.make_lock import ENVELOPE_NOT_COMPUTED, lock_sources
 from pipeline.locking.source_files import SourceConfig
 from pipeline.weights.atomic import write_text
 from pipeline.weights.console import say
 from pipeline.weights.errors import CheckpointError
+from serving.fetching.listing import list_hub
 from serving.weights import LockedSource, LockedWeights, WeightsLock, could_run_code, lock_files, lock_of, set_digest
 
 
@@ -66,7 +68,9 @@ def _entry(
                 return before
             return lock_of(name, target, sources, now.strftime("%Y-%m-%dT%H:%M:%SZ"), files)
         case HubSource():
-            names = tuple(file.name for file in list_hub(source).files if not could_run_code(file.name))
+            names = tuple(
+                file.name for file in list_hub(source, needed_files, CONSOLE).files if not could_run_code(file.name)
+            )
             configs = [SourceConfig(str(source), include=names)]
         case HttpsSource():
             names = tuple(file for file in file_sizes(source) if not could_run_code(file))

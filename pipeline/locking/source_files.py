@@ -13,12 +13,14 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pipeline.fetching.https import fetch_file, is_whole, recorded_digest, state
-from pipeline.fetching.hub import HubFile, HubListing, fetch_listed, list_hub
+from pipeline.fetching.hub import fetch_listed
 from pipeline.fetching.source import HttpsSource, HubSource, parse_source
 from pipeline.fetching.wanted import check_names, needed_files
+from pipeline.fetching.watch import CONSOLE
 from pipeline.locking.patterns import select
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
+from serving.fetching.listing import HubFile, HubListing, list_hub
 from serving.weights import (
     LockedFile,
     LockedSource,
@@ -99,7 +101,7 @@ def _of_hub(config: SourceConfig, folder: Path) -> SourceFiles:
         names = check_names(names)
         return _without_code(_selected(config, names), names)
 
-    listing = list_hub(source, chosen)
+    listing = list_hub(source, chosen, CONSOLE)
     small = tuple(file for file in listing.files if file.sha256 is None)
     fetch_listed(HubListing(listing.repo, listing.commit, small), folder)
     check_contents(folder, [file.name for file in small])

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from httpx2 import HTTPError
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
-from pipeline.fetching.retry import TRY_LATER, RetryableError, retry_after
 from pipeline.publishing.errors import PublishError
+from serving.fetching.retry import TRY_LATER, RetryableError, retry_after
 
 
 @contextmanager

@@ -11,11 +11,12 @@ from huggingface_hub import CommitOperationAdd, HfApi, get_token, hf_hub_downloa
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.hf_api import ModelInfo, RepoSibling
 
-from pipeline.fetching.retry import with_retries
+from pipeline.fetching.watch import CONSOLE
 from pipeline.publishing.errors import PublishError
 from pipeline.publishing.hub_refusals import explained
 from pipeline.weights.console import say
 from pipeline.weights.digest import git_digest
+from serving.fetching.retry import with_retries
 
 CARD = "README.md"
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
@@ -91,7 +92,7 @@ class HubUpload:
 
         if get_token() is None:
             return UploadPlan(self._repo, not self._public, None, self._in_order(self._files), is_known=False)
-        return with_retries(f"hf://{self._repo}", ask)
+        return with_retries(f"hf://{self._repo}", ask, CONSOLE)
 
     def run(self) -> str:
         """Create the repository if need be, send what is missing, commit, and check; the commit.
@@ -107,7 +108,7 @@ class HubUpload:
             with explained(self._repo):
                 return self._attempt()
 
-        return with_retries(f"hf://{self._repo}", attempt)
+        return with_retries(f"hf://{self._repo}", attempt, CONSOLE)
 
     def _attempt(self) -> str:
         plan = self._compare()

@@ -18,8 +18,8 @@ from typing import Any, Final
 import yaml
 
 from serving.adapters.combination import Combination
-from serving.adapters.remote_source import HubSource, RemoteSource, parse_remote
 from serving.errors import AdapterError
+from serving.fetching.remote_source import HubSource, RemoteSource, parse_remote
 
 MAX_ADAPTERS: Final = 10_000
 DEFAULT_MAX_RANK: Final = 128

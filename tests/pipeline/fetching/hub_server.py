@@ -99,6 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
             etag = f'"{hashlib.sha256(data or b"").hexdigest()[:20]}"' if hub.etag == CONTENT else hub.etag
             return self._file(data, {} if etag is None else {"etag": etag})
         if match := re.fullmatch(r"/cdn/([^/]+/[^/]+)/(.+)", path):
+            assert "authorization" not in self.headers, "the login is for the hub only"
             return self._file(hub.repos[match[1]][match[2]], {})
         if match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             return self._resolve(match[1], match[3])

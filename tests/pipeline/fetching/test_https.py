@@ -117,7 +117,7 @@ def test_a_file_that_changes_while_it_comes_is_an_error(hub, tmp_path, no_waitin
 
     hub.repos["org/model"] = Changing({"model.safetensors": old})
     ask.cuts = 1
-    with pytest.raises(CheckpointError, match="was changed while it was fetched; run this again"):
+    with pytest.raises(CheckpointError, match="was changed while it was fetched; try again"):
         fetch_file(url_of(hub), tmp_path / "x.safetensors")
     assert not (tmp_path / "x.safetensors").exists()
     fetch_file(url_of(hub), tmp_path / "x.safetensors")

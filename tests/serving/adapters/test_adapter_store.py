@@ -12,8 +12,8 @@ import pytest
 from serving.adapters.adapter_store import AdapterStore
 from serving.adapters.combination import Combination, Method
 from serving.adapters.registry import AdapterEntry
-from serving.adapters.remote_source import HubSource
 from serving.errors import AdapterError, EngineBusyError, EngineDeadError, WeightsError
+from serving.fetching.remote_source import HubSource
 from serving.models.lora_loader import LoadedAdapter
 from tests.serving.kernels.lora_inputs import random_adapter
 

@@ -8,8 +8,8 @@ import pytest
 
 from serving.adapters.known_adapters import KnownAdapters, parse_prefixes
 from serving.adapters.registry import AdapterEntry
-from serving.adapters.remote_source import HttpsSource, HubSource
 from serving.errors import AdapterError
+from serving.fetching.remote_source import HttpsSource, HubSource
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 LISTED = {"a": AdapterEntry("a", Path("folder"))}
