@@ -21,6 +21,7 @@ from tasks.errors import TaskError
 from tasks.honeycomb.canonical import canonical_json
 from tasks.honeycomb.options import HoneycombOptions
 from tasks.honeycomb.query import Query
+from tasks.json_text import write_answer
 from tasks.task import Task, create_task, task_name
 
 _SEPARATORS = ((", ", ": "), (",", ":"), (",", ": "))
@@ -98,5 +99,5 @@ def _answer_text(case: TaskCase, constraint: Any) -> str:
     patterns = constraint.item_separator, constraint.key_separator
     for separators in _SEPARATORS:
         if all(re.fullmatch(pattern, text) for pattern, text in zip(patterns, separators, strict=True)):
-            return json.dumps(case.reference, ensure_ascii=False, separators=separators)
+            return write_answer(case.reference, *separators)
     raise CheckpointError(f"no usual separators match {patterns} of the task file; give --calibration instead")

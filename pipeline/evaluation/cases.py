@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from tasks.errors import TaskError
 from tasks.honeycomb.columns import parse_columns
 from tasks.honeycomb.query import Query, parse_query
+from tasks.json_text import WrittenFloat
 
 # The human turn of a chat-style file; the question may contain quotes, so it ends where Columns starts.
 _HUMAN = re.compile(r'NLQ:\s*"(?P<nlq>.*?)"\s*Columns:\s*(?P<columns>\[.*\])', re.DOTALL)
@@ -105,7 +106,7 @@ _EXPECTED = (
 
 
 def read_records(path: Path, remedy: str) -> Iterator[tuple[int, Any]]:
-    """The values of a JSONL file with their line numbers.
+    """The values of a JSONL file with their line numbers; numbers know the digits that they are written with.
 
     Raises:
         CaseFileError: the file does not exist (the message has the remedy), or a line is not JSON.
@@ -116,7 +117,7 @@ def read_records(path: Path, remedy: str) -> Iterator[tuple[int, Any]]:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 try:
-                    yield number, json.loads(line)
+                    yield number, json.loads(line, parse_float=WrittenFloat)
                 except ValueError as error:
                     raise CaseFileError(f"{path}:{number}: not JSON: {error}") from error
 

@@ -13,6 +13,7 @@ from jsonschema.validators import validator_for
 
 from pipeline.evaluation.cases import RefusedReference, collect_cases, read_records
 from pipeline.evaluation.task_kinds import TaskKind
+from tasks.json_text import WrittenFloat
 
 _EXPECTED = 'a line is {"input": {the inputs of predict}, "output": JSON or text, "category": text (optional)}'
 
@@ -81,7 +82,7 @@ def _json_reference(schema: Any, output: Any) -> Any:
     """The value itself, or the one that its text is JSON of."""
     if isinstance(output, str):
         try:
-            spelled = json.loads(output)
+            spelled = json.loads(output, parse_float=WrittenFloat)
             validate(schema, spelled)
             return spelled
         except (ValueError, ValidationError):

@@ -47,6 +47,17 @@ def test_the_separators_are_those_of_the_task(tmp_path: Path) -> None:
     assert tokens[start:-1] == Tokenizer.from_dir(model).encode('{"name":"b"}')
 
 
+@pytest.mark.parametrize("as_text", [True, False])
+def test_numbers_keep_their_digits_and_the_grammar_allows_the_answer(tmp_path: Path, as_text: bool) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array"}, "b": {"type": "string"}}}
+    answer = '{"a": [12.50, 1e5, -0.0, 7], "b": "\\u007f"}'
+    model = model_of(write_task(tmp_path, schema, template="{text}"))
+    cases = tmp_path / "cases.jsonl"
+    cases.write_text(f'{{"input": "x", "output": {json.dumps(answer) if as_text else answer}}}\n')
+    ((tokens, start),) = case_tokens(cases, model, None)
+    assert tokens[start:-1] == Tokenizer.from_dir(model).encode(answer)
+
+
 def test_a_task_file_elsewhere_is_used(tmp_path: Path) -> None:
     model = model_of(write_task(tmp_path / "model", SCHEMA, template="A {text}"))
     other = write_task(tmp_path / "other", SCHEMA, template="B {text}")
