@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps with options makes an encoder in each call
 
 
 class NestingError(ValueError):
@@ -44,7 +46,7 @@ def write_answer(value: Any, item_separator: str = ", ", key_separator: str = ":
     """
     if isinstance(value, dict):
         pairs = (
-            f"{json.dumps(name, ensure_ascii=False)}{key_separator}{write_answer(part, item_separator, key_separator)}"
+            f"{_encode(name)}{key_separator}{write_answer(part, item_separator, key_separator)}"
             for name, part in value.items()
         )
         return f"{{{item_separator.join(pairs)}}}"
@@ -52,5 +54,5 @@ def write_answer(value: Any, item_separator: str = ", ", key_separator: str = ":
         return f"[{item_separator.join(write_answer(part, item_separator, key_separator) for part in value)}]"
     if isinstance(value, WrittenFloat):
         return value.text
-    text = json.dumps(value, ensure_ascii=False)
+    text = _encode(value)
     return text.replace("\x7f", "\\u007f") if isinstance(value, str) else text

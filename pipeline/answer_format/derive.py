@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llguidance import LLTokenizer
-
+from pipeline.answer_format.answer_check import AnswerCheck
 from pipeline.answer_format.example_answers import Example
 from pipeline.answer_format.property_order import reordered
 from pipeline.answer_format.separators import find_separators
 from serving.constraints import JsonSchemaConstraint
-from serving.grammar import compile_constraint
 from tasks.json_answer import ITEM_SEPARATOR, KEY_SEPARATOR
 from tasks.schema.task import answer_constraint
 
@@ -58,26 +56,10 @@ def derive_format(schema: dict[str, Any], examples: Sequence[Example]) -> Answer
 
 
 def _refused(constraint: JsonSchemaConstraint, examples: Sequence[Example]) -> tuple[str, ...]:
-    vocabulary = LLTokenizer("byte")
-    matcher = compile_constraint(constraint, vocabulary)
-    refused = []
-    for example in examples:
-        text = example.text
-        if text is None:
-            text = json.dumps(example.value, ensure_ascii=False)
-        tokens = vocabulary.tokenize_bytes(text.encode())
-        one = matcher.deep_copy()
-        taken = one.try_consume_tokens(tokens)
-        if taken < len(tokens) or not one.is_accepting():
-            refused.append(f"{example.place}: {_explain(text.encode(), taken)}")
-    return tuple(refused)
+    check = AnswerCheck(constraint)
+    texts = ((example, _text(example)) for example in examples)
+    return tuple(f"{example.place}: {fault}" for example, text in texts if (fault := check.fault(text)) is not None)
 
 
-def _explain(text: bytes, taken: int) -> str:
-    """Where an answer breaks the constraint; `taken` is the number of bytes that it allows."""
-    before, after = (part.decode(errors="replace") for part in (text[max(0, taken - 30) : taken], text[taken:][:30]))
-    if text[:taken].rstrip(b"u0123456789abcdefABCDEF").endswith(b"\\") or after.startswith("/"):
-        hint = "; a constrained answer has no escaped characters: train on json.dumps(answer, ensure_ascii=False)"
-    else:
-        hint = ""
-    return f"after {before!r} the schema does not allow {after!r}{hint}" if after else f"ends too early: {before!r}"
+def _text(example: Example) -> str:
+    return json.dumps(example.value, ensure_ascii=False) if example.text is None else example.text

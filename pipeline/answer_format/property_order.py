@@ -1,4 +1,4 @@
-"""Reorders the properties of a schema as example answers write them.
+"""Reorders the properties of a schema as example answers write them, and answers as a schema has them.
 
 A grammar that is made from a schema allows properties only in the schema's order.
 """
@@ -43,8 +43,30 @@ def reordered(schema: Node, values: Iterable[Any]) -> tuple[Node, list[str]]:
     return root, conflicts
 
 
+def in_schema_order(schema: Node, value: Any) -> Any:
+    """The value with the keys of each object in the schema's order; keys that it does not list come last."""
+    return _in_order(schema, [schema], value)
+
+
+def _in_order(root: Node, schemas: Iterable[Any], value: Any) -> Any:
+    """The value in the order of the schemas that apply to it."""
+    if not isinstance(value, dict | list):
+        return value
+    known: dict[int, Node] = {}
+    nodes = [node for schema in schemas for node in _schemas_of(root, schema, value, known)]
+    if isinstance(value, list):
+        return [_in_order(root, [_item_schema(node, i) for node in nodes], part) for i, part in enumerate(value)]
+    listed = dict.fromkeys(name for node in nodes for name in node.get("properties", {}) if name in value)
+    return {
+        name: _in_order(root, [_property_schema(node, name) for node in nodes], value[name])
+        for name in [*listed, *(name for name in value if name not in listed)]
+    }
+
+
 def _objects(root: Node, schema: Any, value: Any) -> Iterator[tuple[Node, list[str]]]:
     """Each schema that lists properties, with those of them that an object in the value has, in the object's order."""
+    if not isinstance(value, dict | list):
+        return
     for node in _schemas_of(root, schema, value, {}):
         if isinstance(value, dict):
             properties = node.get("properties", {})
@@ -52,10 +74,9 @@ def _objects(root: Node, schema: Any, value: Any) -> Iterator[tuple[Node, list[s
                 yield node, names
             for name, part in value.items():
                 yield from _objects(root, _property_schema(node, name), part)
-        elif isinstance(value, list):
-            prefix = node.get("prefixItems", [])
+        else:
             for index, part in enumerate(value):
-                yield from _objects(root, prefix[index] if index < len(prefix) else node.get("items"), part)
+                yield from _objects(root, _item_schema(node, index), part)
 
 
 def _schemas_of(root: Node, schema: Any, value: Any, known: dict[int, Node]) -> Iterator[Node]:
@@ -75,6 +96,11 @@ def _property_schema(node: Node, name: str) -> Any:
         return properties[name]
     patterns = node.get("patternProperties", {})
     return next((patterns[p] for p in patterns if re.search(p, name)), node.get("additionalProperties"))
+
+
+def _item_schema(node: Node, index: int) -> Any:
+    prefix = node.get("prefixItems", [])
+    return prefix[index] if index < len(prefix) else node.get("items")
 
 
 def _order(names: list[str], pairs: Pairs) -> list[str]:

@@ -15,7 +15,7 @@ from tasks.task import TaskFile
 
 MAX_SCHEMA_BYTES: Final = 1_000_000
 SAMPLING_INPUTS: Final = ("max_tokens", "temperature", "seed")
-_RESERVED: Final = (*SAMPLING_INPUTS, "adapter")
+RESERVED_INPUTS: Final = (*SAMPLING_INPUTS, "adapter")
 
 
 class Conversation(BaseModel):
@@ -66,8 +66,10 @@ class SchemaOptions(TaskFile):
             raise ValueError("give either schema, or schema_file with the name of a file beside this one")
         if self.template is not None and self.chat is not None:
             raise ValueError("give either template, or chat for the checkpoint's chat template")
-        if wrong := [name for name in self.inputs if not name.isidentifier() or name in _RESERVED]:
-            raise ValueError(f"inputs: {wrong[0]!r} cannot name an input; use a word that is not one of {_RESERVED}")
+        if wrong := [name for name in self.inputs if not name.isidentifier() or name in RESERVED_INPUTS]:
+            raise ValueError(
+                f"inputs: {wrong[0]!r} cannot name an input; use a word that is not one of {RESERVED_INPUTS}"
+            )
         if len(set(self.inputs)) < len(self.inputs):
             raise ValueError(f"inputs: a name occurs twice in {', '.join(self.inputs)}")
         try:

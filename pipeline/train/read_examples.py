@@ -1,0 +1,235 @@
+"""Reads examples of a task from JSONL, one line at a time, so that memory does not grow with their number.
+
+The lines are read anew in each pass. The first pass, `ExampleFiles.check`, finds the lines that cannot be used.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from pipeline.answer_format.errors import ExamplesError
+from tasks.json_text import WrittenFloat, write_answer
+
+MAX_REPORTED: Final = 10  # lines that one error names
+_MAX_DEPTH: Final = 60  # grammars allow some 100 levels of nesting
+_EXPECTED: Final = 'a line is {"input": text or object, "output": text or object}'
+
+
+class Part(StrEnum):
+    """What an example is used for."""
+
+    TRAIN = "train"
+    VALIDATION = "validation"
+    TEST = "test"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An input and the right output.
+
+    Args:
+        place: file and line, for messages.
+        part: of the file that it is in, where there is a file for each part; else None.
+        input: a text, or a text, number, list or object for each field.
+        value: the output where it is an object or the JSON text of one; else None.
+        text: the output where it is written as a text, also as JSON text; else None.
+    """
+
+    place: str
+    part: Part | None
+    input: str | dict[str, Any]
+    value: dict[str, Any] | None
+    text: str | None
+
+    @property
+    def output_text(self) -> str:
+        """The output as a text, for tasks whose answers are texts."""
+        return write_answer(self.value) if self.text is None else self.text
+
+    @property
+    def input_text(self) -> str:
+        """All that the input says, as one text."""
+        if isinstance(self.input, str):
+            return self.input
+        return "\n".join(f"{name}: {field_text(self.input[name])}" for name in sorted(self.input))
+
+
+class ExampleFiles:
+    """The examples of a JSONL file, or of a folder with train.jsonl and perhaps validation.jsonl and test.jsonl.
+
+    Args:
+        path: of the file or folder.
+
+    Raises:
+        ExamplesError: there is no such file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._files: dict[Path, Part | None] = {path: None}
+        if path.is_dir():
+            self._files = {file: part for part in Part if (file := path / f"{part}.jsonl").is_file()}
+            if Part.TRAIN not in self._files.values():
+                raise ExamplesError(f"{path} has no train.jsonl; give a file of examples, or put it there")
+        elif not path.is_file():
+            raise ExamplesError(f"{path} does not exist; give a JSONL file of examples: {_EXPECTED}")
+
+    @property
+    def parts(self) -> frozenset[Part]:
+        """The parts that have a file of their own; none where there is one file."""
+        return frozenset(part for part in self._files.values() if part is not None)
+
+    def __iter__(self) -> Iterator[Example]:
+        """The examples in the order of the files, one in memory.
+
+        Raises:
+            ExamplesError: a line cannot be used.
+        """
+        for item in self.lines():
+            if isinstance(item, str):
+                raise ExamplesError(item)
+            yield item
+
+    def lines(self) -> Iterator[Example | str]:
+        """The example of each line that is not blank, or what is wrong with the line."""
+        for file, part in self._files.items():
+            with file.open("rb") as lines:
+                for number, line in enumerate(lines, 1):
+                    if line.strip():
+                        place = f"{file.name}:{number}"
+                        try:
+                            yield _example(place, part, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
+                        except _LineError as error:
+                            yield f"{place}: {error}"
+
+
+def refuse(problems: list[str], count: int) -> ExamplesError:
+    """The error that names several lines.
+
+    Args:
+        problems: of the first lines, each with its place.
+        count: of all such lines.
+    """
+    more = f"\nand {count - len(problems):,} lines more" if count > len(problems) else ""
+    lines = "one line" if count == 1 else f"{count:,} lines"
+    return ExamplesError(f"{lines} cannot be used; {_EXPECTED}\n" + "\n".join(problems) + more)
+
+
+def field_text(value: Any) -> str:
+    """A field of an input as the text that the prompt has: texts as they are, nothing for null, else JSON."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+class _LineError(Exception):
+    """A line cannot be used; the message names the field."""
+
+
+def _example(place: str, part: Part | None, line: bytes) -> Example:
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise _LineError(f"not UTF-8 at byte {error.start + 1} of the line; save the file as UTF-8") from error
+    record = _parse(text, "the line is")
+    if not isinstance(record, dict):
+        raise _LineError(f"a {_kind(record)}, not an object")
+    for name in ("input", "output"):
+        if name not in record:
+            raise _LineError(f"{name} is missing; the line has {', '.join(record)[:80] or 'nothing'}")
+    given, output = record["input"], record["output"]
+    if not isinstance(given, str | dict):
+        raise _LineError(f"input is a {_kind(given)}; give a text or an object")
+    blank = not given.strip() if isinstance(given, str) else not any(field_text(v).strip() for v in given.values())
+    if blank:
+        raise _LineError("input is blank")
+    if isinstance(output, str):
+        if not output.strip():
+            raise _LineError("output is blank")
+        example = Example(place, part, given, _object_in(output), output)
+    elif isinstance(output, dict):
+        example = Example(place, part, given, output, None)
+    else:
+        raise _LineError(f'output is a {_kind(output)}; give a text or an object, such as {{"answer": …}}')
+    if "\\u" in text:
+        _refuse_half_characters(example)
+    return example
+
+
+def _parse(text: str, subject: str) -> Any:
+    try:
+        found = json.loads(
+            text, object_pairs_hook=_without_duplicates, parse_float=_finite, parse_constant=_refuse_constant
+        )
+    except json.JSONDecodeError as error:
+        raise _LineError(f"{subject} not JSON: {error.msg} at character {error.pos + 1}") from error
+    except ValueError as error:
+        raise _LineError(f"{subject} not usable JSON: {error}") from error
+    except RecursionError as error:
+        raise _LineError(f"{subject} nested too deeply; the limit is {_MAX_DEPTH} levels") from error
+    if text.count("{") + text.count("[") > _MAX_DEPTH and _depth(found) > _MAX_DEPTH:
+        raise _LineError(f"{subject} nested too deeply; the limit is {_MAX_DEPTH} levels")
+    return found
+
+
+def _object_in(output: str) -> dict[str, Any] | None:
+    """The object that a text is JSON of; None for other texts."""
+    if not output.lstrip().startswith("{"):
+        return None
+    try:
+        found = _parse(output, "output is")
+    except _LineError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _depth(value: Any) -> int:
+    level, depth = [value], 0
+    while level := [part for one in level for part in _parts(one)]:
+        depth += 1
+    return depth
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice[:80]!r} is there twice in one object")
+    return found
+
+
+def _finite(text: str) -> WrittenFloat:
+    if not math.isfinite(number := WrittenFloat(text)):
+        raise ValueError(f"{text[:40]} is too large for a number")
+    return number
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _refuse_half_characters(example: Example) -> None:
+    for name, value in (("input", example.input), ("output", example.value or example.text)):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = ord(error.object[error.start])
+            raise _LineError(f"{name} has half a surrogate pair (U+{half:04X}); write valid Unicode") from error
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    return {list: "list", str: "text", type(None): "null"}.get(type(value), "number")
