@@ -5,6 +5,7 @@ choice = choose(Path("examples.jsonl"), Path("work")); print(*choice.notes, sep=
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from tasks.task import TASK_FILE
 
 SCHEMA_FILE: Final = "schema.json"
 PROMPT_FILE: Final = "prompt.txt"
+_FILES: Final = (*(f"{part}.jsonl" for part in Part), CASES_FILE, SCHEMA_FILE, PROMPT_FILE, TASK_FILE)
 _FEW: Final = 200  # examples; with fewer, the user is warned
 _MAX_NAMED: Final = 8  # keys or places that a sentence names
 _ANSWER_TOKENS: Final = 1024  # the schema task's own limits, which long examples raise
@@ -84,10 +86,12 @@ def choose(examples: Path, folder: Path, *, schema: Path | None = None, task: Ta
     if schema is not None and task == "chat":
         raise ExamplesError("a schema is for the task schema, and the task is chat; give one of them")
     files = ExampleFiles(examples)
+    if taken := {path.resolve() for path in files.paths} & {(folder / name).resolve() for name in _FILES}:
+        raise ExamplesError(f"{taken.pop()} would be overwritten; give another folder")
     found = survey(files)
     name, why = found.task("schema" if schema is not None else task)
     parts = split(found.keys, found.given, files.parts)
-    notes = [f"{examples.name} has {len(found.given):,} examples.", *_warning(found), why]
+    notes = [f"{examples.name} has {len(found.given):,} examples.", *_warnings(found), why]
     node: Node | None = None
     prompt: PromptChoice | None
     if name == "schema":
@@ -96,17 +100,24 @@ def choose(examples: Path, folder: Path, *, schema: Path | None = None, task: Ta
         notes += [*more, *_prompt_notes(asked)]
         written = write_parts(files, parts, folder, _schema_lines(AnswerWriter(node), asked))
         content = _schema_task(found, asked, folder.resolve().name)
-        write_json(folder / SCHEMA_FILE, node)
     else:
         prompt = _chat_prompt(found)
         notes += _chat_notes(prompt)
         written = write_parts(files, parts, folder, _chat_lines(prompt))
         content = {"task": "chat", "name": folder.resolve().name[:100]}
+    _write(folder / SCHEMA_FILE, None if node is None else json.dumps(node, indent=2, ensure_ascii=False) + "\n")
+    _write(folder / PROMPT_FILE, None if prompt is None else prompt.template)
     write_json(folder / TASK_FILE, content)
-    if prompt is not None:
-        write_text(folder / PROMPT_FILE, prompt.template)
     notes += [*_written_notes(written), *_split_notes(parts, files, written)]
     return Choice(name, folder, node, prompt, written.counts, tuple(notes))
+
+
+def _write(path: Path, text: str | None) -> None:
+    """Write a file that the task has, or remove the one of an earlier choice."""
+    if text is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_text(path, text)
 
 
 def _inferred_schema(files: ExampleFiles, found: Survey) -> tuple[Node, list[str]]:
@@ -127,12 +138,14 @@ def _inferred_schema(files: ExampleFiles, found: Survey) -> tuple[Node, list[str
 
 def describe(schema: Node) -> Iterator[str]:
     """Sentences about an inferred schema."""
-    keys = list(schema.get("properties", ()))
-    optional = [key for key in keys if key not in schema.get("required", ())]
-    if keys:
-        missing = f"; an answer may lack {_named(optional)}" if optional else ""
-        yield f"The schema has {'one key' if len(keys) == 1 else f'{len(keys)} keys'}: {_named(keys)}{missing}."
     places = {_place(path): node for path, node in walk(schema)}
+    for place, node in itertools.islice(((p, n) for p, n in places.items() if n.get("properties")), _MAX_NAMED):
+        keys = list(node["properties"])
+        count = "one key" if len(keys) == 1 else f"{len(keys)} keys"
+        optional = [key for key in keys if key not in node.get("required", ())]
+        lacking = "any of them" if len(optional) == len(keys) > 1 else _named(optional)
+        missing = f"; it may lack {lacking}" if optional else ""
+        yield f"{place or 'An answer'} has {count}: {_named(keys)}{missing}."
     if enums := [f"{place} ({len(node['enum'])})" for place, node in places.items() if "enum" in node]:
         yield f"These have one of the examples' values, which are few and repeat: {_named(enums)}."
     if nulls := [place for place, node in places.items() if node.get("type") == "null"]:
@@ -197,9 +210,11 @@ def _chat_lines(prompt: PromptChoice | None) -> Callable[[Example], Line]:
     return line_of
 
 
-def _warning(found: Survey) -> Iterator[str]:
+def _warnings(found: Survey) -> Iterator[str]:
     if len(found.given) < _FEW:
         yield f"That is few: expect a model that is often wrong, and rough measurements; {_FEW} or more are better."
+    if found.unused:
+        yield f"Fields of the lines that are not used: {_named(found.unused)}."
 
 
 def _prompt_notes(prompt: PromptChoice) -> Iterator[str]:

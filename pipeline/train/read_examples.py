@@ -39,6 +39,8 @@ class Example:
         input: a text, or a text, number, list or object for each field.
         value: the output where it is an object or the JSON text of one; else None.
         text: the output where it is written as a text, also as JSON text; else None.
+        category: that results are shown by.
+        unused: names of further fields of the line.
     """
 
     place: str
@@ -46,6 +48,8 @@ class Example:
     input: str | dict[str, Any]
     value: dict[str, Any] | None
     text: str | None
+    category: str | None = None
+    unused: tuple[str, ...] = ()
 
     @property
     def output_text(self) -> str:
@@ -78,6 +82,11 @@ class ExampleFiles:
                 raise ExamplesError(f"{path} has no train.jsonl; give a file of examples, or put it there")
         elif not path.is_file():
             raise ExamplesError(f"{path} does not exist; give a JSONL file of examples: {_EXPECTED}")
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files."""
+        return tuple(self._files)
 
     @property
     def parts(self) -> frozenset[Part]:
@@ -148,14 +157,15 @@ def _example(place: str, part: Part | None, line: bytes) -> Example:
     blank = not given.strip() if isinstance(given, str) else not any(field_text(v).strip() for v in given.values())
     if blank:
         raise _LineError("input is blank")
-    if isinstance(output, str):
-        if not output.strip():
-            raise _LineError("output is blank")
-        example = Example(place, part, given, _object_in(output), output)
-    elif isinstance(output, dict):
-        example = Example(place, part, given, output, None)
-    else:
+    if not isinstance(output, str | dict):
         raise _LineError(f'output is a {_kind(output)}; give a text or an object, such as {{"answer": …}}')
+    if isinstance(output, str) and not output.strip():
+        raise _LineError("output is blank")
+    value, written = (_object_in(output), output) if isinstance(output, str) else (output, None)
+    category = record.get("category")
+    category = category if isinstance(category, str) else None
+    used = ("input", "output", *(["category"] if category is not None else []))
+    example = Example(place, part, given, value, written, category, tuple(name for name in record if name not in used))
     if "\\u" in text:
         _refuse_half_characters(example)
     return example
@@ -167,7 +177,7 @@ def _parse(text: str, subject: str) -> Any:
             text, object_pairs_hook=_without_duplicates, parse_float=_finite, parse_constant=_refuse_constant
         )
     except json.JSONDecodeError as error:
-        raise _LineError(f"{subject} not JSON: {error.msg} at character {error.pos + 1}") from error
+        raise _LineError(f"{subject} not JSON: {error.msg} (character {error.pos + 1})") from error
     except ValueError as error:
         raise _LineError(f"{subject} not usable JSON: {error}") from error
     except RecursionError as error:
@@ -177,15 +187,26 @@ def _parse(text: str, subject: str) -> Any:
     return found
 
 
+def json_fault(output: str) -> str | None:
+    """Why an output that begins as an object is not JSON; None for other outputs."""
+    if not output.lstrip().startswith("{"):
+        return None
+    try:
+        _parse(output, "output is")
+    except _LineError as error:
+        return str(error)
+    return None
+
+
 def _object_in(output: str) -> dict[str, Any] | None:
     """The object that a text is JSON of; None for other texts."""
     if not output.lstrip().startswith("{"):
         return None
     try:
-        found = _parse(output, "output is")
+        found: dict[str, Any] = _parse(output, "output is")
     except _LineError:
         return None
-    return found if isinstance(found, dict) else None
+    return found
 
 
 def _depth(value: Any) -> int:

@@ -9,7 +9,7 @@ from typing import Literal
 from pipeline.answer_format.errors import ExamplesError
 from pipeline.train.infer_schema import Shape
 from pipeline.train.prompt import MAX_FIELDS
-from pipeline.train.read_examples import MAX_REPORTED, Example, ExampleFiles, Part, refuse
+from pipeline.train.read_examples import MAX_REPORTED, Example, ExampleFiles, Part, json_fault, refuse
 from pipeline.train.split import InputKeys
 
 TaskName = Literal["schema", "chat"]
@@ -25,6 +25,7 @@ class Survey:
         given: the part of the file that each example is in.
         shape: of the outputs that are objects.
         fields: of the inputs that are objects, by how many have them; no more than are used.
+        unused: fields of lines that are not used, by how many have them.
         longest_input: in characters.
         longest_output: in bytes.
         forms: how many inputs and outputs have which form.
@@ -35,6 +36,7 @@ class Survey:
     given: list[Part | None] = field(default_factory=list)
     shape: Shape = field(default_factory=Shape)
     fields: Counter[str] = field(default_factory=Counter)
+    unused: Counter[str] = field(default_factory=Counter)
     longest_input: int = 0
     longest_output: int = 0
     forms: Counter[str] = field(default_factory=Counter)
@@ -50,8 +52,10 @@ class Survey:
         if isinstance(example.input, dict):
             self.fields.update(name for name in example.input if len(self.fields) <= MAX_FIELDS or name in self.fields)
         self._count("input object" if isinstance(example.input, dict) else "input text", example.place)
+        self.unused.update(name for name in example.unused if len(self.unused) < MAX_REPORTED or name in self.unused)
         if example.value is None:
-            self._count("output text", f"{example.place}: output is {example.output_text[:60]!r}")
+            fault = json_fault(example.output_text) or f"output is {example.output_text[:60]!r}"
+            self._count("output text", f"{example.place}: {fault}")
         else:
             self._count("output object" if example.text is None else "output JSON", example.place)
             self.shape.add(example.value, source.lower(), key & 1)

@@ -82,7 +82,10 @@ def write_parts(files: ExampleFiles, split: Split, folder: Path, line_of: Callab
                 continue
             counts[part] += 1
             reordered += line.was_reordered
-            text = f'{{"input": {json.dumps(line.inputs, ensure_ascii=False)}, "output": {line.output}}}\n'
+            fields = {"input": json.dumps(line.inputs, ensure_ascii=False), "output": line.output}
+            if example.category is not None:
+                fields["category"] = json.dumps(example.category, ensure_ascii=False)
+            text = "{" + ", ".join(f'"{name}": {value}' for name, value in fields.items()) + "}\n"
             if index in cases:
                 case_lines[index] = text
             if part is Part.TRAIN or part in files.parts:

@@ -60,6 +60,8 @@ def test_utterances_are_rewritten_in_the_order_of_the_schema(tmp_path: Path) -> 
     said = "\n".join(choice.notes)
     assert "examples.jsonl has 60 examples.\nThat is few" in said
     assert "because all 60 outputs are JSON objects" in said
+    assert "An answer has 2 keys: intent, slots.\nslots has 3 keys: " in said
+    assert "it may lack dish." in said
     assert "few and repeat: intent (2)" in said
     assert "rewritten in the schema's: 20." in said
     assert "36 for train, 12 for validation, 12 for test" in said
@@ -143,7 +145,7 @@ def test_mixed_outputs_are_an_error_or_a_chat(tmp_path: Path) -> None:
     objects = [{"input": c, "output": {"a": c}} for c in "abcdefghijkl"]
     with pytest.raises(ExamplesError, match="1 of 13 outputs are texts") as caught:
         chosen(tmp_path, *objects, {"input": "m", "output": '{"a": "m'})
-    assert 'examples.jsonl:13: output is \'{"a": "m\'' in str(caught.value)
+    assert "examples.jsonl:13: output is not JSON: Unterminated string" in str(caught.value)
     choice = chosen(tmp_path, *objects, {"input": "m", "output": "none"}, task="chat")
     outputs = {line["output"] for part in Part for line in records(choice.folder / f"{part}.jsonl")}
     assert {'{"a": "b"}', "none"} < outputs
@@ -180,6 +182,22 @@ def test_answers_that_a_given_schema_does_not_allow_are_left_out_if_few(tmp_path
     choice = chosen(tmp_path, *examples, {"input": "m", "output": {"a": "one"}}, schema=schema)
     assert sum(choice.counts.values()) == 30
     assert "were left out: 1\nexamples.jsonl:31: after " in "\n".join(choice.notes)
+
+
+def test_categories_are_kept_and_other_fields_are_named(tmp_path: Path) -> None:
+    examples = [{"id": 5, "input": c, "output": {"a": c}, "category": f"of {c}"} for c in "abcdefghijkl"]
+    choice = chosen(tmp_path, *examples)
+    assert all(line["category"] == f"of {line['input']}" for line in records(choice.folder / "train.jsonl"))
+    assert "Fields of the lines that are not used: id." in choice.notes
+    assert len(read_task_cases(choice.cases, task_kind(choice.folder))[0]) == 10
+
+
+def test_nothing_of_an_earlier_choice_stays_and_no_example_is_overwritten(tmp_path: Path) -> None:
+    chosen(tmp_path, *addresses())
+    choice = chosen(tmp_path, *addresses(), task="chat")
+    assert not {"schema.json", "prompt.txt"} & {path.name for path in choice.folder.iterdir()}
+    with pytest.raises(ExamplesError, match=r"\.jsonl would be overwritten"):
+        choose(choice.folder, choice.folder)
 
 
 def test_the_example_contacts(tmp_path: Path) -> None:
