@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,20 @@ def test_ten_broken_lines_are_reported_at_once(tmp_path: Path) -> None:
 def test_many_open_brackets_in_a_text_are_not_nesting(tmp_path: Path) -> None:
     [example] = lines(tmp_path / "some.jsonl", json.dumps({"input": "[" * 500, "output": {"a": "{" * 500}}))
     assert example.value == {"a": "{" * 500}
+
+
+def test_memory_does_not_grow_with_the_number_of_lines(tmp_path: Path) -> None:
+    line = json.dumps({"input": "a long input " * 150, "output": {"text": "a long text " * 80}}) + "\n"
+    path = tmp_path / "some.jsonl"
+    path.write_text(line * 4_000)
+    tracemalloc.start()
+    try:
+        found = survey(ExampleFiles(path))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(found.given) == 4_000
+    assert peak < path.stat().st_size / 5
 
 
 def test_a_folder_has_a_file_for_each_part(tmp_path: Path) -> None:

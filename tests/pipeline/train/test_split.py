@@ -62,6 +62,11 @@ def test_digits_count_where_inputs_differ_in_nothing_else() -> None:
     found = split_of([f"what is {i} plus {i * 7}?" for i in range(50)])
     assert found.likeness is Likeness.CASE_ASIDE
     assert [found.count(part) for part in Part] == [30, 10, 10]
+    of_files = [Part.TRAIN] * 30 + [Part.VALIDATION] * 10 + [Part.TEST] * 10
+    assert list(split_of([f"what is {i % 49} plus {i % 49 * 7}?" for i in range(50)], of_files).parts) == [
+        None,
+        *of_files[1:],
+    ]
 
 
 def test_parts_with_their_own_file_stay_and_training_loses_what_is_like_them() -> None:
