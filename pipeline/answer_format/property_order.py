@@ -10,7 +10,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pipeline.answer_format.matching import fits
@@ -44,11 +44,14 @@ def reordered(schema: Node, values: Iterable[Any]) -> tuple[Node, list[str]]:
 
 
 def in_schema_order(schema: Node, value: Any) -> Any:
-    """The value with the keys of each object in the schema's order; keys that it does not list come last."""
+    """The value with the keys of each object in the order of the schema's grammar.
+
+    That is: properties, those of alternatives and references where these stand; keys that are only required; others.
+    """
     return _in_order(schema, [schema], value)
 
 
-def _in_order(root: Node, schemas: Iterable[Any], value: Any) -> Any:
+def _in_order(root: Node, schemas: Sequence[Any], value: Any) -> Any:
     """The value in the order of the schemas that apply to it."""
     if not isinstance(value, dict | list):
         return value
@@ -56,11 +59,26 @@ def _in_order(root: Node, schemas: Iterable[Any], value: Any) -> Any:
     nodes = [node for schema in schemas for node in _schemas_of(root, schema, value, known)]
     if isinstance(value, list):
         return [_in_order(root, [_item_schema(node, i) for node in nodes], part) for i, part in enumerate(value)]
-    listed = dict.fromkeys(name for node in nodes for name in node.get("properties", {}) if name in value)
+    listed = [name for schema in schemas for name in _listed(root, schema, value, frozenset())]
+    required = [name for node in nodes for name in node.get("required", [])]
     return {
         name: _in_order(root, [_property_schema(node, name) for node in nodes], value[name])
-        for name in [*listed, *(name for name in value if name not in listed)]
+        for name in dict.fromkeys([*listed, *required, *value])
+        if name in value
     }
+
+
+def _listed(root: Node, schema: Any, value: Any, inside: frozenset[int]) -> Iterator[str]:
+    """The properties of a schema and of those that it applies to the same value, in the order of its keywords."""
+    if not isinstance(schema, dict) or id(schema) in inside:
+        return
+    for keyword, content in schema.items():
+        if keyword == "properties":
+            yield from content
+        for group in same_value_groups(root, {keyword: content}):
+            for member in group:
+                if len(group) == 1 or fits(root, member, value):
+                    yield from _listed(root, member, value, inside | {id(schema)})
 
 
 def _objects(root: Node, schema: Any, value: Any) -> Iterator[tuple[Node, list[str]]]:

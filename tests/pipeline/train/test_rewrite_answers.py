@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +23,32 @@ def test_the_grammar_of_a_schema_allows_answers_that_were_written_in_another_ord
         text = writer.write(answer)
         assert writer.fault(text) is None
         assert json.loads(text) == answer
+
+
+NUMBER = {"type": "integer"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "order"),
+    [
+        ({"properties": {"a": NUMBER}, "required": ["d", "a", "c"], "additionalProperties": NUMBER}, "adcb"),
+        ({"allOf": [{"properties": {"d": NUMBER}}], "properties": {"a": NUMBER, "b": NUMBER, "c": NUMBER}}, "dabc"),
+        ({"properties": {"d": NUMBER}, "allOf": [{"properties": {"c": NUMBER, "b": NUMBER, "a": NUMBER}}]}, "dcba"),
+        (
+            {
+                "anyOf": [{"$ref": "#/$defs/D"}, {"properties": {"z": NUMBER}, "required": ["z"]}],
+                "properties": {"c": NUMBER, "b": NUMBER, "a": NUMBER},
+                "$defs": {"D": {"properties": {"d": NUMBER}, "required": ["d"]}},
+            },
+            "dcba",
+        ),
+    ],
+)
+def test_keys_stand_where_the_keywords_of_the_schema_stand(schema: dict[str, Any], order: str) -> None:
+    writer = AnswerWriter({"type": "object", **schema})
+    text = writer.write(dict.fromkeys("abcd", 1))
+    assert "".join(json.loads(text)) == order
+    assert writer.fault(text) is None
 
 
 def test_digits_separators_and_keys_that_no_schema_lists() -> None:
