@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final
 
 from pipeline.endurance.fuzz_targets import Target, targets
@@ -16,11 +17,11 @@ _MILLISECONDS: Final = 50  # for 64 KiB, on a machine that needs these seconds f
 _REFERENCE_SECONDS: Final = 0.0017  # an EPYC (Zen 5)
 
 
-def fuzz(stage: Stage, amounts: Amounts) -> Result:
+def fuzz(stage: Stage, amounts: Amounts, make_targets: Callable[[Stage], list[Target]] = targets) -> Result:
     """Each target gets random inputs, and long ones; only the errors that it promises may leave it."""
     checks: list[Check] = []
     losses: list[str] = []
-    found = targets(stage)
+    found = make_targets(stage)
     limit = round(_MILLISECONDS * max(1.0, _reference_seconds() / _REFERENCE_SECONDS), 1)
     for number, target in enumerate(found):
         rng = random.Random(f"fuzz {target.name}")
@@ -33,6 +34,7 @@ def fuzz(stage: Stage, amounts: Amounts) -> Result:
             _, second = _timed(target, case)  # other work may have interrupted the first
             slowest = max(slowest, min(first, second))
         checks.append(Check(f"{target.name}: uncaught errors", len(uncaught), 0))
+        checks.append(Check(f"{target.name}: the valid case is refused", int(not _is_read(target)), 0))
         checks.append(Check(f"{target.name}: slowest of 64 KiB", 1000 * slowest, limit, "ms", is_time=True))
         losses += [f"{target.name}: {loss}" for loss in uncaught[:2]]
         stage.progress((number + 1) / len(found))
@@ -53,6 +55,15 @@ def _reference_seconds() -> float:
         return time.perf_counter() - began
 
     return min(once() for _ in range(10))
+
+
+def _is_read(target: Target) -> bool:
+    """Whether the valid case is; where nothing is, mistakes reach no more than the first check."""
+    try:
+        target.read(target.valid)
+    except target.promised:
+        return False
+    return True
 
 
 def _timed(target: Target, case: Any) -> tuple[str | None, float]:

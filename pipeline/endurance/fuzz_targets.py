@@ -36,6 +36,7 @@ _MORE_NAMES: Final = (
     "$defs",
 )
 _COLUMNS: Final = "['duration_ms', \"http.route\", 'error', 'service.name']"
+_MESSAGE: Final = {"role": "user", "content": "Hello"}
 _ANSWER: Final = (
     '{"breakdowns": ["error"], "calculations": [{"op": "P99", "column": "duration_ms"}], '
     '"filters": [{"column": "error", "op": "=", "value": true}], "limit": 10, "time_range": 3600}'
@@ -53,6 +54,7 @@ class Target:
 
     Args:
         name: for the table.
+        valid: a case that must be read.
         make: a random case.
         make_long: a case of 64 KiB.
         read: reads a case.
@@ -60,6 +62,7 @@ class Target:
     """
 
     name: str
+    valid: Any
     make: Callable[[random.Random], Any]
     make_long: Callable[[random.Random], Any]
     read: Callable[[Any], object]
@@ -77,6 +80,7 @@ def targets(stage: Stage) -> list[Target]:
     return [
         Target(
             "nlq",
+            "count",
             text,
             lambda rng: _repeated(text(rng)),
             lambda nlq: honeycomb.prepare({"nlq": nlq, "cols": "a"}),
@@ -84,23 +88,39 @@ def targets(stage: Stage) -> list[Target]:
         ),
         Target(
             "cols",
+            _COLUMNS,
             lambda rng: mistaken(rng, _COLUMNS) if rng.random() < 0.7 else text(rng),
             lambda rng: _repeated(mistaken(rng, _COLUMNS)),
             lambda cols: honeycomb.prepare({"nlq": "a", "cols": cols}),
             users,
         ),
-        Target("chat messages", _messages, _long_messages, chat.prepare, users),
-        Target("schemas", _schema, _long_schema, lambda schema: _compile(chat, schema), users),
+        Target("chat messages", {"messages": [_MESSAGE]}, _messages, _long_messages, chat.prepare, users),
+        Target("schemas", _SCHEMA, _schema, _long_schema, lambda schema: _compile(chat, schema), users),
         Target(
             "output parser",
+            (0.5, _ANSWER),
             lambda rng: (rng.random(), mistaken(rng, _ANSWER) if rng.random() < 0.8 else text(rng)),
             lambda rng: (rng.random(), _repeated(mistaken(rng, _ANSWER))),
             lambda case: _read_answer(honeycomb, *case),
             (OutputError,),
         ),
-        Target("weights.lock", files.lock, files.long_lock, files.read_lock, (WeightsError,)),
-        Target("task.json", files.task, files.long_task, lambda data: files.read_task(data, tokenizer), users),
-        Target("safetensors header", files.header, files.long_header, files.read_header, (WeightsError,)),
+        Target("weights.lock", files.valid_lock, files.lock, files.long_lock, files.read_lock, (WeightsError,)),
+        Target(
+            "task.json",
+            files.valid_task,
+            files.task,
+            files.long_task,
+            lambda data: files.read_task(data, tokenizer),
+            users,
+        ),
+        Target(
+            "safetensors header",
+            files.valid_header,
+            files.header,
+            files.long_header,
+            files.read_header,
+            (WeightsError,),
+        ),
     ]
 
 
@@ -152,23 +172,30 @@ class _Files:
     """Cases that are files: the real one with mistakes, written and read again."""
 
     def __init__(self, stage: Stage, folder: Path) -> None:
-        self._lock = Path(stage.settings["WEIGHTS_LOCK"]).read_bytes()
-        self._task = (stage.weights / TASK_FILE).read_bytes()
+        self.valid_lock = Path(stage.settings["WEIGHTS_LOCK"]).read_bytes()
+        self.valid_task = (stage.weights / TASK_FILE).read_bytes()
         with (stage.weights / "model.safetensors").open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
             file.seek(0)
             self._header = file.read(8 + size)
-        # A header of few tensors is read in less time, so that there can be more cases.
-        few = dict(list(json.loads(self._header[8:]).items())[:6])
-        short = json.dumps(few).encode()
-        self._short_header = len(short).to_bytes(8, "little") + short + bytes(100)
+        # A header of few small tensors is read in less time, so that there can be more cases.
+        tensors = [one for one in json.loads(self._header[8:]).items() if one[0] != "__metadata__"]
+        few, end = {}, 0
+        for name, tensor in sorted(tensors, key=lambda item: item[1]["data_offsets"][1] - item[1]["data_offsets"][0])[
+            :6
+        ]:
+            begin, end = end, end + tensor["data_offsets"][1] - tensor["data_offsets"][0]
+            few[name] = {**tensor, "data_offsets": [begin, end]}
+        text = json.dumps(few).encode()
+        self._short_header, self._data = len(text).to_bytes(8, "little") + text, bytes(end)
+        self.valid_header = self._short_header + self._data
         self._folder = folder
 
     def lock(self, rng: random.Random) -> bytes:
-        return mistaken_bytes(rng, self._lock)
+        return mistaken_bytes(rng, self.valid_lock)
 
     def long_lock(self, rng: random.Random) -> bytes:
-        content = json.loads(self._lock)
+        content = json.loads(self.valid_lock)
         files = content["weights"][0]["files"]
         content["weights"][0]["files"] = [{**files[0], "path": f"{number:05d}{rng.random()}"} for number in range(350)]
         return json.dumps(content).encode()
@@ -177,16 +204,16 @@ class _Files:
         return WeightsLock.load(self._written("weights.lock", data))
 
     def task(self, rng: random.Random) -> bytes:
-        return mistaken_bytes(rng, self._task)
+        return mistaken_bytes(rng, self.valid_task)
 
     def long_task(self, rng: random.Random) -> bytes:
-        return json.dumps({**json.loads(self._task), "name": _repeated(text(rng))}).encode()
+        return json.dumps({**json.loads(self.valid_task), "name": _repeated(text(rng))}).encode()
 
     def read_task(self, data: bytes, tokenizer: Tokenizer) -> object:
         return create_task(self._written(TASK_FILE, data).parent, tokenizer)
 
     def header(self, rng: random.Random) -> bytes:
-        return mistaken_bytes(rng, self._short_header)
+        return mistaken_bytes(rng, self._short_header) + self._data
 
     def long_header(self, rng: random.Random) -> bytes:
         return mistaken_bytes(rng, self._header)

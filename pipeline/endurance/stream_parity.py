@@ -16,7 +16,11 @@ _LONGEST: Final = 60  # characters
 _LOOKS: Final = 100  # at the progress
 
 
-def stream_parity(stage: Stage, amounts: Amounts) -> Result:
+def stream_parity(
+    stage: Stage,
+    amounts: Amounts,
+    streamer: type[IncrementalDetokenizer] = IncrementalDetokenizer,
+) -> Result:
     """Texts are made tokens, which are shown a few at a time, with and without stop strings."""
     rng, tokenizer = random.Random("stream parity"), Tokenizer.from_dir(stage.weights)
     differ: list[str] = []
@@ -26,7 +30,7 @@ def stream_parity(stage: Stage, amounts: Amounts) -> Result:
         text = unicode_text(rng, _LONGEST).replace(_REPLACEMENT, "")
         stop = _stop_strings(rng, text) if number % 2 else ()
         whole = _before_stop(tokenizer.decode(tokenizer.encode(text, add_bos=False)), stop)
-        shown = _streamed(rng, tokenizer, tokenizer.encode(text, add_bos=False), stop)
+        shown = _streamed(rng, streamer(tokenizer, stop), tokenizer.encode(text, add_bos=False))
         differ += [repr((text, stop, shown))] if "".join(shown) != whole else []
         replaced += [repr((text, shown))] if any(_REPLACEMENT in part for part in shown) else []
         # A part of a stop string must not be shown before it is known that the rest does not follow.
@@ -63,11 +67,11 @@ def _before_stop(text: str, stop: Sequence[str]) -> str:
     return text
 
 
-def _streamed(rng: random.Random, tokenizer: Tokenizer, token_ids: Sequence[int], stop: Sequence[str]) -> list[str]:
+def _streamed(rng: random.Random, streamer: IncrementalDetokenizer, token_ids: Sequence[int]) -> list[str]:
     """The parts that are shown."""
-    detokenizer, parts, place = IncrementalDetokenizer(tokenizer, stop), [], 0
+    parts, place = [], 0
     while place < len(token_ids):
         count = rng.randrange(1, 4)
-        parts.append(detokenizer.push(token_ids[place : place + count]))
+        parts.append(streamer.push(token_ids[place : place + count]))
         place += count
-    return [*parts, detokenizer.flush()]
+    return [*parts, streamer.flush()]

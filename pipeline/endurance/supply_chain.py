@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Final
 
 from pipeline.endurance.row import Amounts, Check, Result
 from pipeline.endurance.stage import Stage
-from pipeline.environment.hashes import packages_not_listed, pins_without_hash
+from pipeline.environment.hashes import REQUIREMENTS, packages_not_listed, pins_without_hash
 from pipeline.paths import ROOT
 
 _BANNED: Final = "tests/architecture/test_banned.py"  # parses all files of the product
 
 
-def supply_chain(stage: Stage, amounts: Amounts) -> Result:
+def supply_chain(stage: Stage, amounts: Amounts, requirements: Path = REQUIREMENTS) -> Result:
     """Reads files only; scripts/lock_requirements writes them. No advisories: none can be had without the network."""
-    unhashed, unlisted = pins_without_hash(), packages_not_listed()
+    unhashed, unlisted = pins_without_hash(requirements), packages_not_listed(requirements)
     checks = [
-        Check("pins without a hash, or hashes without a pin", len(unhashed), 0),
+        Check("pins without a hash, hashes without a pin, or no pins", len(unhashed), 0),
         Check("packages of the image that the SBOM lacks", len(unlisted), 0),
     ]
     if not amounts.is_quick:  # a quick run is itself a test, beside this one

@@ -18,6 +18,7 @@ SBOM: Final = REQUIREMENTS / "image.cdx.json"
 _IMAGE: Final = "image"  # has direct pins only, so its hashes are those of all that they need
 _HEAD: Final = "# Written by scripts/lock_requirements. For pip and uv: --require-hashes -r, with --no-deps.\n"
 _PIN: Final = re.compile(r"^([\w.-]+)==([\w.!+-]+)", re.MULTILINE)
+_OTHER: Final = re.compile(r"^(?![\w.-]+==[\w.!+-]+|-r |#).+", re.MULTILINE)  # a range, an address, an option
 
 
 def write_hashes(uv: Uv) -> None:
@@ -37,25 +38,28 @@ def write_sbom() -> None:
     subprocess.run(command, input=pins, text=True, check=True)
 
 
-def pins_without_hash() -> list[str]:
-    """Pins of requirements/ that have no hash, and hashes of what is not pinned any more."""
+def pins_without_hash(requirements: Path = REQUIREMENTS) -> list[str]:
+    """Pins of requirements/ that have no hash, hashes of what is not pinned any more, and lines that pin nothing."""
     found = []
-    for file in _files():
-        hashed = _hashed(HASHES / file.name)
+    for file in _files(requirements):
+        hashed = _hashed(requirements / HASHES.name / file.name)
         pinned = _with_included(file)
         unpinned = set() if file.stem == _IMAGE else hashed - pinned
         found += [f"{file.name}: {name}=={version}" for name, version in sorted((pinned - hashed) | unpinned)]
+        found += [f"{file.name}: {line}" for line in _OTHER.findall(file.read_text("utf-8"))]
     return found
 
 
-def packages_not_listed() -> list[str]:
+def packages_not_listed(requirements: Path = REQUIREMENTS) -> list[str]:
     """Packages of the image that its list lacks, or has in another version."""
-    listed = {(_name(one["name"]), one["version"]) for one in json.loads(SBOM.read_text("utf-8"))["components"]}
-    return [f"{name}=={version}" for name, version in sorted(_pins(HASHES / f"{_IMAGE}.txt") ^ listed)]
+    components = json.loads((requirements / SBOM.name).read_text("utf-8"))["components"]
+    listed = {(_name(one["name"]), one["version"]) for one in components}
+    pinned = _pins(requirements / HASHES.name / f"{_IMAGE}.txt")
+    return [f"{name}=={version}" for name, version in sorted(pinned ^ listed)]
 
 
-def _files() -> list[Path]:
-    return sorted(REQUIREMENTS.glob("*.txt"))
+def _files(requirements: Path = REQUIREMENTS) -> list[Path]:
+    return sorted(requirements.glob("*.txt"))
 
 
 def _with_included(file: Path) -> set[tuple[str, str]]:

@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.endurance import command, fuzz, stream_parity
+from pipeline.endurance import command
 from pipeline.endurance.all_rows import ROWS
-from pipeline.endurance.fuzz_targets import Target
 from pipeline.endurance.row import QUICK, Amounts, Check, Result, Row, verdict
 from pipeline.endurance.stage import Stage
 from pipeline.endurance.workload import has_foreign_mark, marked, quantile
 from pipeline.paths import ROOT
-from serving.text import IncrementalDetokenizer
 from tests.small_model import NEEDS_WEIGHTS
 
 
@@ -86,29 +84,3 @@ def test_text_of_another_question_is_found_and_a_cut_mark_is_not():
 def test_a_quantile_is_a_value_that_was_seen():
     assert quantile([3, 1, 2], 0.5) == 2
     assert quantile(range(100), 0.99) == 99
-
-
-@NEEDS_WEIGHTS
-def test_an_error_that_is_not_promised_is_found_by_fuzzing(tmp_path, monkeypatch):
-    def read(case: str) -> None:
-        raise KeyError(case) if "a" in case else ValueError
-
-    target = Target("it", lambda rng: rng.choice("ab"), lambda rng: "b", read, (ValueError,))
-    monkeypatch.setattr(fuzz, "targets", lambda stage: [target])
-    result = fuzz.fuzz(Stage(tmp_path), QUICK)
-    assert 20 < result.checks[0].figure < 80
-    assert "KeyError" in result.losses[0]
-
-
-@NEEDS_WEIGHTS
-def test_a_stream_with_halves_of_characters_and_stop_strings_is_found(tmp_path, monkeypatch):
-    class Hasty(IncrementalDetokenizer):
-        def __init__(self, tokenizer, stop):
-            super().__init__(tokenizer)
-
-        def push(self, token_ids):
-            return super().push(token_ids) + self.flush()
-
-    monkeypatch.setattr(stream_parity, "IncrementalDetokenizer", Hasty)
-    whole, stray, stop = stream_parity.stream_parity(Stage(tmp_path), QUICK).checks
-    assert whole.figure and stray.figure and stop.figure

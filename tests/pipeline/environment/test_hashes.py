@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from pipeline.environment import hashes
 
 
@@ -15,24 +13,20 @@ def test_every_pin_has_hashes_and_the_sbom_lists_every_package_of_the_image():
     assert hashes.packages_not_listed() == []
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
+def test_a_pin_that_has_changed_one_without_a_hash_and_what_is_no_pin_are_found(tmp_path):
     (tmp_path / "hashes").mkdir()
-    monkeypatch.setattr(hashes, "REQUIREMENTS", tmp_path)
-    monkeypatch.setattr(hashes, "HASHES", tmp_path / "hashes")
-    monkeypatch.setattr(hashes, "SBOM", tmp_path / "sbom.json")
-    return tmp_path
+    (tmp_path / "a.txt").write_text("one==1.1  # reason\nTwo_x==2\n-r b.txt\n\n# why\nfour>=4\n")
+    (tmp_path / "b.txt").write_text("three==3\n")
+    (tmp_path / "hashes" / "a.txt").write_text(
+        "one==1.0 \\\n    --hash=sha256:00\ntwo-x==2\nthree==3 --hash=sha256:00\n"
+    )
+    (tmp_path / "hashes" / "b.txt").write_text("three==3 --hash=sha256:00\n")
+    found = ["a.txt: one==1.0", "a.txt: one==1.1", "a.txt: two-x==2", "a.txt: four>=4"]
+    assert hashes.pins_without_hash(tmp_path) == found
 
 
-def test_a_pin_that_has_changed_and_one_without_a_hash_are_found(folder):
-    (folder / "a.txt").write_text("one==1.1  # reason\nTwo_x==2\n-r b.txt\n")
-    (folder / "b.txt").write_text("three==3\n")
-    (folder / "hashes" / "a.txt").write_text("one==1.0 \\\n    --hash=sha256:00\ntwo-x==2\nthree==3 --hash=sha256:00\n")
-    (folder / "hashes" / "b.txt").write_text("three==3 --hash=sha256:00\n")
-    assert hashes.pins_without_hash() == ["a.txt: one==1.0", "a.txt: one==1.1", "a.txt: two-x==2"]
-
-
-def test_a_package_that_the_sbom_lacks_is_found(folder):
-    (folder / "hashes" / "image.txt").write_text("one==1 --hash=sha256:00\ntwo==2 --hash=sha256:00\n")
-    (folder / "sbom.json").write_text(json.dumps({"components": [{"name": "One", "version": "1"}]}))
-    assert hashes.packages_not_listed() == ["two==2"]
+def test_a_package_that_the_sbom_lacks_is_found(tmp_path):
+    (tmp_path / "hashes").mkdir()
+    (tmp_path / "hashes" / "image.txt").write_text("one==1 --hash=sha256:00\ntwo==2 --hash=sha256:00\n")
+    (tmp_path / "image.cdx.json").write_text(json.dumps({"components": [{"name": "One", "version": "1"}]}))
+    assert hashes.packages_not_listed(tmp_path) == ["two==2"]
