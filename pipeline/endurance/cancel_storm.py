@@ -31,15 +31,16 @@ _ENDS: Final = (
 def cancel_storm(stage: Stage, amounts: Amounts) -> Result:
     """Waves of predictions of which half are ended early; after each wave every block must be free."""
     answers: list[Answer] = []
-    foreign = lost_blocks = 0
+    foreign = lost_blocks = remaining = ignored = 0
     with stage.own_server({"MAX_NUM_SEQS": str(_RUNNING)}, concurrency=2 * _WAVE) as server:
         for start in range(0, amounts.cancels, _WAVE):
             numbers = range(start, min(start + _WAVE, amounts.cancels))
             wave = asyncio.run(_wave(server.url, numbers))
-            asyncio.run(_alone(stage, server, start))
+            ignored += asyncio.run(_alone(stage, server, start))
             answers += wave
             foreign += sum(has_foreign_mark(one.text, number) for number, one in zip(numbers, wave, strict=True))
-            lost_blocks += _num_missing(stage, server)
+            missing, open_ones = _num_kept(stage, server)
+            lost_blocks, remaining = lost_blocks + missing, remaining + open_ones
             stage.progress(numbers.stop / amounts.cancels)
         changed = asyncio.run(_changed(server.url, answers))
         stats = stage.stats(server)
@@ -52,6 +53,8 @@ def cancel_storm(stage: Stage, amounts: Amounts) -> Result:
         checks=(
             Check("steps until every KV block is back", max(stats["steps_until_free"], default=float("nan")), 2),
             Check("KV blocks lost", lost_blocks, 0),
+            Check("predictions that stay in the engine", remaining, 0),
+            Check("ends that the engine does not hear of", ignored, 0),
             Check("predictions with text of another", foreign, 0),
             Check("kept predictions that did not succeed", len(failed), 0),
             Check("kept answers that differ from those given alone", changed, 0),
@@ -82,27 +85,36 @@ async def _wave(url: str, numbers: range) -> list[Answer]:
         return list(await asyncio.gather(*(one(client, number) for number in numbers)))
 
 
-async def _alone(stage: Stage, server: CogServer, wave: int) -> None:
-    """End predictions with no other in flight, so that the steps until their blocks are back can be counted."""
-    counted = len((await asyncio.to_thread(stage.stats, server))["steps_until_free"])
+async def _alone(stage: Stage, server: CogServer, wave: int) -> int:
+    """End predictions with no other in flight, so that the steps until their blocks are back can be counted.
+
+    Returns:
+        The number of ways to end a prediction, by cancel and by disconnect, after which the engine went on with it.
+    """
+    before, ignored = await asyncio.to_thread(stage.stats, server), 0
     async with opened(server.url) as client:
         for end in (_ENDS[2], _ENDS[-1]):
+            aborted = False
             for quiet in _QUIET:
                 name = f"storm-{wave}-{end.after}-{quiet}"
                 await client.stream(name, marked(0, num_columns=_MANY_COLUMNS), end)
                 await asyncio.sleep(quiet)
-                before, counted = counted, len((await asyncio.to_thread(stage.stats, server))["steps_until_free"])
-                if counted > before:
+                last, before = before, await asyncio.to_thread(stage.stats, server)
+                aborted = aborted or sum(before["aborted"].values()) > sum(last["aborted"].values())
+                if len(before["steps_until_free"]) > len(last["steps_until_free"]):
                     break
+            ignored += not aborted
+    return ignored
 
 
-def _num_missing(stage: Stage, server: CogServer) -> int:
-    """KV blocks that do not return."""
+def _num_kept(stage: Stage, server: CogServer) -> tuple[int, int]:
+    """KV blocks that do not return, and predictions that do not leave."""
     for _ in range(_LOOKS):
         stats = stage.stats(server)
-        if stats["num_free_blocks"] == stats["num_blocks"] and not stats["num_running"] + stats["num_waiting"]:
-            return 0
-    return int(stats["num_blocks"] - stats["num_free_blocks"])
+        missing = stats["num_blocks"] - stats["num_free_blocks"]
+        if not missing + stats["num_running"] + stats["num_waiting"]:
+            break
+    return missing, stats["num_running"] + stats["num_waiting"]
 
 
 async def _changed(url: str, answers: list[Answer]) -> int:

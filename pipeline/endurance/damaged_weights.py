@@ -55,6 +55,7 @@ def _while_running(stage: Stage, env: dict[str, str], names: list[str]) -> tuple
     wrong, silent = list[str](), list[str]()
     with stage.own_server({**env, "PREFIX_CACHING": "false"}) as server:
         expected = asyncio.run(_answers(server.url))
+        silent += [f"before: {one.status} {one.error}" for one in expected if not one.is_as_expected]
         for name in names:
             for damage in _DAMAGES:
                 with _damaged(stage, weights, name, damage):

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
+import mmap
 import os
+import tempfile
 import threading
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from aiohttp import web
+from safetensors.numpy import save_file
 
 from pipeline.endurance.all_rows import ROWS
 from pipeline.endurance.row import QUICK, verdict
+from serving.errors import WeightsError
+from serving.weights import verify
 
 CROWD = 4  # predictions at once, beyond which some faults show
+NUM_BLOCKS = 64
+MAPPED = 16 << 20  # bytes, which are resident as often as they are mapped
+POLL_SECONDS = 0.005
 
 
-@dataclass
+@dataclass(frozen=True)
 class Faults:
     """What is wrong with a server."""
 
@@ -30,17 +40,33 @@ class Faults:
     changes_in_a_crowd: bool = False
     always_fails: bool = False
     generations: int = 1  # that it counts for each prediction
+    ignores_cancel: bool = False
+    ignores_disconnect: bool = False
+    keeps_blocks: bool = False  # of predictions that are ended
+    frees_late: bool = False
+    keeps_requests: bool = False  # that are ended
+    mixes_answers: bool = False  # after one is ended
+    serves_changed_weights: bool = False
+    starts_with_changed_weights: bool = False
+    hides_which_file: bool = False
+    drops_schemas: bool = False
+    hides_which_input: bool = False
+    takes_memory: bool = False  # while it compiles a schema
 
 
 class FaultyServer:
-    """Answers as Cog does, in a thread of its own; every prediction takes some seconds."""
+    """Answers as Cog does, in a thread of its own; every prediction takes some seconds, and more if it is streamed."""
 
-    def __init__(self, faults: Faults, seconds: float) -> None:
+    def __init__(self, faults: Faults, seconds: float, stream_seconds: float = 0.0) -> None:
         self.faults = faults
-        self.seconds = seconds
+        self.seconds, self.stream_seconds = seconds, stream_seconds
         self.num_requests = self.running = 0
+        self.num_free_blocks = NUM_BLOCKS
+        self.aborted, self.steps_until_free = 0, list[int]()
+        self.weights: Path | None = None
         self.process = SimpleNamespace(pid=os.getpid())
         self._known: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._ended: dict[str, Any] = {}  # inputs of the prediction that was ended last
 
     @contextmanager
     def running_in_thread(self) -> Iterator[FaultyServer]:
@@ -64,6 +90,7 @@ class FaultyServer:
         app = web.Application()
         app.router.add_post("/predictions", self._post)
         app.router.add_put("/predictions/{id}", self._put)
+        app.router.add_post("/predictions/{id}/cancel", self._cancel)
         return app
 
     async def _post(self, request: web.Request) -> web.Response:
@@ -71,68 +98,159 @@ class FaultyServer:
             body = json.loads(await request.text())
         except (ValueError, RecursionError):
             return web.json_response({}, status=422)
-        return web.json_response(await self._answer(body["input"]))
+        return web.json_response(await self._answer(body["input"], self.seconds))
 
     async def _put(self, request: web.Request) -> web.StreamResponse:
         name, body = request.match_info["id"], await request.json()
         if name not in self._known:
-            self._known[name] = asyncio.ensure_future(self._answer(body["input"]))
-        end = await asyncio.shield(self._known[name])
+            seconds = self.seconds + self.stream_seconds
+            self._known[name] = asyncio.ensure_future(self._answer(body["input"], seconds))
+        prediction = self._known[name]
         if "text/event-stream" not in request.headers.get("Accept", ""):
-            return web.json_response(end)
-        events = f"event: output\ndata: {json.dumps({'chunk': end['output']})}\n\n" if end["output"] else ""
-        events += f"event: completed\ndata: {json.dumps(end)}\n\n"
-        return web.Response(text=events, content_type="text/event-stream")
+            return web.json_response(await asyncio.shield(prediction))
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await _send(response, "start", {})
+        await _send(response, "output", {"chunk": ""})
+        while not prediction.done():
+            await asyncio.sleep(POLL_SECONDS)
+            if request.transport is None or request.transport.is_closing():
+                if not self.faults.ignores_disconnect:
+                    prediction.cancel()
+                return response
+        end = {"status": "canceled", "output": None} if prediction.cancelled() else prediction.result()
+        if end["output"]:
+            await _send(response, "output", {"chunk": end["output"]})
+        await _send(response, "completed", end)
+        return response
 
-    async def _answer(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    async def _cancel(self, request: web.Request) -> web.Response:
+        if not self.faults.ignores_cancel:
+            self._known[request.match_info["id"]].cancel()
+        return web.json_response({})
+
+    async def _answer(self, inputs: dict[str, Any], seconds: float) -> dict[str, Any]:
         self.num_requests += self.faults.generations
         self.running += 1
+        self.num_free_blocks -= 1
         try:
-            await asyncio.sleep(self.seconds)
-            crowded = self.running > CROWD
-            metrics = {"input_token_count": 100, "output_token_count": 50}
-            if self.faults.always_fails or (crowded and self.faults.fails_in_a_crowd):
-                return {"status": "failed", "error": "IndexError", "output": None, "metrics": metrics}
-            text = f"answer to {json.dumps(inputs)[:200]}" + " ?" * (crowded and self.faults.changes_in_a_crowd)
-            return {"status": "succeeded", "output": text, "metrics": metrics}
-        finally:
-            self.running -= 1
+            with _memory() if self.faults.takes_memory and "json_schema" in inputs else nullcontext():
+                await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            self._end(inputs)
+            raise
+        self.num_free_blocks += 1
+        crowded, self.running = self.running > CROWD, self.running - 1
+        error = "IndexError" if self.faults.always_fails or (crowded and self.faults.fails_in_a_crowd) else ""
+        if "json_schema" in inputs and not self.faults.drops_schemas:
+            error = error or ("invalid" if self.faults.hides_which_input else "json_schema: too large")
+        metrics = {"input_token_count": 100, "output_token_count": 50}
+        if error:
+            return {"status": "failed", "error": error, "output": None, "metrics": metrics}
+        if self.faults.mixes_answers:
+            inputs = self._ended or inputs
+        text = f"answer to {json.dumps(inputs)[:200]}" + " ?" * (crowded and self.faults.changes_in_a_crowd)
+        if self.weights is not None and self.faults.serves_changed_weights:
+            text += f" with {zlib.crc32((self.weights / 'model.safetensors').read_bytes())}"
+        return {"status": "succeeded", "output": text, "metrics": metrics}
+
+    def _end(self, inputs: dict[str, Any]) -> None:
+        self._ended = inputs
+        self.aborted += 1
+        self.running -= not self.faults.keeps_requests
+        self.num_free_blocks += not self.faults.keeps_blocks
+        if self.running == 0:
+            self.steps_until_free.append(3 if self.faults.frees_late else 1)
+
+
+async def _send(response: web.StreamResponse, name: str, data: dict[str, Any]) -> None:
+    with suppress(ConnectionError):
+        await response.write(f"event: {name}\ndata: {json.dumps(data)}\n\n".encode())
+
+
+@contextmanager
+def _memory() -> Iterator[None]:
+    """Much memory is resident inside the `with` block, and little is used."""
+    with tempfile.TemporaryFile() as file, ExitStack() as stack:
+        file.truncate(MAPPED)
+        for _ in range(40):
+            bytes(stack.enter_context(mmap.mmap(file.fileno(), MAPPED, access=mmap.ACCESS_READ))[::4096])
+        yield
 
 
 class FaultyStage:
     """Lets rows use a faulty server as if it were Cog's."""
 
-    def __init__(self, server: FaultyServer) -> None:
+    def __init__(self, server: FaultyServer, folder: Path) -> None:
         self.server = server
         self.progress = lambda done: None
+        self.weights = folder / "weights"
+        self.weights.mkdir()
+        save_file({"tensor": np.arange(100)}, self.weights / "model.safetensors")
+        (self.weights / "config.json").write_text("{}")
+        self._folder = folder
 
     @contextmanager
     def own_server(self, env: dict[str, str] | None = None, **_: object) -> Iterator[FaultyServer]:
-        self.num_blocks = int((env or {}).get("NUM_BLOCKS", 0))
+        env = env or {}
+        self.server.num_free_blocks = int(env.get("NUM_BLOCKS", NUM_BLOCKS))
+        self.server.weights = Path(env["WEIGHTS_DIR"]) if "WEIGHTS_DIR" in env else None
         yield self.server
 
+    chat_server = own_server
+
+    def failed_start(self, env: dict[str, str]) -> tuple[str, str]:
+        try:
+            verify(Path(env["WEIGHTS_DIR"]), Path(env["WEIGHTS_LOCK"]))
+        except WeightsError as error:
+            if not self.server.faults.starts_with_changed_weights:
+                return "SETUP_FAILED", "damaged" if self.server.faults.hides_which_file else str(error)
+        return "READY", ""
+
     def stats(self, server: FaultyServer) -> dict[str, Any]:
-        return {"num_requests": server.num_requests, "num_free_blocks": getattr(self, "num_blocks", 0)}
+        return {
+            "num_requests": server.num_requests,
+            "num_blocks": NUM_BLOCKS,
+            "num_free_blocks": server.num_free_blocks,
+            "num_running": server.running,
+            "num_waiting": 0,
+            "aborted": {"before a token": server.aborted, "after a token": 0},
+            "steps_until_free": list(server.steps_until_free),
+        }
 
     def subfolder(self, name: str) -> Path:
-        raise AssertionError(f"no files are needed, but {name} is")
+        (self._folder / name).mkdir()
+        return self._folder / name
 
 
 @pytest.mark.parametrize(
     ("name", "faults"),
     [
-        *((name, Faults()) for name in ("soak", "cache", "overload", "id", "rude")),
-        *((name, Faults(fails_in_a_crowd=True)) for name in ("soak", "cache", "overload")),
-        *((name, Faults(always_fails=True)) for name in ("soak", "cache", "overload", "id", "rude")),
+        *((name, Faults()) for name in ("soak", "cache", "overload", "id", "rude", "cancel", "weights", "grammar")),
+        *((name, Faults(fails_in_a_crowd=True)) for name in ("soak", "cache", "overload", "grammar")),
+        *((name, Faults(always_fails=True)) for name in ("soak", "cache", "overload", "id", "rude", "weights")),
         ("soak", Faults(changes_in_a_crowd=True)),
         ("id", Faults(generations=0)),
         ("id", Faults(generations=2)),
+        ("cancel", Faults(ignores_cancel=True)),
+        ("cancel", Faults(ignores_disconnect=True)),
+        ("cancel", Faults(keeps_blocks=True)),
+        ("cancel", Faults(frees_late=True)),
+        ("cancel", Faults(keeps_requests=True)),
+        ("cancel", Faults(mixes_answers=True)),
+        ("weights", Faults(serves_changed_weights=True)),
+        ("weights", Faults(starts_with_changed_weights=True)),
+        ("weights", Faults(hides_which_file=True)),
+        ("grammar", Faults(drops_schemas=True)),
+        ("grammar", Faults(hides_which_input=True)),
+        ("grammar", Faults(takes_memory=True)),
     ],
 )
-def test_a_row_fails_for_a_fault_and_passes_without(name, faults):
+def test_a_row_fails_for_a_fault_and_passes_without(name, faults, tmp_path):
     row = next(row for row in ROWS if row.name == name)
     amounts = replace(QUICK, soak=60, rude_seconds=0.3)
     seconds = 0.5 if name == "overload" else 0.02  # of a slow server, ten times the load is still little
-    with FaultyServer(faults, seconds).running_in_thread() as server:
-        result = row.run(FaultyStage(server), amounts)
+    stream_seconds = 1.0 if name == "cancel" else 0.0  # so that predictions can be ended
+    with FaultyServer(faults, seconds, stream_seconds).running_in_thread() as server:
+        result = row.run(FaultyStage(server, tmp_path), amounts)
     assert verdict(result, amounts) == ("passed" if faults == Faults() else "failed"), result
