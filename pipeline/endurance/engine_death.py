@@ -7,12 +7,13 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
 import psutil
 
-from pipeline.benchmark.door_servers import MODEL, door_server
+from pipeline.benchmark.door_servers import MODEL
 from pipeline.endurance.client import Answer, Client, opened
 from pipeline.endurance.cog_process import CogServer
 from pipeline.endurance.processes import worker
@@ -23,8 +24,8 @@ from pipeline.endurance.workload import marked
 
 _READY_SECONDS: Final = 5.0
 _ERROR_SECONDS: Final = 10.0
-_WATCHED_SECONDS: Final = 12.0  # after the engine is gone
 _QUIET_SECONDS: Final = 3.0  # without "ready", after which it is not expected any more
+_ENDS: Final = ("succeeded", "failed", "canceled")
 _COLUMNS: Final = 60  # of a question, so that its prompt takes several steps
 
 
@@ -34,28 +35,31 @@ class Aftermath:
 
     Args:
         ready_seconds: after which a check still said that the server is ready.
+        is_ready: whether the last check said so.
         errors: seconds after which each waiter had an error.
-        unanswered: waiters that have neither an error nor an answer, of those that had been answered a part.
+        unanswered: waiters that have neither an error nor an answer, of those that had been answered a part; NaN if
+            nobody waited.
         queued: waiters whose prediction the door will start again.
     """
 
     ready_seconds: float
+    is_ready: bool
     errors: tuple[float, ...]
-    unanswered: int = 0
+    unanswered: float = 0
     queued: int = 0
 
 
 def engine_death(stage: Stage, amounts: Amounts) -> Result:
     """The worker is killed behind Cog's server, and stopped behind the door: Cog has no error for waiters then."""
     with stage.own_server() as server:
-        killed = asyncio.run(_killed(stage, server, amounts.waiters))
+        killed = asyncio.run(_killed(stage, server, amounts))
     checks = _checks("killed", killed)
     about: dict[str, float | str] = {"waiters": amounts.waiters}
     if amounts.is_quick:
         return Result(checks=tuple(checks), about=about)
     stage.progress(0.3)
-    with stage.own_server() as server, door_server(stage.subfolder("door"), server.url, max_active=1000) as door:
-        stopped = asyncio.run(_stopped(stage, server, door, amounts.waiters))
+    with stage.own_server() as server, stage.door(server) as door:
+        stopped = asyncio.run(_stopped(stage, server, door.url, amounts))
     checks += _checks("stopped", stopped)
     about["stopped: wait for a server"] = stopped.queued
     stage.progress(0.6)
@@ -70,12 +74,13 @@ def engine_death(stage: Stage, amounts: Amounts) -> Result:
 def _checks(name: str, seen: Aftermath) -> list[Check]:
     return [
         Check(f"{name}: seconds for which a check said ready", seen.ready_seconds, _READY_SECONDS, "s", is_time=True),
+        Check(f"{name}: ready at last", int(seen.is_ready), 0),
         Check(f"{name}: waiters without an error", seen.unanswered, 0),
         Check(f"{name}: last waiter's error", max(seen.errors, default=0.0), _ERROR_SECONDS, "s", is_time=True),
     ]
 
 
-async def _killed(stage: Stage, server: CogServer, waiters: int) -> Aftermath:
+async def _killed(stage: Stage, server: CogServer, amounts: Amounts) -> Aftermath:
     """Kill the worker while waiters stream."""
     ended: list[float] = []
     async with opened(server.url) as client:
@@ -85,37 +90,48 @@ async def _killed(stage: Stage, server: CogServer, waiters: int) -> Aftermath:
             ended.append(time.monotonic())
             return answer
 
-        tasks = [asyncio.create_task(wait(number)) for number in range(waiters)]
-        await _until_running(stage, server)
+        async def have_ended() -> bool:
+            return all(task.done() for task in tasks)
+
+        tasks = [asyncio.create_task(wait(number)) for number in range(amounts.waiters)]
+        await _until_running(stage, server, have_ended)
         gone = _signal(server, signal.SIGKILL)
         in_flight = [task for task in tasks if not task.done()]
-        ready = asyncio.create_task(_last_ready(lambda: _says(client, "/health-check", '"READY"'), gone))
-        await asyncio.wait(in_flight, timeout=_WATCHED_SECONDS)
+        says_ready = partial(_says, client, "/health-check", '"READY"')
+        ready = asyncio.create_task(_last_ready(says_ready, gone, amounts.watched_seconds))
+        await asyncio.wait([ready, *in_flight], timeout=amounts.watched_seconds)
         for task in tasks:
             task.cancel()
         answers = [task.result() for task in in_flight if task.done() and not task.cancelled()]
-        seconds = await ready
+        seconds, is_ready = await ready
     errors = tuple(at - gone for at in ended if at >= gone)
-    return Aftermath(seconds, errors, len(in_flight) - sum(one.status in ("failed", "broken") for one in answers))
+    unanswered = len(in_flight) - sum(one.status in ("failed", "broken") for one in answers)
+    return Aftermath(seconds, is_ready, errors, unanswered if in_flight else float("nan"))
 
 
-async def _stopped(stage: Stage, server: CogServer, door: str, waiters: int) -> Aftermath:
+async def _stopped(stage: Stage, server: CogServer, door: str, amounts: Amounts) -> Aftermath:
     """Stop the worker; waiters follow their predictions at the door."""
-    async with opened(door) as client, opened(server.url):
-        created = await asyncio.gather(*(_create(client, number) for number in range(waiters)))
-        await _until_running(stage, server)
+    async with opened(door) as client:
+
+        async def have_ended() -> bool:
+            return all([(await _state(client, name))["status"] in _ENDS for name in created])
+
+        created = await asyncio.gather(*(_create(client, number) for number in range(amounts.waiters)))
+        await _until_running(stage, server, have_ended)
         gone = _signal(server, signal.SIGSTOP)
         try:
-            ready = asyncio.create_task(_last_ready(lambda: _says(client, "/ready", '"ready"'), gone))
+            says_ready = partial(_says, client, "/ready", '"ready"')
+            ready = asyncio.create_task(_last_ready(says_ready, gone, amounts.watched_seconds))
             errors: dict[str, float] = {}
-            while time.monotonic() < gone + _WATCHED_SECONDS and len(errors) < len(created):
+            while time.monotonic() < gone + amounts.watched_seconds and len(errors) < len(created):
                 states = {name: await _state(client, name) for name in created}
                 failed = [name for name, state in states.items() if state["status"] == "failed"]
                 errors |= {name: time.monotonic() - gone for name in failed if name not in errors}
                 await asyncio.sleep(0.2)
             waiting = [state for state in states.values() if state["status"] in ("starting", "processing")]
-            unanswered = [state for state in waiting if state["output"]]
-            return Aftermath(await ready, tuple(errors.values()), len(unanswered), len(waiting) - len(unanswered))
+            begun = [state for state in waiting if state["output"]]
+            unanswered = len(begun) if waiting or errors else float("nan")
+            return Aftermath(*await ready, tuple(errors.values()), unanswered, len(waiting) - len(begun))
         finally:
             _signal(server, signal.SIGCONT)
 
@@ -127,19 +143,23 @@ def _signal(server: CogServer, number: signal.Signals) -> float:
     return time.monotonic()
 
 
-async def _until_running(stage: Stage, server: CogServer) -> None:
-    """Until the engine has begun with some of the predictions."""
-    while not (await asyncio.to_thread(stage.stats, server))["num_running"]:
+async def _until_running(stage: Stage, server: CogServer, have_ended: Callable[[], Awaitable[bool]]) -> None:
+    """Until the engine has begun with some of the predictions, or all have ended."""
+    while not (await asyncio.to_thread(stage.stats, server))["num_running"] and not await have_ended():
         await asyncio.sleep(0.02)
 
 
-async def _last_ready(is_ready: Callable[[], Awaitable[bool]], gone: float) -> float:
-    """For how many seconds a check still said that the server is ready. No answer is not ready."""
-    last = 0.0
-    while (since := time.monotonic() - gone) < min(_WATCHED_SECONDS, last + _QUIET_SECONDS):
-        last = since if await is_ready() else last
+async def _last_ready(says_ready: Callable[[], Awaitable[bool]], gone: float, watched: float) -> tuple[float, bool]:
+    """For how many seconds a check still said that the server is ready, and whether the last one did.
+
+    No answer is not ready.
+    """
+    last, is_ready = 0.0, True
+    while (since := time.monotonic() - gone) < min(watched, last + _QUIET_SECONDS):
+        is_ready = await says_ready()
+        last = since if is_ready else last
         await asyncio.sleep(0.1)
-    return last
+    return last, is_ready
 
 
 async def _says(client: Client, path: str, word: str) -> bool:

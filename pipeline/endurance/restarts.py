@@ -16,29 +16,27 @@ from pipeline.endurance.processes import family, left_after
 from pipeline.endurance.row import Amounts, Check, Result
 from pipeline.endurance.stage import Stage
 from pipeline.endurance.workload import marked
-from pipeline.paths import ROOT
 from serving.weights import verify
 
 _DRAIN_SECONDS: Final = 30.0
 _READY_SECONDS: Final = 60.0  # from SIGKILL to ready again
-_END_SECONDS: Final = 10.0  # for the worker of a server that was killed
+_NEW: Final = 3  # predictions after SIGTERM, for which there are slots
 _COLUMNS: Final = 20
 _FEW: Final = 4  # answers that are compared
-_WRITTEN: Final = ("build", ".cog")  # folders of the repository that a server may write to
 
 
 def restarts(stage: Stage, amounts: Amounts) -> Result:
     """SIGTERM, then SIGKILL while predictions run, then SIGKILL while the server starts, then a usual start."""
-    with stage.own_server(concurrency=amounts.waiters) as server:
+    with stage.own_server(concurrency=amounts.waiters + _NEW) as server:
         expected = asyncio.run(_few(server.url))
         drained, accepted, seconds, code = asyncio.run(_terminated(stage, server, amounts.waiters))
     stage.progress(0.4)
-    before = _partial_files()
+    before = _partial_files(stage)
     with stage.own_server() as server:
         began = asyncio.run(_killed(stage, server, amounts.waiters))
-        left = len(left_after(began, _END_SECONDS))
+        left = len(left_after(began, amounts.watched_seconds))
     for number in range(0 if amounts.is_quick else 4):
-        left += _killed_at_start(stage, random.Random(number).random() * 2)
+        left += _killed_at_start(stage, random.Random(number).random() * 2, amounts.watched_seconds)
     stage.progress(0.7)
     began_at = time.monotonic()
     url = stage.server.url
@@ -53,7 +51,7 @@ def restarts(stage: Stage, amounts: Amounts) -> Result:
             Check("SIGTERM: until the end", seconds, _DRAIN_SECONDS, "s", is_time=True),
             Check("SIGTERM: exit code", abs(code), 0),
             Check("SIGKILL: processes left", left, 0),
-            Check("SIGKILL: half-written files", len(_partial_files() - before), 0),
+            Check("SIGKILL: half-written files", len(_partial_files(stage) - before), 0),
             Check("SIGKILL: a start afterwards", ready, _READY_SECONDS, "s", is_time=True),
             Check("SIGKILL: answers that changed", sum(a != b for a, b in zip(expected, again, strict=True)), 0),
         ),
@@ -76,7 +74,7 @@ async def _terminated(stage: Stage, server: CogServer, count: int) -> tuple[list
         began = time.monotonic()
         await asyncio.sleep(0.2)  # the signal is handled
         async with opened(server.url) as stranger:
-            new = [await stranger.ask(marked(1000 + number)) for number in range(3)]
+            new = [await stranger.ask(marked(1000 + number)) for number in range(_NEW)]
         answers = list(await asyncio.gather(*tasks))
         try:
             code = await asyncio.to_thread(server.process.wait, _DRAIN_SECONDS)
@@ -105,21 +103,23 @@ async def _in_flight(stage: Stage, server: CogServer, stream: Any, count: int) -
         for number in range(count)
     ]
     while (await asyncio.to_thread(stage.stats, server))["num_requests"] - before < count:
+        if all(task.done() for task in tasks):
+            break
         await asyncio.sleep(0.02)
     return tasks
 
 
-def _killed_at_start(stage: Stage, seconds: float) -> int:
+def _killed_at_start(stage: Stage, seconds: float, watched: float) -> int:
     """Start a server and kill it so soon; how many of its processes are left."""
     server = stage.unready_server()
     time.sleep(seconds)
     processes = family(server.pid)
     server.kill()
     server.wait()
-    return len(left_after(processes, _END_SECONDS))
+    return len(left_after(processes, watched))
 
 
-def _partial_files() -> set[Path]:
-    """Files of the repository that were not written to their end."""
-    found = [path for folder in _WRITTEN for path in (ROOT / folder).rglob("*") if path.is_file()]
+def _partial_files(stage: Stage) -> set[Path]:
+    """Files that a server has not written to their end."""
+    found = [path for folder in stage.written for path in folder.rglob("*") if path.is_file()]
     return {path for path in found if ".partial" in path.name or path.stat().st_size == 0}

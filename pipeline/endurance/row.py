@@ -61,6 +61,7 @@ class Amounts:
         distinct: different questions of the soak, which are also asked alone.
         cache: predictions with a small KV cache.
         waiters: predictions in flight when an engine is killed or a server ends.
+        watched_seconds: at most, after an engine or a server was killed.
         overload_seconds: of ten times the load.
         same_id: requests with one id at once.
         rude_seconds: of rude clients, and of none before.
@@ -78,6 +79,7 @@ class Amounts:
     distinct: int = 200
     cache: int = 200
     waiters: int = 32
+    watched_seconds: float = 12.0
     overload_seconds: float = 60.0
     same_id: int = 100
     rude_seconds: float = 30.0

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import psutil
 
-from pipeline.benchmark.door_servers import MODEL, door_server
+from pipeline.benchmark.door_servers import MODEL
 from pipeline.endurance.client import Answer, at_most, opened
 from pipeline.endurance.processes import family, resident_bytes
 from pipeline.endurance.row import Amounts, Check, Result
@@ -29,16 +29,16 @@ def scarce_resources(stage: Stage, amounts: Amounts) -> Result:
     questions = [marked(number) for number in range(min(SLOTS, amounts.waiters))]
     with stage.plain_server() as server:
         expected = asyncio.run(_answers(server.url, questions))
-        with door_server(stage.subfolder("door"), server.url, max_active=1000) as door:
-            door_process = next(one for one in psutil.Process().children() if "gateway" in one.cmdline())
-            with _without_disk([*family(server.process.pid), door_process]):
+        with stage.door(server) as door:
+            with _without_disk([*family(server.process.pid), *family(door.pid)]):
                 full = asyncio.run(_answers(server.url, questions))
-                refusals = asyncio.run(_create(door))
-            afterwards = asyncio.run(_create(door))
+                refusals = asyncio.run(_create(door.url))
+            afterwards = asyncio.run(_create(door.url))
     stage.progress(0.4)
     checks, about = ([], {}) if amounts.is_quick else _starts(stage, questions, expected)
     return Result(
         checks=(
+            Check("before: questions without an answer", sum(not one.is_as_expected for one in expected), 0),
             Check("full disk: answers that changed or are missing", _num_changed(full, expected), 0),
             Check("full disk: the door's answers that are no refusal", sum(s not in (201, 503) for s in refusals), 0),
             Check("disk again: what the door refuses", sum(status != 201 for status in afterwards), 0),

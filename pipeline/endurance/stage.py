@@ -6,10 +6,14 @@ import json
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+import psutil
+
+from pipeline.benchmark.door_servers import door_server
 from pipeline.endurance.chat_package import chat_files, write_package
 from pipeline.endurance.cog_process import CogServer
 from pipeline.endurance.errors import ServerFailedError
@@ -23,6 +27,14 @@ BASE: Final = ROOT / "weights" / "smollm2-135m-instruct"  # of the example adapt
 ADAPTERS: Final = ROOT / "examples" / "adapters"
 SLOTS: Final = 32  # predictions at once, as in cog.yaml
 _REFERENCE: Final = "pipeline/endurance/observed_predict.py:ObservedPredictor"
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """A gateway in front of a server: its address, and the id of its process."""
+
+    url: str
+    pid: int
 
 
 class Stage:
@@ -39,6 +51,8 @@ class Stage:
         """To be told how much of the row is done, from 0 to 1."""
         self.weights = recipe.weights(ROOT)
         self.settings = {"ENGINE": "paged", **settings(self.weights, recipe.lock(ROOT))}
+        self.written = (ROOT / "build", ROOT / ".cog")
+        """Folders that a server may write to, besides those of its logs."""
         self._shared = ExitStack()
         self._server: CogServer | None = None
         self._count = 0
@@ -75,6 +89,12 @@ class Stage:
         log = self.subfolder("server") / "server.log"
         with CogServer("predict.py:Predictor", env=self.settings, log=log, wrapper=wrapper) as server:
             yield server
+
+    @contextmanager
+    def door(self, server: CogServer) -> Iterator[Door]:
+        """A gateway in front of a server, which keeps predictions on disk."""
+        with door_server(self.subfolder("door"), server.url, max_active=1000) as url:
+            yield Door(url, next(one.pid for one in psutil.Process().children() if "gateway" in one.cmdline()))
 
     @contextmanager
     def chat_server(self) -> Iterator[CogServer]:

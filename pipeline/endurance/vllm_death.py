@@ -87,7 +87,10 @@ async def _killed(server: CogServer, waiters: int) -> list[Check]:
         for task in tasks:
             task.cancel()
     late = [ended.get(number, float("inf")) - gone for number in in_flight]
+    done = [tasks[number].result().status for number in in_flight if number in ended]
+    unanswered = len(in_flight) - sum(status in ("failed", "broken") for status in done)
     return [
+        Check("vLLM's worker killed: waiters without an error", unanswered if in_flight else float("nan"), 0),
         Check("vLLM's worker killed: not ready", health, 5, "s", is_time=True),
         Check("vLLM's worker killed: last waiter's error", max(late, default=0.0), 10, "s", is_time=True),
     ]
