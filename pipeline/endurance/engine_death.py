@@ -49,7 +49,9 @@ class Aftermath:
     queued: int = 0
 
 
-def engine_death(stage: Stage, amounts: Amounts) -> Result:
+def engine_death(
+    stage: Stage, amounts: Amounts, check_vllm: Callable[[Stage, int], list[Check] | str] = vllm_checks
+) -> Result:
     """The worker is killed behind Cog's server, and stopped behind the door: Cog has no error for waiters then."""
     with stage.own_server() as server:
         killed = asyncio.run(_killed(stage, server, amounts))
@@ -63,7 +65,7 @@ def engine_death(stage: Stage, amounts: Amounts) -> Result:
     checks += _checks("stopped", stopped)
     about["stopped: wait for a server"] = stopped.queued
     stage.progress(0.6)
-    vllm = vllm_checks(stage, amounts.waiters)
+    vllm = check_vllm(stage, amounts.waiters)
     if isinstance(vllm, str):
         about["vLLM"] = vllm
     else:

@@ -1,7 +1,7 @@
 """A server in a process of its own, with a worker, and with faults: `python -m … FOLDER CONCURRENCY FAULTS`.
 
-It answers as Cog does, and as the gateway does where that creates predictions. A streamed prediction lasts until the
-worker or the server ends. The folder gets its port, and what it writes.
+It answers as Cog does, and as a gateway in front of it does. A streamed prediction lasts until the worker or the server
+ends, one that the gateway has created until the worker stops. The folder gets its port, and what it writes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from aiohttp import web
 
 PORT = "port"  # file
@@ -30,8 +31,8 @@ class ProcessFaults:
     """What is wrong with it."""
 
     always_fails: bool = False
-    stays_ready: bool = False  # without a worker
-    forgets_waiters: bool = False  # when its worker has died
+    stays_ready: bool = False  # when its worker is killed or stopped
+    forgets_waiters: bool = False  # when its worker is killed or stopped
     drops_predictions: bool = False  # at SIGTERM
     accepts_at_the_end: bool = False  # after SIGTERM
     exit_code: int = 0
@@ -60,7 +61,9 @@ class FaultyProcess:
         app.router.add_get("/stats", self.stats)
         app.router.add_post("/predictions", self.post)
         app.router.add_put("/predictions/{id}", self.put)
+        app.router.add_get("/ready", self.ready)
         app.router.add_post("/v1/models/{owner}/{name}/predictions", self.create)
+        app.router.add_get("/v1/predictions/{id}", self.get)
         runner = web.AppRunner(app)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -79,8 +82,12 @@ class FaultyProcess:
         os._exit(self.faults.exit_code)
 
     async def health(self, request: web.Request) -> web.Response:
-        is_ready = self.faults.stays_ready or self.worker.poll() is None
+        is_ready = self.faults.stays_ready or self._works()
         return web.json_response({"status": "READY" if is_ready else "UNHEALTHY"})
+
+    async def ready(self, request: web.Request) -> web.Response:
+        is_ready = self.faults.stays_ready or self._works()
+        return web.json_response({"status": "ready" if is_ready else "unavailable"})
 
     async def stats(self, request: web.Request) -> web.Response:
         return web.json_response({"num_requests": self.num_requests, "num_running": self.num_running})
@@ -104,7 +111,7 @@ class FaultyProcess:
         while not self._can_end():
             await asyncio.sleep(POLL_SECONDS)
         partial.unlink(missing_ok=True)
-        end = self._answer(inputs) if self.worker.poll() is None else {"status": "failed", "error": "the worker died"}
+        end = self._answer(inputs) if self._works() else {"status": "failed", "error": "the worker died"}
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         await response.write(f"event: completed\ndata: {json.dumps(end)}\n\n".encode())
@@ -114,16 +121,24 @@ class FaultyProcess:
 
     async def create(self, request: web.Request) -> web.Response:
         if self._can_write():
+            self.num_running += 1
             return web.json_response({"id": "a"}, status=503 if self.was_full and self.faults.refuses_for_ever else 201)
         self.was_full = True
         return web.json_response({}, status=500 if self.faults.breaks_without_a_disk else 503)
+
+    async def get(self, request: web.Request) -> web.Response:
+        is_over = not self._works() and not self.faults.forgets_waiters
+        return web.json_response({"status": "failed" if is_over else "processing", "output": "an"})
+
+    def _works(self) -> bool:
+        return self.worker.poll() is None and psutil.Process(self.worker.pid).status() != psutil.STATUS_STOPPED
 
     def _admits(self) -> bool:
         is_open = self.faults.accepts_at_the_end or not self.is_ending
         return is_open and self.num_running < self.concurrency
 
     def _can_end(self) -> bool:
-        if self.worker.poll() is not None:
+        if not self._works():
             return not self.faults.forgets_waiters
         if self.faults.accepts_at_the_end:
             return self.num_late == NUM_LATE

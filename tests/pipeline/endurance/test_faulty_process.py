@@ -17,6 +17,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from pipeline.endurance.all_rows import ROWS
+from pipeline.endurance.engine_death import engine_death
 from pipeline.endurance.own_weights import lock_text, settings
 from pipeline.endurance.processes import family, running
 from pipeline.endurance.row import QUICK, verdict
@@ -36,22 +37,20 @@ class FaultyStage:
         self.progress = lambda done: None
         self.written = (folder / "server",)
         self.written[0].mkdir()
-        (folder / "door").mkdir()
         self.weights = folder / "weights"
         self.weights.mkdir()
         save_file({"tensor": np.arange(100)}, self.weights / "model.safetensors")
         (folder / "weights.lock").write_text(lock_text(self.weights))
         self.settings = settings(self.weights, folder / "weights.lock")
         self.open = ExitStack()
-        self._folder = folder
 
     @property
     def server(self) -> SimpleNamespace:
         return self.open.enter_context(self.own_server())
 
     @contextmanager
-    def own_server(self, *, concurrency: int = SLOTS, folder: str = "server") -> Iterator[SimpleNamespace]:
-        port = self._folder / folder / PORT
+    def own_server(self, *, concurrency: int = SLOTS) -> Iterator[SimpleNamespace]:
+        port = self.written[0] / PORT
         began = port.stat().st_mtime_ns if port.exists() else 0
         process = subprocess.Popen(arguments(port.parent, concurrency, self.faults), cwd=ROOT)
         processes = family(process.pid)
@@ -71,8 +70,7 @@ class FaultyStage:
 
     @contextmanager
     def door(self, server: SimpleNamespace) -> Iterator[Door]:
-        with self.own_server(folder="door") as door:
-            yield Door(door.url, door.process.pid)
+        yield Door(server.url, server.process.pid)
 
     def stats(self, server: SimpleNamespace) -> dict[str, Any]:
         return dict(httpx.get(f"{server.url}/stats", timeout=60, trust_env=False).json())
@@ -107,4 +105,19 @@ def test_a_row_fails_for_a_fault_and_passes_without(name, faults, finding, tmp_p
     with stage.open:
         result = row.run(stage, amounts)
     assert verdict(result, amounts) == ("failed" if finding else "passed"), result
+    assert finding is None or finding in [check.what for check in result.checks if not check.passed], result
+
+
+@pytest.mark.parametrize(
+    ("faults", "finding"),
+    [
+        (ProcessFaults(), None),
+        (ProcessFaults(stays_ready=True), "stopped: ready at last"),
+        (ProcessFaults(forgets_waiters=True), "stopped: waiters without an error"),
+    ],
+)
+def test_a_whole_death_also_stops_the_worker_behind_the_door(faults, finding, tmp_path):
+    amounts = replace(QUICK, watched_seconds=SHORT_SECONDS if finding else START_SECONDS, is_quick=False)
+    result = engine_death(FaultyStage(tmp_path, faults), amounts, lambda stage, waiters: "left out")
+    assert verdict(result, QUICK) == ("failed" if finding else "passed"), result  # without limits on time
     assert finding is None or finding in [check.what for check in result.checks if not check.passed], result
