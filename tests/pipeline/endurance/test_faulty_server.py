@@ -10,7 +10,7 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +29,7 @@ from serving.weights import verify
 CROWD = 4  # predictions at once, beyond which some faults show
 NUM_BLOCKS = 64
 MAPPED = 16 << 20  # bytes, which are resident as often as they are mapped
+HELD_SECONDS = 1.0  # for which that is so
 POLL_SECONDS = 0.005
 
 
@@ -51,7 +52,7 @@ class Faults:
     hides_which_file: bool = False
     drops_schemas: bool = False
     hides_which_input: bool = False
-    takes_memory: bool = False  # while it compiles a schema
+    takes_memory: bool = False  # while it compiles its first schema
 
 
 class FaultyServer:
@@ -66,6 +67,7 @@ class FaultyServer:
         self.weights: Path | None = None
         self.process = SimpleNamespace(pid=os.getpid())
         self._known: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._has_compiled = False
         self._ended: dict[str, Any] = {}  # inputs of the prediction that was ended last
 
     @contextmanager
@@ -134,8 +136,11 @@ class FaultyServer:
         self.running += 1
         self.num_free_blocks -= 1
         try:
-            with _memory() if self.faults.takes_memory and "json_schema" in inputs else nullcontext():
-                await asyncio.sleep(seconds)
+            await asyncio.sleep(seconds)
+            if self.faults.takes_memory and not self._has_compiled and "json_schema" in inputs:
+                self._has_compiled = True
+                with _memory():
+                    await asyncio.sleep(HELD_SECONDS)
         except asyncio.CancelledError:
             self._end(inputs)
             raise
