@@ -27,7 +27,7 @@ from gateway.upstream import Upstream
 from gateway.webhook_client import WebhookClient
 
 _log = logging.getLogger(__name__)
-_DELETE_SECONDS = 60.0  # between two deletions of what is too old
+DELETE_SECONDS = 60.0  # between two deletions of what is too old
 _UNKEPT = timedelta(minutes=10)  # time for a client to read a prediction that is not kept
 
 
@@ -149,4 +149,4 @@ async def _delete_old(store: Store, settings: DoorSettings) -> None:
             await store.delete_created_before(timestamp(datetime.now(UTC) - keep))
         except sqlite3.Error:
             _log.exception("old predictions could not be deleted; the door tries again")
-        await asyncio.sleep(_DELETE_SECONDS)
+        await asyncio.sleep(DELETE_SECONDS)

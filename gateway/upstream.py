@@ -27,7 +27,7 @@ _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10)  # an answer may take a
 _DUMPS = partial(json.dumps, ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # a body has limits
 _TIMEOUT_OF_SMALL = aiohttp.ClientTimeout(total=10)
 # A package's own health check takes at most 3 seconds. Cog answers after 10 where its worker is stopped.
-_TIMEOUT_OF_HEALTH = aiohttp.ClientTimeout(total=3.8)
+HEALTH_TIMEOUT = aiohttp.ClientTimeout(total=3.8)
 
 
 class UpstreamBusyError(Exception):
@@ -144,7 +144,7 @@ class Upstream:
             UpstreamClosedError: it does not listen.
             UpstreamError: it cannot be reached.
         """
-        return str((await self._ask_json("health-check", _TIMEOUT_OF_HEALTH)).get("status"))
+        return str((await self._ask_json("health-check", HEALTH_TIMEOUT)).get("status"))
 
     async def openapi(self) -> dict[str, Any]:
         """The model's OpenAPI schema.

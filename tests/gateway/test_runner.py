@@ -42,12 +42,12 @@ async def test_a_prediction_of_which_no_client_has_seen_anything_begins_again_on
 
 
 async def test_a_server_that_falls_silent_is_ejected_and_its_prediction_fails(monkeypatch):
-    seconds = pool.HEALTH_SECONDS + pool.RETURN_SECONDS + pool.MAX_SILENT * upstream._TIMEOUT_OF_HEALTH.total
+    seconds = pool.HEALTH_SECONDS + pool.RETURN_SECONDS + pool.MAX_SILENT * upstream.HEALTH_TIMEOUT.total
     assert seconds < 10, "without the shorter time of this test"
     async with FakeCog(held=True) as cog, door_to(cog) as door:
         one = await started(door)
         cog.is_silent = True
-        monkeypatch.setattr(upstream, "_TIMEOUT_OF_HEALTH", ClientTimeout(total=0.1))
+        monkeypatch.setattr(upstream, "HEALTH_TIMEOUT", ClientTimeout(total=0.1))
         await until(lambda: door.pool.healthy() is None)
         final = await asyncio.wait_for(one.finished(), 60)
         assert (final.status, final.output) == (Status.FAILED, ["a"])

@@ -109,7 +109,7 @@ async def test_deletions_of_what_is_old_go_on_after_an_error_of_the_database(mon
             asked.append(time)
             raise sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr("gateway.door._DELETE_SECONDS", 0.01)
+    monkeypatch.setattr("gateway.door.DELETE_SECONDS", 0.01)
     monkeypatch.setattr("gateway.door.Store", Broken)
     async with FakeCog() as cog, door_to(cog):
         await until(lambda: len(asked) >= 3)

@@ -10,7 +10,6 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from gateway.precompute import door_client
 from gateway.precompute.command import app
 from gateway.precompute.door_client import DoorClient, DoorUnusableError, Outcome
 from gateway.precompute.input_lines import InputLine, WrongLine, read_lines
@@ -70,21 +69,25 @@ async def test_problems_name_their_line(tmp_path):
         assert problem == WrongLine(1, "the model is tired")
 
 
-async def test_no_more_than_asked_run_at_once_and_a_full_door_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(door_client, "_WAIT_SECONDS", 1)
+async def test_no_more_than_asked_run_at_once_and_full_doors_and_slow_answers_are_waited_for(tmp_path):
     async with (
         FakeCog(held=True, properties=PROPERTIES) as cog,
         open_app(tmp_path, cog, max_active=3, **CACHE) as client,
         asyncio.TaskGroup() as group,
     ):
-        task = group.create_task(precomputed(client, lines_of(*"abcdef"), concurrency=3))
-        await until(lambda: len(cog.asked) == 3)
-        refused = []
+        refused, polled = [], []
+
+        async def shorten(request):
+            polled.append(request.url.path.startswith("/v1/predictions/"))
+            if "prefer" in request.headers:
+                request.headers["Prefer"] = "wait=1"
 
         async def watch(response):
             refused.append(response.status_code == 429)
 
-        client.event_hooks = {"response": [watch]}
+        client.event_hooks = {"request": [shorten], "response": [watch]}
+        task = group.create_task(precomputed(client, lines_of(*"abcdef"), concurrency=3))
+        await until(lambda: len(cog.asked) == 3 and any(polled))
         full = group.create_task(precomputed(client, lines_of("g")))
         await until(lambda: any(refused))
         assert (full.done(), len(cog.asked)) == (False, 3)
