@@ -32,8 +32,8 @@ def write_draft_model(
             noise = torch.randn_like(parameter) * (0.12 if parameter.dim() > 1 else 0.1)
             parameter.copy_((noise + (0.0 if parameter.dim() > 1 else 1.0)).half())
         model.head.weight.mul_(0.125)  # so that no token is confident
-        model.bias.weight.copy_(((model.bias.weight / model._scale).half()).float() * model._scale)
     model.save(folder / DRAFT_MODEL, markers=markers, answer_tokens=answer_tokens, trigrams=trigrams)
+    model.restore(folder / DRAFT_MODEL)  # the file has half precision
     return model, embedding
 
 

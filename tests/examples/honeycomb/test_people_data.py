@@ -19,7 +19,7 @@ from examples.honeycomb.datagen.people.sampling import one_more, sample_meaning
 from examples.honeycomb.datagen.people.search_box import search_box
 from examples.honeycomb.datagen.people.speaker import Speaker
 from examples.honeycomb.datagen.people.team_columns import conventions, team_columns, teams
-from examples.honeycomb.datagen.people.team_questions import _SURFACES, team_lists
+from examples.honeycomb.datagen.people.team_questions import team_lists
 from examples.honeycomb.datagen.people.value_shapes import shaped_value
 from examples.honeycomb.datagen.sample_values import Value
 from tasks.honeycomb.prompt import check_nlq
@@ -31,7 +31,20 @@ KEPT = {
     "test_columns": "340637104c8b722326987287b22f05119599e457e9fc949a226c7396d6c7b8ba",
     "test_templates": "d9e1678846949384dd232198330c60c6182d954deedaa1288f084b663d2b317c",
 }
-SURFACES = ("english", "sentences", "telegram", "search", "sql", "nrql", "promql", "pipe", "vague")
+SURFACES = (
+    "english",
+    "polite",
+    "terse",
+    "sentences",
+    "telegram",
+    "search",
+    "sql",
+    "nrql",
+    "promql",
+    "pipe",
+    "vague",
+    "rate",
+)
 
 
 def made(count: int, seed: int = 0, *, held_out: bool = False) -> list[Example]:
@@ -95,7 +108,7 @@ def test_many_questions_have_no_condition_no_group_and_no_order(examples) -> Non
 
 def test_every_surface_and_every_operator_is_there(examples) -> None:
     surfaces = {e.category for e in examples}
-    assert surfaces == {f"people {name}" for name in (*_SURFACES, "vague", "rate")}
+    assert surfaces == {f"people {name}" for name in SURFACES}
     operators = {f["op"] for e in examples for f in e.query.get("filters", ())}
     assert {"contains", "starts-with", "ends-with", "does-not-contain", "exists", "does-not-exist"} <= operators
     assert {"=", "!=", ">", ">=", "<", "<=", "in", "not-in"} <= operators
