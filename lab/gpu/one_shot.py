@@ -56,7 +56,7 @@ def run_stages(out: Path, seconds: float, names: list[str]) -> Run:
         left = deadline - time.monotonic()
         if not todo:
             return run
-        code, errors = _work(out, left, todo)
+        code, errors = run_worker(out, left, todo)
         found = Run.read(out)
         if code == NO_GPU_CODE:
             print("--require-gpu: torch sees no GPU here", file=sys.stderr)
@@ -73,8 +73,8 @@ def run_stages(out: Path, seconds: float, names: list[str]) -> Run:
             return found
 
 
-def _work(out: Path, seconds: float, names: list[str]) -> tuple[int | str, str]:
-    """Exit code and errors of a worker."""
+def run_worker(out: Path, seconds: float, names: list[str]) -> tuple[int | str, str]:
+    """Run stages in one process, which writes them to `out`; returns its exit code and its errors."""
     command = [sys.executable, "-m", "lab.gpu.stages", str(out), f"{seconds:.1f}", *names]
     worker = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     lines: list[str] = []

@@ -136,7 +136,7 @@ def test_stages_after_a_broken_process_run_in_a_new_one_and_what_was_found_is_ke
                 return -11, "illegal access"
         return 0, ""
 
-    monkeypatch.setattr(one_shot, "_work", work)
+    monkeypatch.setattr(one_shot, "run_worker", work)
     arguments = ["--json", str(tmp_path / "out.json"), "--only", "machine", "--only", "kernels", "--only", "bits"]
     assert one_shot.main(arguments) == 1
     assert started == [["machine", "kernels", "bits"], ["bits"]]
