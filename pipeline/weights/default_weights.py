@@ -10,13 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pipeline.paths import CODE, ROOT, WEIGHTS_LOCK
+from pipeline.paths import ROOT, WEIGHTS_LOCK
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.recipes import Recipe, find_recipe
 from serving.errors import WeightsError
 from serving.weights.lock import WeightsLock, default_weights_dir
 
-_COMMAND = CODE / "scripts" / "build_weights"  # in an environment of its own, which may differ from this process's
 _WRITTEN_LAST = "generation_config.json"
 
 
@@ -94,7 +93,7 @@ def _build_if_missing() -> None:
     missing = _missing_files(WEIGHTS_LOCK)
     if not missing:
         return
-    if not _COMMAND.exists():  # a package that scripts/new_package made
+    if not _command().exists():  # a package that scripts/new_package made
         sys.exit(
             f"{default_weights()} lacks {missing[0]}, which weights.lock names; put the checkpoint there, "
             "or set WEIGHTS_DIR"
@@ -108,9 +107,13 @@ def _build(name: str) -> None:
 
 
 def _run(*options: str) -> None:
-    built = subprocess.run([str(_COMMAND), *options], stdout=sys.stderr, stdin=subprocess.DEVNULL)
+    built = subprocess.run([str(_command()), *options], stdout=sys.stderr, stdin=subprocess.DEVNULL)
     if built.returncode:
         sys.exit(built.returncode)
+
+
+def _command() -> Path:
+    return ROOT / "scripts" / "build_weights"  # in an environment of its own, which may differ from this process's
 
 
 def _missing_files(lock: Path) -> list[str]:

@@ -96,7 +96,7 @@ def test_everything_is_measured_with_real_engines(base: Path, adapters: Path) ->
     assert all(row["answers_per_s"] > 0 for row in figures["rounds"][0].values())
     assert figures["cold"]["first_answer_p95_ms"] >= figures["cold"]["first_token_p95_ms"] > 0
     assert figures["long"]["predictions"] == 8 and len(figures["long"]["rss_mb"]) == 2
-    assert "long run, answers/s" in adapter_table(result).columns[0]._cells
+    assert "long run, answers/s" in adapter_table(result).columns[0].cells
 
 
 def test_only_the_named_parts_are_measured(base: Path, adapters: Path) -> None:
@@ -120,4 +120,4 @@ def test_a_run_that_is_ended_keeps_the_parts_before(base: Path, adapters: Path) 
     assert result["interrupted"] and len(kept) == 4  # after the held-out questions and each of three rates
     figures = result["engines"]["paged-plain"]
     assert json.loads(kept[-1])["engines"]["paged-plain"] == figures and figures.keys() == {"note", "right", "rounds"}
-    assert "answers/s, 2 adapters" in adapter_table(result).columns[0]._cells
+    assert "answers/s, 2 adapters" in adapter_table(result).columns[0].cells

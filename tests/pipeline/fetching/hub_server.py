@@ -45,7 +45,7 @@ class Hub:
         self.requests: Counter[str] = Counter()
         self.sent = 0  # bytes of files
         self.lock = threading.Lock()
-        handler = type("Handler", (_Handler,), {"hub": self})
+        handler = type("Handler", (HubHandler,), {"hub": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -72,7 +72,7 @@ def git_blob(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class HubHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     hub: Hub
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
-from pipeline.gate.compare_checkpoints import _weights
+from pipeline.gate.compare_checkpoints import compare_checkpoints
 from pipeline.gate.divergence import divergence
 from pipeline.gate.plain_weights import PlainWeights
 from pipeline.gate.verdict import Limits, failures
@@ -168,6 +168,6 @@ def test_a_weight_that_is_no_number_makes_the_worst_error_none(name: str, value:
         tensors["model.layers.1.mlp.down_proj.weight"].mul_(-1)  # a finite error that is larger than the others
         tensors[f"{name}.weight"][3, 5] = value
 
-    worst = _weights(PlainWeights(before), PlainWeights(change(before, spoil)))["worst"]
+    worst = compare_checkpoints(before, change(before, spoil), limits=Limits())["weights"]["worst"]
     assert worst["layer"].startswith(name.rpartition(".")[0])
     assert not math.isfinite(worst["error"])

@@ -12,7 +12,7 @@ import re
 import time
 from typing import Any
 
-from tests.pipeline.fetching.hub_server import LARGE, Hub, _Handler, git_blob
+from tests.pipeline.fetching.hub_server import LARGE, Hub, HubHandler, git_blob
 
 PART = 400_000  # bytes from which a large file is sent in parts
 
@@ -41,7 +41,7 @@ class UploadHub(Hub):
         self.commits[repo] = [hashlib.sha1(repo.encode()).hexdigest()]
 
 
-class UploadHandler(_Handler):
+class UploadHandler(HubHandler):
     hub: UploadHub
 
     def do_GET(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -38,7 +39,14 @@ class Clock:
         return self.now
 
 
-def make_trainer(base: Path, output: Path, record: RunRecord | None = None, **changes: object) -> Trainer:
+def make_trainer(
+    base: Path,
+    output: Path,
+    record: RunRecord | None = None,
+    *,
+    report: Callable[[str, float], None] = lambda text, progress: None,
+    **changes: object,
+) -> Trainer:
     torch.manual_seed(0)
     model = LoraModel.load(base, 4, 8)
     examples = some_examples()
@@ -46,7 +54,7 @@ def make_trainer(base: Path, output: Path, record: RunRecord | None = None, **ch
     output.mkdir(exist_ok=True)
     return Trainer(
         model, packs, 6, packs[:1], output, settings(**changes), record or RunRecord({}, []),
-        report=lambda text, progress: None, clock=Clock(),
+        report=report, clock=Clock(),
     )  # fmt: skip
 
 
@@ -83,8 +91,10 @@ def test_an_interrupted_run_continues_as_if_it_had_not_stopped(base: Path, tmp_p
     whole = make_trainer(base, tmp_path / "whole", **changes)
     whole.run()
 
-    first = make_trainer(base, tmp_path / "parts", **changes)
-    first._report = lambda text, progress: setattr(first, "stop_requested", first.record.steps >= 2)
+    def stop(text: str, progress: float) -> None:
+        first.stop_requested = first.record.steps >= 2
+
+    first = make_trainer(base, tmp_path / "parts", report=stop, **changes)
     stopped = first.run()
     assert not stopped.finished
     second = make_trainer(base, tmp_path / "parts", RunRecord.load(tmp_path / "parts"), **changes)
@@ -151,4 +161,4 @@ def test_the_command_trains_resumes_with_new_data_and_continues_an_adapter(base:
     wrong = run_command(tmp_path, "--init", str(adapter), "--rank", "3")
     assert wrong.startswith("1 ")
     assert "--rank 2" in wrong
-    assert "no bf16" in run_command(tmp_path, "--dtype", "bf16") or torch.cpu._is_avx512_bf16_supported()
+    assert "no bf16" in run_command(tmp_path, "--dtype", "bf16") or torch.cpu.get_capabilities().get("avx512_bf16")

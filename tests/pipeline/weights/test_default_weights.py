@@ -25,7 +25,8 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         recipe = tmp_path / "examples" / "honeycomb" / name / "recipe.json"
         recipe.parent.mkdir(parents=True)
         recipe.write_text((ROOT / recipe.relative_to(tmp_path)).read_text())
-    command = tmp_path / "build_weights"
+    command = tmp_path / "scripts" / "build_weights"
+    command.parent.mkdir()
     command.write_text(
         f"""#!/bin/sh
 echo "build $*" >> {tmp_path}/log
@@ -36,7 +37,6 @@ mkdir -p "$folder" && cd "$folder" && touch generation_config.json {" ".join(fil
     command.chmod(0o755)
     monkeypatch.setattr(default_weights, "ROOT", tmp_path)
     monkeypatch.setattr(default_weights, "WEIGHTS_LOCK", lock)
-    monkeypatch.setattr(default_weights, "_COMMAND", command)
     monkeypatch.delenv("WEIGHTS_DIR", raising=False)
     return tmp_path
 
@@ -88,7 +88,7 @@ def test_the_base_of_weights_without_a_recipe_has_to_be_given(clone: Path) -> No
 
 
 def test_a_build_that_fails_ends_the_command(clone: Path) -> None:
-    (clone / "build_weights").write_text("#!/bin/sh\nexit 3\n")
+    (clone / "scripts" / "build_weights").write_text("#!/bin/sh\nexit 3\n")
     with pytest.raises(SystemExit) as ended:
         default_weights.weights_or_default(None)
     assert ended.value.code == 3
