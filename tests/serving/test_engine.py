@@ -42,14 +42,14 @@ def test_a_missing_package_is_an_error_that_says_what_to_install() -> None:
 
 def test_a_new_engine_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """It needs a module with `create`, and a line in the table."""
-    line = seam._Entry("tests.serving.engine_for_test", package="json", install="nothing")
-    monkeypatch.setitem(seam._ENGINES, "mine", line)
+    line = seam.EngineEntry("tests.serving.engine_for_test", package="json", install="nothing")
+    monkeypatch.setitem(seam.ENGINES, "mine", line)
     assert create_engine(Settings(engine="mine", max_model_len=99)).max_model_len == 99
 
 
 def test_the_error_of_an_engine_that_cannot_be_imported_has_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = seam._Entry("tests.serving.no_such_module", package="json", install="a-package==1.0")
-    monkeypatch.setitem(seam._ENGINES, "broken", line)
+    line = seam.EngineEntry("tests.serving.no_such_module", package="json", install="a-package==1.0")
+    monkeypatch.setitem(seam.ENGINES, "broken", line)
     with pytest.raises(EngineNotAvailableError, match=r"no_such_module.*pip install a-package==1\.0"):
         create_engine(Settings(engine="broken"))
 
@@ -98,7 +98,7 @@ def test_auto_logs_its_choice_and_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(seam, "has_cuda_device", lambda: False)
-    monkeypatch.setitem(seam._ENGINES, "paged", seam._Entry("tests.serving.engine_for_test", "json", ""))
+    monkeypatch.setitem(seam.ENGINES, "paged", seam.EngineEntry("tests.serving.engine_for_test", "json", ""))
     create_engine(Settings(weights_dir=tmp_path)).close()
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "ENGINE=auto: paged, because there is no GPU\n")
@@ -134,10 +134,10 @@ def test_settings_with_empty_values_are_not_refused(tmp_path: Path, monkeypatch:
     create_engine(Settings(engine="fake", weights_dir=tmp_path, num_blocks=None, dtype="auto")).close()
 
 
-@pytest.mark.parametrize("engine", seam._ENGINES)
+@pytest.mark.parametrize("engine", seam.ENGINES)
 def test_an_engine_reads_exactly_the_settings_that_it_declares(engine: str) -> None:
     """Compares the declared settings with those that its code reads, itself or by functions that engines share."""
-    package = seam._ENGINES[engine].module.rpartition(f"{engine}")[0] + engine
+    package = seam.ENGINES[engine].module.rpartition(f"{engine}")[0] + engine
     read: set[str] = set()
     for path in (ROOT / package.replace(".", "/")).rglob("*.py"):
         text = path.read_text()
@@ -148,7 +148,7 @@ def test_an_engine_reads_exactly_the_settings_that_it_declares(engine: str) -> N
             read |= set(re.findall(r"\bsettings\.(\w+)", source))
     # Those are read where engines are selected and weights verified, and by the model.
     elsewhere = {"engine", "weights_lock", "token_trace"}
-    assert read & Settings.model_fields.keys() - elsewhere == seam._ENGINES[engine].settings - elsewhere
+    assert read & Settings.model_fields.keys() - elsewhere == seam.ENGINES[engine].settings - elsewhere
 
 
 def test_choosing_an_engine_imports_neither_torch_nor_another_engine(tmp_path: Path) -> None:
@@ -171,6 +171,6 @@ def test_errors_name_the_pinned_versions_of_packages_to_install() -> None:
     pinned: dict[str, set[str]] = {}
     for name, version in re.findall(r"^([\w.-]+)==([\w.]+)", text, re.MULTILINE):
         pinned.setdefault(name, set()).add(version)
-    for entry in seam._ENGINES.values():
+    for entry in seam.ENGINES.values():
         for name, version in re.findall(r"([\w.-]+)==([\w.]+)", entry.install):
             assert pinned.get(name, {version}) == {version}, name
