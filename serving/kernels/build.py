@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 
 _log = logging.getLogger(__name__)
-_SOURCES = Path(__file__).parent / "cpp"
-_FLAGS = (
+SOURCES = Path(__file__).parent / "cpp"
+FLAGS = (  # of every build
     *("-std=c++17", "-O3", "-march=native", "-pthread"),
     "-ffp-contract=off",  # multiply-add is fused only where the source calls fma()
     "-fno-schedule-insns",  # GCC's default on ARM, where it needs more registers than there are
@@ -35,7 +35,7 @@ def build_library(extra_flags: tuple[str, ...] = (), cache: Path | None = None) 
     if compiler is None:
         _log.warning("no C++ compiler (%s): using the slower torch kernels", ", ".join(_COMPILERS))
         return None
-    flags = (*_FLAGS, *extra_flags)
+    flags = (*FLAGS, *extra_flags)
     folder = _cache_folder() if cache is None else cache
     library = folder / f"cpu-{_fingerprint(compiler, flags)}.so"
     if library.is_file():
@@ -61,7 +61,7 @@ def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:
     handle, partial = tempfile.mkstemp(dir=library.parent, suffix=".partial")
     os.close(handle)
     try:
-        command = [compiler, *flags, str(_SOURCES / "cpu.cpp"), "-o", partial]
+        command = [compiler, *flags, str(SOURCES / "cpu.cpp"), "-o", partial]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT)
         Path(partial).replace(library)
     finally:
@@ -70,7 +70,7 @@ def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:
 
 def _fingerprint(compiler: str, flags: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
-    for path in sorted(_SOURCES.iterdir()):
+    for path in sorted(SOURCES.iterdir()):
         digest.update(path.read_bytes())
     binary = Path(compiler).resolve()
     for part in (*flags, str(binary), str(binary.stat().st_mtime_ns), _cpu()):

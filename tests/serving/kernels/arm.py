@@ -41,9 +41,9 @@ def build_driver(flags: tuple[str, ...], folder: Path) -> Path:
     Raises:
         AssertionError: they do not compile.
     """
-    others = [flag for flag in build._FLAGS if flag not in ("-march=native", "-shared", "-fPIC", "-O3")]
+    others = [flag for flag in build.FLAGS if flag not in ("-march=native", "-shared", "-fPIC", "-O3")]
     program = folder / "driver"
-    command = [COMPILER, *others, *flags, "-static", f"-I{build._SOURCES}", str(_SOURCE), "-o", str(program)]
+    command = [COMPILER, *others, *flags, "-static", f"-I{build.SOURCES}", str(_SOURCE), "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT)
     assert done.returncode == 0, done.stderr
     return program

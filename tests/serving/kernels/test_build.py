@@ -20,7 +20,7 @@ def sources(tmp_path, monkeypatch):
     folder = tmp_path / "cpp"
     folder.mkdir()
     (folder / "cpu.cpp").write_text(SOURCE)
-    monkeypatch.setattr(build, "_SOURCES", folder)
+    monkeypatch.setattr(build, "SOURCES", folder)
     return folder
 
 
