@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import pytest
 import torch
 from peft.utils import merge_utils
 
-from serving.adapters import combine
 from serving.adapters.combination import Combination, Method
 from serving.adapters.combine import LowRank, combine_layer
 from serving.errors import AdapterError
@@ -42,13 +42,13 @@ def delta(one):
 @pytest.mark.parametrize("density", [0.3, 1.0])
 @pytest.mark.parametrize("method", ARITHMETIC)
 def test_factors_are_those_of_peft(method, density):
-    """With a negative weight, scalings that differ, and the same random numbers."""
+    """With a negative weight, scalings that differ, and random numbers that stay the same in every version."""
     weights, scalings = (0.7, -0.4, 1.1), (2.0, 0.5, 3.0)
     parts = {name: change(i, scaling=s) for i, (name, s) in enumerate(zip("abc", scalings, strict=True))}
     combination = recipe(method, weights, density=density if method in DENSITIES else None)
     found = combine_layer(LAYER, parts, combination)
     products = [w * s for w, s in zip(weights, scalings, strict=True)]
-    torch.manual_seed(combine._seed(0, LAYER))
+    torch.manual_seed(int.from_bytes(hashlib.sha256(f"0 {LAYER}".encode()).digest()[:8], "little"))
     expected = [
         ARITHMETIC[method](
             [part.a for part in parts.values()],
