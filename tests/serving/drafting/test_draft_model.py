@@ -30,7 +30,12 @@ class RecordingKernel:
         self.calls: list[tuple[int, int, bool]] = []
 
     def new_cache(self):
-        return np.full((MAX_TOKENS, 1), -1.0, np.float32)
+        self.cache = np.full((MAX_TOKENS, 1), -1.0, np.float32)
+        return self.cache
+
+    def tokens(self) -> list[int]:
+        """What the latest cache holds."""
+        return [int(token) for token in self.cache[:, 0] if token >= 0]
 
     def run(self, cache, start: int, ids: Sequence[int], candidates, allowed=None, *, bidirectional=False):
         if allowed is not None:
@@ -62,16 +67,12 @@ def without_space(tokens: Sequence[int]) -> list[int]:
     return [token - 100 if 100 <= token < 200 else token for token in tokens]
 
 
-def read_by(text) -> list[int]:
-    return [int(token) for token in text._cache[:, 0] if token >= 0]
-
-
 def test_it_reads_word_tokens_after_the_last_marker_and_the_unchanged_answer():
-    model, _ = make_model()
+    model, kernel = make_model()
     text = model.begin([50, *MARK, 51, *MARK, 152, 53])
     assert text is not None
     assert text.guesses([104, 5]) == [(1, 127), (2, 63)]
-    assert read_by(text) == [52, 53, 104, 5]
+    assert kernel.tokens() == [52, 53, 104, 5]
 
 
 def test_candidates_are_answer_tokens_and_prompt_tokens_with_and_without_space():
@@ -130,7 +131,7 @@ def test_a_first_part_is_reused_from_another_request():
         text = model.begin([*MARK, 3, 4, *LATER, *question])
         assert text is not None
         text.guesses([10])
-        assert read_by(text) == [3, 4, 9, *question, 10]
+        assert kernel.tokens() == [3, 4, 9, *question, 10]
     assert kernel.num_read == 3 + 2 + 3
 
 
@@ -145,7 +146,7 @@ def test_the_most_recently_used_first_parts_are_cached(firsts: list[int]):
         is_cached, num_read = first in used, kernel.num_read
         text = model.begin([*MARK, *[first] * first, *LATER, 5])
         assert text is not None
-        assert read_by(text) == [*[first] * first, 9]
+        assert kernel.tokens() == [*[first] * first, 9]
         assert (kernel.num_read == num_read) == is_cached
         used = [other for other in used if other != first] + [first]
         used = [other for i, other in enumerate(used) if sum(-(-(length + 1) // 16) * 16 for length in used[i:]) <= 100]
@@ -194,7 +195,7 @@ def test_the_cache_is_that_of_the_current_text_after_any_sequence(answers: list[
         assert len(generated) == kernel.num_confident
         assert text.guesses(answer + generated)
         whole = [3, 4, *answer, *generated]
-        assert read_by(text)[: len(whole)] == whole
+        assert kernel.tokens()[: len(whole)] == whole
 
 
 def test_a_loaded_draft_model_has_guesses(tmp_path: Path):
@@ -234,7 +235,7 @@ def test_a_token_beyond_the_models_vocabulary_is_no_candidate():
     assert text is not None
     text.guesses([])
     assert kernel.candidates == [1, 2, 7, 8, 499]
-    assert read_by(text) == [499]
+    assert kernel.tokens() == [499]
 
 
 def test_confident_tokens_are_generated_and_read_once():
@@ -243,7 +244,7 @@ def test_confident_tokens_are_generated_and_read_once():
     text = model.begin([*MARK, 3, 4])
     assert text is not None
     assert text.generate([10], 8, 120) == [(1, 127)] * 3
-    assert read_by(text) == [3, 4, 10, 1, 1, 1]
+    assert kernel.tokens() == [3, 4, 10, 1, 1, 1]
     assert text.guesses([10, 1, 1, 1]) == [(1, 127), (2, 63)]
     assert kernel.num_read == 6
     text.invalidate()
