@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 
+import psutil
 import pytest
 from llguidance import LLTokenizer
 
@@ -138,11 +140,12 @@ def test_a_process_that_ended_is_replaced() -> None:
 
 
 def test_a_process_that_was_ended_from_outside_is_replaced() -> None:
-    guard = GrammarGuard(num_processes=1)
+    guard, others = GrammarGuard(num_processes=1), set(psutil.Process().children())
     guard.warm_up()
-    process = guard._free.queue[-1]
-    process._process.kill()
-    process._process.wait()
+    (process,) = set(psutil.Process().children()) - others
+    process.kill()
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
     guard.warm_up()
     guard.close()
 
