@@ -7,18 +7,16 @@ from dataclasses import replace
 import torch
 
 from lab.gpu.kernel_operands import int32, ragged_batch
-from serving.kernels.base import DecoderLayerWeights, DenseWeight, LinearWeight
+from serving.kernels.base import DecoderLayerWeights, DenseWeight, Kernels, LinearWeight
 from serving.kernels.lora import GATE_UP, QKV, LoraAdapter, LoraBatch, LoraMatrices, LoraSegment, Projection
 from serving.models.llama import LlamaForCausalLM
 
 
-def merged_model(model: LlamaForCausalLM, lora: LoraAdapter) -> LlamaForCausalLM:
-    """The model with the adapter in its weights, in float32."""
+def merged_model(model: LlamaForCausalLM, kernels: Kernels, lora: LoraAdapter) -> LlamaForCausalLM:
+    """The model with the adapter in its weights, in float32; `kernels` are those with which it was loaded."""
     decoder = model.weights.decoder
     layers = tuple(map(merged_layer, decoder.layers, lora.layers))
-    return LlamaForCausalLM(
-        model.config, replace(model.weights, decoder=replace(decoder, layers=layers)), model._kernels
-    )
+    return LlamaForCausalLM(model.config, replace(model.weights, decoder=replace(decoder, layers=layers)), kernels)
 
 
 def merged_weight(weight: LinearWeight, adapters: list[LoraMatrices]) -> DenseWeight:

@@ -41,7 +41,7 @@ class GatedRunner:
     """A model runner whose steps a test can block or make fail."""
 
     def __init__(self, runner: ModelRunner) -> None:
-        self._runner = runner
+        self.inner = runner
         self.gate = threading.Event()
         self.gate.set()
         self.entered = threading.Event()
@@ -52,15 +52,19 @@ class GatedRunner:
         self.gate.wait()
         if self.error is not None:
             raise self.error
-        return self._runner.execute(output)
+        return self.inner.execute(output)
 
 
 class CheckedScheduler(Scheduler):
     """A scheduler that checks all blocks after every step."""
 
+    def __init__(self, *, block_manager: BlockManager, **options) -> None:
+        super().__init__(block_manager=block_manager, **options)
+        self.checked = block_manager
+
     def update_from_output(self, output, sampled_token_ids):
         updates = super().update_from_output(output, sampled_token_ids)
-        self._blocks.check_integrity(self.requests)
+        self.checked.check_integrity(self.requests)
         return updates
 
 

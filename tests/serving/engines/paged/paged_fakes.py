@@ -226,11 +226,12 @@ class Harness:
         assert not set(output.preempted) & {item.request for item in output.scheduled}
         sampled = self.runner.execute(output).sampled_token_ids
         for update in self.scheduler.update_from_output(output, sampled):
-            self._take(update)
+            self.take(update)
         self.check()
         return output
 
-    def _take(self, update: RequestUpdate) -> None:
+    def take(self, update: RequestUpdate) -> None:
+        """Note the tokens and the end of a request."""
         name = update.request.request_id
         assert name not in self.reasons, "a token after the end"
         self.outputs[name] += update.token_ids

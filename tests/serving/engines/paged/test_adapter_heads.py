@@ -8,8 +8,10 @@ import pytest
 import torch
 from peft import PeftModel
 
+from serving.adapter_settings import known_adapters
 from serving.config import Settings
 from serving.engine import create_engine
+from serving.engines.paged import options
 from serving.errors import AdapterError
 from serving.kernels.reference import ReferenceKernels
 from serving.models.loader import load_with_kernels
@@ -42,18 +44,28 @@ def folders(base, tmp_path_factory):
 
 
 @pytest.fixture
-def start(base, folders, tmp_path):
-    """Start an engine whose adapters have these heads, or none."""
-    engines = []
+def settings(base, folders, tmp_path):
+    """Settings of an engine whose adapters have these heads, or none."""
 
-    def start(heads=None, more="", **settings):
+    def settings(heads=None, more="", **changes):
         registry = write_registry(tmp_path / "adapters.yaml", folders)
         lines = registry.read_text().splitlines()
         for name, path in (heads or {}).items():
             lines.insert(lines.index(f"  - name: {name}") + 1, f"    draft_heads: {path}")
         registry.write_text("\n".join(lines) + "\n" + more)
         known = {"engine": "paged", "weights_dir": base, "num_threads": 1, "dtype": "float32", "max_model_len": 128}
-        engines.append(create_engine(Settings(**{**known, "adapters": registry, **settings})))
+        return Settings(**{**known, "adapters": registry, **changes})
+
+    return settings
+
+
+@pytest.fixture
+def start(settings):
+    """Start an engine with such settings."""
+    engines = []
+
+    def start(*heads, **changes):
+        engines.append(create_engine(settings(*heads, **changes)))
         return engines[-1]
 
     yield start
@@ -121,12 +133,14 @@ async def test_wrong_heads_are_no_longer_asked_after_a_while(start, heads):
     assert drafted[-1] < drafted[0]
 
 
-async def test_heads_take_memory_with_their_adapter_and_are_not_read_without_speculation(start, heads, folders):
-    loaded = {}
+async def test_heads_take_memory_with_their_adapter_and_are_not_read_without_speculation(settings, base, heads):
+    loaded, weights = {}, load_with_kernels(base, ReferenceKernels()).weights
     for speculation in ("off", "auto"):
-        engine = start({"first": heads["trained"]["first"]}, speculation=speculation)
-        await ask(engine, PROMPTS[0], "first")
-        loaded[speculation] = engine._adapters.in_memory["first"]
+        chosen = settings({"first": heads["trained"]["first"]}, speculation=speculation)
+        store = options.open_adapters(chosen, known_adapters(chosen), weights, lambda name, lora, golden: None)
+        async with store.lease("first"):
+            loaded[speculation] = store.in_memory["first"]
+        store.close()
     weight = 3 * (96 * 96 + 96) * 4
     assert loaded["auto"] - loaded["off"] == weight + 8 * TOKENIZER.vocab_size
 

@@ -9,9 +9,18 @@ from tests.serving.kernels.builds import needs_compiler
 ROOT = Path(__file__).parents[4]
 # Functions registered with atexit run in reverse order: this one after those of every import.
 ENGINE = """
-import atexit
-atexit.register(lambda: print("runs" if core._thread.is_alive() else "ended", core._death))
+import atexit, threading
+
+def tell():
+    is_alive = "paged-engine" in [thread.name for thread in threading.enumerate()]
+    try:
+        core.raise_if_dead()
+    except EngineDeadError as error:
+        print("runs" if is_alive else "ended", error)
+
+atexit.register(tell)
 import asyncio
+from serving.errors import EngineDeadError
 from tests.serving.engines.paged.paged_engines import ask, make_engine
 
 parts = make_engine()

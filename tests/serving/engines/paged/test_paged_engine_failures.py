@@ -128,14 +128,14 @@ async def test_close_ends_all_requests_and_may_be_called_twice():
 
 async def test_an_error_of_one_request_does_not_affect_others():
     with make_engine() as parts:
-        execute = parts.runner._runner.execute
+        execute = parts.runner.inner.execute
 
         def failing(output):
             result = execute(output)
             failures = {i.request.request_id for i in output.scheduled} & {"bad"}
             return RunnerOutput(result.sampled_token_ids, {name: GrammarError("dead end") for name in failures})
 
-        parts.runner._runner.execute = failing
+        parts.runner.inner.execute = failing
         bad, good = await asyncio.gather(
             collect(parts.engine, ask("bad")), collect(parts.engine, ask("good")), return_exceptions=True
         )

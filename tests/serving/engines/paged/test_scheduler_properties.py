@@ -76,7 +76,7 @@ class Lifecycle(RuleBasedStateMachine):
         sampled = self.harness.runner.execute(output).sampled_token_ids
         self.abort(data)
         for update in self.harness.scheduler.update_from_output(output, sampled):
-            self.harness._take(update)
+            self.harness.take(update)
 
     @invariant()
     def blocks_are_accounted_for(self):

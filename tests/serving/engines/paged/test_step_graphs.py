@@ -9,7 +9,7 @@ import torch
 
 from lab.gpu.engine_checkpoint import TINY, write_weights
 from serving.devices import has_cuda_device
-from serving.engines.paged.model_runner import ModelRunner, lora_batch
+from serving.engines.paged.model_runner import ModelRunner
 from serving.engines.paged.scheduled_step import ScheduledRequest, SchedulerOutput
 from serving.engines.paged.step_batch import build_batch
 from serving.engines.paged.step_graphs import StepGraphs
@@ -100,16 +100,40 @@ def folder(tmp_path_factory):
     return folder
 
 
+class WatchedModel:
+    """A model that notes what a runner asks of it: KV caches, hidden states of steps, and rows of whole logits."""
+
+    def __init__(self, model):
+        self._model = model
+        self.kv_caches, self.hidden, self.logit_rows = [], [], []
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+    def allocate_kv_caches(self, num_blocks, block_size):
+        """Caches that are NaN where nothing was written."""
+        self.kv_caches = self._model.allocate_kv_caches(num_blocks, block_size)
+        for cache in self.kv_caches:
+            cache.fill_(float("nan"))
+        return self.kv_caches
+
+    def compute_logits(self, hidden):
+        self.logit_rows.append(len(hidden))
+        return self._model.compute_logits(hidden)
+
+    def compute_allowed_logits(self, hidden, rows, bitmasks, max_columns):
+        self.hidden.append(hidden.clone())  # of the whole step, in which `rows` are chosen
+        return self._model.compute_allowed_logits(hidden, rows, bitmasks, max_columns)
+
+
 def make_runner(folder, recorder=None, half=True):
-    """A runner on Triton's kernels, whose KV cache is NaN where nothing was written."""
-    model = load_with_kernels(folder, TritonKernels(DEVICE, half=half), device=DEVICE)
+    """A runner on Triton's kernels, and its model."""
+    model = WatchedModel(load_with_kernels(folder, TritonKernels(DEVICE, half=half), device=DEVICE))
     runner = ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, device=DEVICE)
-    for cache in runner._kv_caches:
-        cache.fill_(float("nan"))
     if recorder is not None:
         model.rotary.complete(MAX_LEN)
         runner.record_graphs(recorder, max_seqs=4, max_model_len=MAX_LEN, progress=lambda done, total: None)
-    return runner
+    return runner, model
 
 
 STEPS = (
@@ -120,19 +144,11 @@ STEPS = (
 )
 
 
-def run_steps(runner, monkeypatch):
+def run_steps(runner, model):
     """The hidden states of each step, the sampled tokens, and the caches at the end."""
-    hidden = []
-    forward = runner._forward
-
-    def watched(batch, lora):
-        found = forward(batch, lora)
-        hidden.append(found.clone())
-        return found
-
-    monkeypatch.setattr(runner, "_forward", watched)
     tokens = [runner.execute(SchedulerOutput(list(step))).sampled_token_ids for step in STEPS]
-    return hidden, tokens, runner._kv_caches
+    assert len(model.hidden) == len(STEPS)
+    return model.hidden, tokens, model.kv_caches
 
 
 def assert_same_bits(found, expected):
@@ -148,7 +164,7 @@ def assert_same_bits(found, expected):
 def test_a_step_with_an_adapter_is_launched_and_others_are_replayed(folder):
     """Also in one batch: the row without an adapter has the bits of a replayed pass."""
     with torch.device("cpu"):
-        model = make_runner(folder)._model
+        _, model = make_runner(folder)
         adapter = random_adapter((3,), shapes=model.weights.decoder.projections)
 
     class Counting:
@@ -166,42 +182,39 @@ def test_a_step_with_an_adapter_is_launched_and_others_are_replayed(folder):
         def seconds(self, replay):
             return 1.0
 
-    recorder, states = Counting(), []
-    runner = make_runner(folder, recorder)
+    recorder = Counting()
+    runner, model = make_runner(folder, recorder)
     for lora in (None, adapter):
         first, second = item(make_prompt(9, 1), [3], 0, 9), item(make_prompt(20), [5, 2], 0, 20)
         second.request.lora = lora
-        batch = build_batch([first, second], BLOCK_SIZE)
-        with torch.inference_mode():
-            states.append(runner._forward(batch, lora_batch([first, second])).clone())
+        runner.execute(SchedulerOutput([first, second]))
         assert recorder.replays == 1, "by the first step only"
-    assert torch.equal(states[0][:9], states[1][:9])
-    assert not torch.equal(states[0][9:], states[1][9:])
+    without, beside = model.hidden
+    assert torch.equal(without[:9], beside[:9])
+    assert not torch.equal(without[9:], beside[9:])
 
 
 def test_kernels_are_compiled_for_adapters_of_each_type(folder):
     from serving.engines.paged.cuda_start import blank_adapters
 
-    runner = make_runner(folder)
-    adapters = blank_adapters(runner._model.weights.decoder)
+    runner, model = make_runner(folder)
+    adapters = blank_adapters(model.weights.decoder)
     assert [one.layers[0][0].down.dtype for one in adapters] == [torch.float16, torch.bfloat16, torch.float32]
     runner.warm_up((1,), adapters)
 
 
-def test_kernels_are_compiled_for_the_logits_of_few_and_of_many_rows(folder, monkeypatch):
-    runner, rows = make_runner(folder), []
-    compute = runner._model.compute_logits
-    monkeypatch.setattr(runner._model, "compute_logits", lambda hidden: rows.append(len(hidden)) or compute(hidden))
+def test_kernels_are_compiled_for_the_logits_of_few_and_of_many_rows(folder):
+    runner, model = make_runner(folder)
     runner.warm_up((16, 32, 100))
-    assert rows == [16, 32, 64]
+    assert model.logit_rows == [16, 32, 64]
 
 
 @pytest.mark.skipif(has_cuda_device(), reason="the stand-in records on the CPU")
-def test_recorded_operations_have_the_bits_of_passes_that_are_run(folder, monkeypatch):
+def test_recorded_operations_have_the_bits_of_passes_that_are_run(folder):
     recorder = OperationRecorder()
-    found = run_steps(make_runner(folder, recorder), monkeypatch)
+    found = run_steps(*make_runner(folder, recorder))
     assert len(recorder.recorded) == 7 and min(recorder.recorded) > 10, "kernels were recorded"
-    assert_same_bits(found, run_steps(make_runner(folder), monkeypatch))
+    assert_same_bits(found, run_steps(*make_runner(folder)))
 
 
 def test_rotary_tables_that_still_grow_cannot_be_recorded():
@@ -219,8 +232,8 @@ def test_rotary_tables_that_still_grow_cannot_be_recorded():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "float16"])
-def test_cuda_graphs_have_the_bits_of_passes_that_are_run(folder, monkeypatch, half):
+def test_cuda_graphs_have_the_bits_of_passes_that_are_run(folder, half):
     from serving.engines.paged.cuda_recorder import CudaRecorder
 
-    found = run_steps(make_runner(folder, CudaRecorder(), half), monkeypatch)
-    assert_same_bits(found, run_steps(make_runner(folder, half=half), monkeypatch))
+    found = run_steps(*make_runner(folder, CudaRecorder(), half))
+    assert_same_bits(found, run_steps(*make_runner(folder, half=half)))
