@@ -68,9 +68,13 @@ class DraftProposer:
         # With tensor parallelism, vLLM takes the drafts of the first rank and passes them to all.
         if self._off is None and get_tensor_model_parallel_rank() == 0:
             with self._off_after_errors():
-                self._drafts = _load(self._config)
+                self._drafts = self.load_drafts()
                 _log.info("Drafts by %s, at most %d of a request in a step", PROPOSER, self._max_drafts)
         self._log_if_off()
+
+    def load_drafts(self) -> BatchDrafts:
+        """Load the drafter of the checkpoint that vLLM has loaded. `attach` logs its errors and goes on without it."""
+        return _load(self._config)
 
     def begin_serving(self, free_bytes: int | None) -> None:
         """Called before the first step, when the limit of the context is known and the KV cache has its memory.

@@ -58,16 +58,16 @@ def test_a_grammar_that_does_not_compile_raises() -> None:
         begin(make(), json.dumps({"grammars": [{"lark_grammar": "start: missing"}]}))
 
 
-def test_no_step_waits_for_a_grammar_that_compiles_slowly() -> None:
+def test_no_step_waits_for_a_grammar_that_compiles_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked for again in the next steps."""
-    finish = threading.Event()
+    finish, compile_grammar = threading.Event(), llguidance.LLMatcher
+    grammars, text = make(), text_of(SCHEMA)
 
-    class Slow(DraftGrammars):
-        def _compile(self, text: str) -> llguidance.LLMatcher:
-            finish.wait()
-            return super()._compile(text)
+    def slow(*arguments: object, **options: object) -> llguidance.LLMatcher:
+        finish.wait()
+        return compile_grammar(*arguments, **options)
 
-    grammars = Slow(vocabulary())
-    assert grammars.begin(text_of(SCHEMA)) is None
+    monkeypatch.setattr(llguidance, "LLMatcher", slow)
+    assert grammars.begin(text) is None
     finish.set()
-    assert TOKENIZER.decode(begin(grammars, text_of(SCHEMA)).forced_tokens()).startswith('{"name')
+    assert TOKENIZER.decode(begin(grammars, text).forced_tokens()).startswith('{"name')

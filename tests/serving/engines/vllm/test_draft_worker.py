@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,17 +17,54 @@ from tests.serving.models import tiny_checkpoints
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
 
-def proposer(runner: object = None):
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch) -> None:
+    """As where vLLM has started its only worker."""
+    monkeypatch.setattr("vllm.distributed.get_tensor_model_parallel_rank", lambda: 0)
+
+
+class NoDrafts:
+    """Notes the rows that drafts are asked for."""
+
+    rows: Sequence[Any] = ()
+
+    def propose(self, rows: Sequence[Any], **state: object) -> list[list[int]]:
+        self.rows = rows
+        return [[] for _ in rows]
+
+
+def proposer(runner: object = None, drafts: object = None):
+    """A proposer, with a worker's model runner if there is one."""
     from serving.engines.vllm.draft_worker import DraftProposer
+
+    class Given(DraftProposer):
+        def load_drafts(self) -> Any:
+            return drafts
 
     config = SimpleNamespace(
         speculative_config=SimpleNamespace(num_speculative_tokens=8),
         model_config=SimpleNamespace(max_model_len=100, get_vocab_size=lambda: 1000),
         scheduler_config=SimpleNamespace(max_num_seqs=32),
+        structured_outputs_config=None,
     )
-    made = DraftProposer(config)
-    made._runner = runner
+    made = Given(config)
+    if runner is not None:
+        made.attach(runner)
     return made
+
+
+def runner_of(*requests: object) -> SimpleNamespace:
+    """A model runner with these requests in its batch."""
+    named = {str(place): request for place, request in enumerate(requests)}
+    batch = SimpleNamespace(req_ids=list(named))
+    return SimpleNamespace(requests=named, input_batch=batch, max_model_len=100, num_spec_tokens=8)
+
+
+def request_of(**params: object) -> SimpleNamespace:
+    """A request of vLLM with three output tokens."""
+    defaults = {"max_tokens": None, "seed": None, "temperature": 0.0, "structured_outputs": None}
+    given = SimpleNamespace(all_stop_token_ids={2}, eos_token_id=0, **{**defaults, **params})
+    return SimpleNamespace(prompt_token_ids=[1], output_token_ids=[5, 6, 7], sampling_params=given, lora_request=None)
 
 
 def test_this_is_the_version_of_vllm_that_the_plug_in_was_written_for() -> None:
@@ -66,11 +104,15 @@ def test_without_our_worker_there_are_no_drafts_and_the_log_says_how_to_get_them
 
 def test_an_error_in_the_drafter_ends_the_drafts_and_nothing_else(caplog) -> None:
     logging.getLogger("vllm").propagate = True
-    made = proposer(runner=SimpleNamespace(input_batch=SimpleNamespace(req_ids=["gone"]), requests={}))
-    made._off, made._drafts = None, object()
+    request, drafts = request_of(), NoDrafts()
+    runner = runner_of(request)
+    made = proposer(runner, drafts)
+    runner.requests.clear()
     assert made.propose([[5]], np.array([4]), None) == [[]]
     assert "vLLM continues without drafts: KeyError" in caplog.text
+    runner.requests["0"] = request
     assert made.propose([[5]], np.array([4]), None) == [[]]
+    assert not drafts.rows, "it is not asked again"
 
 
 @pytest.mark.parametrize(
@@ -89,11 +131,19 @@ def test_a_seeded_sample_gets_no_drafts_because_its_random_numbers_would_depend_
 
 
 def test_with_little_memory_many_requests_get_fewer_drafts_each() -> None:
-    made = proposer(SimpleNamespace(max_model_len=100, num_spec_tokens=8))
-    made._off = None
-    assert made._max_drafts_of(1000) == 8, "until it is known how much memory there is"
-    made.begin_serving(free_bytes=1_000_000)  # half of it holds the logits of 17 drafts
-    assert [made._max_drafts_of(count) for count in (1, 2, 3, 17, 18)] == [8, 8, 5, 1, 0]
+
+    def limit(count: int, free_bytes: int | None) -> int:
+        """Of each of so many requests."""
+        drafts = NoDrafts()
+        made = proposer(runner_of(*[request_of()] * count), drafts)
+        made.begin_serving(free_bytes)
+        made.propose([[7]] * count, np.full(count, 10), None)
+        (found,) = {row.max_drafts for row in drafts.rows}
+        return found
+
+    assert limit(1000, None) == 8, "where it is not known how much memory there is"
+    # Half of it holds the logits of 17 drafts.
+    assert [limit(count, 1_000_000) for count in (1, 2, 3, 17, 18)] == [8, 8, 5, 1, 0]
 
 
 def test_a_request_near_the_limit_of_the_context_does_not_keep_vllm_from_asking_for_drafts() -> None:
@@ -138,15 +188,10 @@ def test_cuda_graphs_are_recorded_for_few_rows_too(tmp_path) -> None:
 
 
 def row_of(num_tokens: int, **params: object):
-    """What the drafter gets of a request with three output tokens."""
-    defaults = {"max_tokens": None, "seed": None, "temperature": 0.0, "structured_outputs": None}
-    given = SimpleNamespace(all_stop_token_ids={2}, eos_token_id=0, **{**defaults, **params})
-    request = SimpleNamespace(
-        prompt_token_ids=[1], output_token_ids=[5, 6, 7], sampling_params=given, lora_request=None
-    )
-    made = proposer(runner=SimpleNamespace(requests={"a": request}))
-    made._config.structured_outputs_config = None
-    return made._row("a", [7], num_tokens)
+    """What the drafter gets of a request."""
+    drafts = NoDrafts()
+    proposer(runner_of(request_of(**params)), drafts).propose([[7]], np.array([num_tokens]), None)
+    return drafts.rows[0]
 
 
 def test_a_parameter_is_repeated_for_each_draft_and_keeps_its_type() -> None:

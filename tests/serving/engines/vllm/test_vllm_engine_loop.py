@@ -88,9 +88,11 @@ async def test_adapters_are_loaded_on_the_client_s_loop_and_removed_when_others_
             call(lambda: llm.add_lora(entry.name))
             return VllmLoaded(VllmAdapter(entry.name, nbytes=10), "digest")
 
-        return AdapterStore(entries, load, max_bytes=10, drop=lambda lora: send(lambda: llm.remove_lora(lora.request)))
+        drop = lambda lora: send(lambda: llm.remove_lora(lora.request))  # noqa: E731
+        stores.append(AdapterStore(entries, load, max_bytes=10, drop=drop))
+        return stores[0]
 
-    client = LoraClient()
+    client, stores = LoraClient(), list[AdapterStore[VllmAdapter]]()
     engine = VllmEngine(
         lambda: client,  # type: ignore[arg-type, return-value]
         tokenizer=tiny_tokenizers.byte_level(),
@@ -99,7 +101,7 @@ async def test_adapters_are_loaded_on_the_client_s_loop_and_removed_when_others_
         open_adapters=open_adapters,
     )
     for name in "aba":
-        async with engine._adapters.lease(name) as adapter:
+        async with stores[0].lease(name) as adapter:
             assert adapter is not None and adapter.request == name
     engine.close()
     assert client.calls == [("add", "a"), ("add", "b"), ("remove", "a"), ("add", "a"), ("remove", "b")]
