@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, Self, cast
+from typing import Any, Final, Protocol, Self, cast, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -88,6 +88,15 @@ class Task(Protocol):
         Raises:
             InputError: an input is wrong.
         """
+        ...
+
+
+@runtime_checkable
+class MarkedTask(Protocol):
+    """A task that says where a draft model begins to read its prompts. Of other tasks, the prompts show it."""
+
+    def draft_markers(self) -> tuple[str, ...]:
+        """Texts that occur once in a prompt. A draft model reads a prompt from the first that leaves it enough room."""
         ...
 
 

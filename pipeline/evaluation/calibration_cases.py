@@ -75,7 +75,7 @@ def _prompts_and_answers(
         return
     for line in read_task_cases(file, task_kind(folder), limit)[0]:
         prompt = task.prepare(line.inputs)
-        yield prompt.token_ids, _answer_text(line, prompt.constraint)
+        yield prompt.token_ids, answer_text(line, prompt.constraint)
 
 
 def _queries(file: Path, limit: int | None) -> Iterator[tuple[Case | AcceptanceCase, Query]]:
@@ -92,8 +92,16 @@ def _query_text(reference: Query, surface: str) -> str:
     return text if surface == "json" else f'"{json.loads(text)!r}"'
 
 
-def _answer_text(case: TaskCase, constraint: Any) -> str:
-    """The reference as the model writes it: JSON with the separators of the task."""
+def answer_text(case: TaskCase, constraint: Any) -> str:
+    """The reference of a case as the model writes it: JSON with the separators of the task.
+
+    Args:
+        case: of a schema or chat task.
+        constraint: of the case's prompt.
+
+    Raises:
+        CheckpointError: the task's separators are none of the usual ones.
+    """
     if case.schema is None or not isinstance(constraint, JsonSchemaConstraint):
         return str(case.reference)
     patterns = constraint.item_separator, constraint.key_separator

@@ -54,6 +54,17 @@ def read_task_cases(path: Path, kind: TaskKind, limit: int | None = None) -> tup
     return collect_cases(path, records, make, expected=_EXPECTED, limit=limit)
 
 
+def read_task_inputs(path: Path, kind: TaskKind) -> list[Mapping[str, Any]]:
+    """The inputs of each line, by the names of predict's parameters; lines need no output.
+
+    Raises:
+        CaseFileError: a line has another format, or there is none.
+    """
+    expected = _EXPECTED.replace("JSON or text", "anything (optional)")
+    records = read_records(path, f"write one: {expected}")
+    return collect_cases(path, records, lambda _, record: _inputs(record, kind), expected=expected, limit=None)[0]
+
+
 def validate(schema: Any, value: Any) -> None:
     """Validate a value against a JSON Schema, in the schema's own draft.
 
@@ -64,18 +75,23 @@ def validate(schema: Any, value: Any) -> None:
 
 
 def _case(number: int, record: Mapping[str, Any], kind: TaskKind) -> TaskCase:
-    given, reference, category = record["input"], record["output"], record.get("category")
-    if unknown := record.keys() - {"input", "output", "category"}:
-        raise ValueError(f"unknown keys: {', '.join(sorted(unknown))}")
-    inputs = {kind.only_input: given} if isinstance(given, str) and kind.only_input else given
-    if not isinstance(inputs, dict):
-        raise TypeError(f"input is a {type(given).__name__}, and the task has several inputs")
+    inputs, reference, category = _inputs(record, kind), record["output"], record.get("category")
     schema = kind.schema_of(inputs)
     if schema is not None:
         reference = _json_reference(schema, reference)
     elif not isinstance(reference, str):
         raise TypeError(f"output is a {type(reference).__name__}, and the task answers with text")
     return TaskCase(number, inputs, reference, schema, category)
+
+
+def _inputs(record: Mapping[str, Any], kind: TaskKind) -> Mapping[str, Any]:
+    given = record["input"]
+    if unknown := record.keys() - {"input", "output", "category"}:
+        raise ValueError(f"unknown keys: {', '.join(sorted(unknown))}")
+    inputs = {kind.only_input: given} if isinstance(given, str) and kind.only_input else given
+    if not isinstance(inputs, dict):
+        raise TypeError(f"input is a {type(given).__name__}, and the task has several inputs")
+    return inputs
 
 
 def _json_reference(schema: Any, output: Any) -> Any:

@@ -1,10 +1,9 @@
-"""The training data of a draft model: prompts in parts and their answers, some with other words as columns.
+"""The training data of a draft model: prompts in parts and their answers, some with other words.
 
-With the same columns again and again, a draft model would memorize them. With random words in their place it must learn
-to copy columns from the prompt, as it must for columns that it has never seen (domain randomization, Tobin et al.
-2017).
+With the same words again and again, a draft model would memorize them. With random words in their place it must learn
+to copy from the prompt, as it must for words that it has never seen (domain randomization, Tobin et al. 2017).
 
-    pairs = read_pairs(Path("build/data/train.jsonl"), tokenizer, "columns-first")
+    pairs = make_pairs([(prompt, answer)], [common_marker(prompts)], WordTokenizer(tokenizer), cut_answers=True)
     ids, targets, seen = batch_tensors(pairs[:64])
 """
 
@@ -12,55 +11,81 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from pipeline.training.errors import AdapterError
-from pipeline.training.examples import read_questions
-from serving.drafting.draft_text import find_last, split_prompt
-from serving.drafting.draft_words import WordTokenizer
+from serving.drafting.draft_text import split_prompt
 from serving.text import Tokenizer
 from serving.weights.draft_weights import MAX_TOKENS
-from tasks.honeycomb.options import PromptTemplate
-from tasks.honeycomb.prompt import DRAFT_MARKERS, build_prompt
 
 _FREQUENT = 0.01  # a token in this fraction of answers may be drafted for any prompt
 _OFTEN, _CERTAIN = (
     0.01,
     0.999,
 )  # for trigrams: occurrences of the first two tokens per answer, and fraction of the third
+_SEEN = 30  # and at least so many in all
 _STRUCTURE = 0.2  # a token is structure or a value if this fraction of the answers with it do not copy it from a column
 _EVERYWHERE = 0.9  # a token in this fraction of prompts belongs to the template
 _WITHOUT_COLUMNS = 0.1  # fraction of prompts whose columns are dropped, as in prompts that are too long to read
 _RENAMED = 0.5  # fraction of prompts with renamed words
 _FRACTIONS = (0.3, 0.6, 1.0)  # of a prompt's words that are renamed
+_RENAMED_WORDS = 0.7  # the same where a prompt has no columns
+_OWN_WORDS = 0.02  # a word in this fraction of answers is the answer's own
+_MARKER_LENGTH = 32  # tokens at most: so many rarely occur in a caller's text too
 
 Pair = tuple[list[list[int]], list[int]]  # the parts of a prompt that are read, and the answer
+WordTokens = Callable[[Sequence[int]], list[int]]  # see `WordTokenizer`
 
 
-def read_pairs(path: Path, tokenizer: Tokenizer, template: PromptTemplate) -> list[Pair]:
-    """The parts of each prompt that are read, and its answer. Examples that are too long are left out.
+def make_pairs(
+    examples: Iterable[tuple[Sequence[int], Sequence[int]]],
+    markers: Sequence[Sequence[int]],
+    word_tokens: WordTokens,
+    *,
+    cut_answers: bool,
+) -> list[Pair]:
+    """The parts of each prompt that are read, and its answer.
+
+    Prompts without a marker, with too many tokens after it or with an empty answer are left out.
+
+    Args:
+        examples: token ids of prompts and answers.
+        markers: see `split_prompt`.
+        word_tokens: see `WordTokenizer`.
+        cut_answers: whether the begin of an answer that is too long is learned; otherwise it is left out.
+    """
+    pairs: list[Pair] = []
+    for prompt, answer in examples:
+        parts = split_prompt(prompt, markers, word_tokens)
+        room = 0 if parts is None else MAX_TOKENS - sum(map(len, parts))
+        learned = list(answer[:room] if cut_answers else answer)
+        if parts is not None and learned and len(learned) <= room:
+            pairs.append((parts, learned))
+    return pairs
+
+
+def common_marker(prompts: Sequence[Sequence[int]]) -> list[int]:
+    """The last tokens of what all prompts begin with: a draft model reads what varies between prompts.
 
     Raises:
-        AdapterError: a prompt does not have all markers, or all examples are too long.
+        AdapterError: prompts have no fixed text before what varies.
     """
-    markers = [tokenizer.encode(marker, add_bos=False) for marker in DRAFT_MARKERS[template]]
-    word_tokens = WordTokenizer(tokenizer)
-    pairs: list[Pair] = []
-    for example in read_questions(path):
-        prompt = tokenizer.encode(build_prompt(example.nlq, example.cols, template))
-        if any(find_last(prompt, marker) is None for marker in markers):
-            raise AdapterError(f"{path}: a prompt's tokens do not have all of {DRAFT_MARKERS[template]}")
-        parts = split_prompt(prompt, markers, word_tokens)
-        answer = tokenizer.encode(example.query, add_bos=False)
-        if parts is not None and sum(map(len, parts)) + len(answer) <= MAX_TOKENS:
-            pairs.append((parts, answer))
-    if not pairs:
-        raise AdapterError(f"{path}: no example has at most {MAX_TOKENS} tokens after {DRAFT_MARKERS[template][-1]!r}")
-    return pairs
+    first, last = (
+        min(prompts, key=tuple),
+        max(prompts, key=tuple),
+    )  # in lexicographic order; the others lie between them
+    if tuple(first) == tuple(last):
+        raise AdapterError("all prompts are the same, so nothing shows which part of them varies; give other inputs")
+    length = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    if not length:
+        raise AdapterError(
+            "the prompts begin with different tokens, so nothing says where a draft model should begin to read; "
+            "put a fixed text before the input, by the task's template or chat template"
+        )
+    return list(first[max(0, length - _MARKER_LENGTH) : length])
 
 
 def frequent_tokens(pairs: Sequence[Pair]) -> list[int]:
@@ -84,7 +109,7 @@ def certain_trigrams(pairs: Sequence[Pair]) -> list[tuple[int, int, int]]:
     trigrams = []
     for (first, second), counts in followers.items():
         (third, count), total = counts.most_common(1)[0], counts.total()
-        is_frequent, is_certain = total >= _OFTEN * len(pairs), count >= _CERTAIN * total
+        is_frequent, is_certain = total >= max(_OFTEN * len(pairs), _SEEN), count >= _CERTAIN * total
         if is_frequent and is_certain and copied[first, second, third] < count / 2:
             trigrams.append((first, second, third))
     return sorted(trigrams)
@@ -147,6 +172,47 @@ def _meaningful_tokens(pairs: Sequence[Pair]) -> set[int]:
     kept = {token for token, count in in_answers.items() if not_copied[token] >= _STRUCTURE * count}
     kept |= {token for token, count in in_prompts.items() if count >= _EVERYWHERE * len(pairs)}
     return kept | {token for token, count in in_questions.items() if referred[token] < count / 2}
+
+
+class WordRenamer:
+    """Replaces words of a prompt by other words, in prompt and answer alike, with and without a leading space.
+
+    Words of the template and those that many answers have are kept.
+
+    Args:
+        pairs: all examples.
+        tokenizer: of the prompts.
+        size: only tokens below are used.
+        order: source of randomness.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], tokenizer: Tokenizer, size: int, order: random.Random) -> None:
+        self._plain = [tokenizer.without_space(token) for token in range(size)]
+        in_prompts = Counter(word for parts, _ in pairs for word in self._words_of(*parts))
+        in_answers = Counter(word for _, answer in pairs for word in self._words_of(answer))
+        kept = {word for word, count in in_prompts.items() if count >= _EVERYWHERE * len(pairs)}
+        kept |= {word for word, count in in_answers.items() if count >= _OWN_WORDS * len(pairs)}
+        spaced = ((plain, token) for token, plain in enumerate(self._plain) if plain != token and plain not in kept)
+        self._spaced = {plain: token for plain, token in spaced if tokenizer.decode([plain]).isalpha()}
+        self._words = sorted(self._spaced)
+        self._order = order
+
+    def __call__(self, pair: Pair) -> Pair:
+        """The pair unchanged, or with other words."""
+        parts, answer = pair
+        if self._order.random() >= _RENAMED:
+            return pair
+        words = sorted(self._words_of(*parts) & self._spaced.keys())
+        words = [word for word in words if self._order.random() < _RENAMED_WORDS]
+        used = self._words_of(*parts, answer)
+        drawn = self._order.sample(self._words, min(len(used) + len(words), len(self._words)))
+        names: dict[int, int] = {}
+        for word, other in zip(words, (word for word in drawn if word not in used), strict=False):
+            names |= {word: other, self._spaced[word]: self._spaced[other]}
+        return [[names.get(t, t) for t in part] for part in parts], [names.get(t, t) for t in answer]
+
+    def _words_of(self, *texts: Sequence[int]) -> set[int]:
+        return {self._plain[token] for text in texts for token in text}
 
 
 def batches(pairs: Sequence[Pair], size: int, order: random.Random) -> Iterator[list[Pair]]:

@@ -34,7 +34,7 @@ def shared_tokens(tokenizer: Path, other: Path) -> Tensor:
     first, second = _vocabulary(tokenizer), _vocabulary(other)
     pairs = [(first[text], second[text]) for text in sorted(first.keys() & second.keys())]
     if not pairs:
-        raise AdapterError(f"{tokenizer} and {other} share no token; train without --init-weights")
+        raise AdapterError(f"{tokenizer} and {other} share no token; leave out --from-weights")
     return torch.tensor(pairs)
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.evaluation.calibration_cases import case_tokens
 from pipeline.training.packing import TokenizedExample
+from serving.text import Tokenizer
+from tasks.honeycomb.options import HoneycombOptions
+from tasks.honeycomb.prompt import build_prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,21 @@ def read_questions(path: Path) -> list[Question]:
     with path.open(encoding="utf-8") as lines:
         records = [json.loads(line) for line in lines if line.strip()]
     return [Question(r["nlq"], tuple(r["cols"]), _query_text(r["query"])) for r in records]
+
+
+def tokenize_questions(
+    path: Path, folder: Path, tokenizer: Tokenizer
+) -> Iterator[tuple[dict[str, str], list[int], list[int]]]:
+    """The inputs of each question of a Honeycomb file, the tokens of its prompt, and those of its query as it is there.
+
+    Raises:
+        TaskFileError: the folder has no task.json of the Honeycomb task.
+    """
+    template = HoneycombOptions.load(folder).prompt
+    for example in read_questions(path):
+        prompt = tokenizer.encode(build_prompt(example.nlq, example.cols, template))
+        inputs = {"nlq": example.nlq, "cols": json.dumps(example.cols, ensure_ascii=False)}
+        yield inputs, prompt, tokenizer.encode(example.query, add_bos=False)
 
 
 def _query_text(query: Any) -> str:

@@ -13,14 +13,14 @@ from tasks.honeycomb.columns import parse_columns
 from tasks.honeycomb.grammar import answer_grammar
 from tasks.honeycomb.live import LiveAnswer
 from tasks.honeycomb.options import HoneycombOptions, Surface
-from tasks.honeycomb.prompt import build_prompt, check_nlq
+from tasks.honeycomb.prompt import DRAFT_MARKERS, build_prompt, check_nlq
 from tasks.task import Prompt
 
 DEFAULT_MAX_TOKENS = 512
 
 
 class HoneycombTask:
-    """See `tasks.task.Task`. Inputs: `nlq`, `cols` and `max_tokens`.
+    """See `tasks.task.Task` and `MarkedTask`. Inputs: `nlq`, `cols` and `max_tokens`.
 
     Args:
         options: from task.json.
@@ -45,6 +45,10 @@ class HoneycombTask:
             constraint=LarkConstraint(answer_grammar(self.options, question, columns), is_trusted=True),
             reader=QueryReader(columns, self.options.surface),
         )
+
+    def draft_markers(self) -> tuple[str, ...]:
+        """See `tasks.task.MarkedTask`."""
+        return DRAFT_MARKERS[self.options.prompt]
 
 
 class QueryReader:
