@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pipeline.training.draft_network import DraftModel
+from pipeline.train.draft_network import DraftModel
 from serving.drafting.load_drafter import as_numpy
 from serving.weights.draft_weights import DRAFT_MODEL, DraftWeights
 

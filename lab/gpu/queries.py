@@ -7,14 +7,14 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Final
 
+from lab.bench.asker import Asker
+from lab.bench.lineup import Lineup
+from lab.bench.peer_weights import WeightForms
+from lab.bench.peers import Peer
+from lab.bench.protocol import Batch
+from lab.bench.question_source import measured_questions
 from lab.gpu.gpu_report import StageReport
 from lab.gpu.place import Place
-from pipeline.benchmark.asker import Asker
-from pipeline.benchmark.lineup import Lineup
-from pipeline.benchmark.peer_weights import WeightForms
-from pipeline.benchmark.peers import Peer
-from pipeline.benchmark.protocol import Batch
-from pipeline.benchmark.question_source import measured_questions
 from pipeline.paths import ROOT
 from pipeline.weights.default_weights import weights_or_default
 
@@ -38,7 +38,7 @@ def queries(place: Place, report: StageReport) -> None:
 def beside_vllm(place: Place, report: StageReport) -> None:
     """The same questions to our engine, to vLLM alone, and to vLLM with our drafts."""
     if not place.has_gpu:
-        report.not_run.append("vLLM on a GPU: there is none; scripts/bench has vLLM's CPU build")
+        report.not_run.append("vLLM on a GPU: there is none; scripts/dev/bench has vLLM's CPU build")
         return
     names = {"off": "vLLM", "auto": "vLLM with our drafts"}
     vllm = [Peer(name, "image", settings={**_VLLM, "speculation": each}, is_fresh=True) for each, name in names.items()]

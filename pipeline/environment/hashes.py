@@ -16,7 +16,7 @@ REQUIREMENTS: Final = CODE / "requirements"
 HASHES: Final = REQUIREMENTS / "hashes"
 SBOM: Final = REQUIREMENTS / "image.cdx.json"
 _IMAGE: Final = "image"  # has direct pins only, so its hashes are those of all that they need
-_HEAD: Final = "# Written by scripts/lock_requirements. For pip and uv: --require-hashes -r, with --no-deps.\n"
+_HEAD: Final = "# Written by scripts/dev/lock_requirements. For pip and uv: --require-hashes -r, with --no-deps.\n"
 _PIN: Final = re.compile(r"^([\w.-]+)==([\w.!+-]+)", re.MULTILINE)
 _OTHER: Final = re.compile(r"^(?![\w.-]+==[\w.!+-]+|-r |#).+", re.MULTILINE)  # a range, an address, an option
 

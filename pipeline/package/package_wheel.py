@@ -17,7 +17,6 @@ from typing import Final
 from pipeline.paths import CODE
 
 _WHOLE: Final = ("serving", "tasks", "gateway", "pipeline")
-_ONLY_HERE: Final = ("pipeline/benchmark", "pipeline/endurance", "pipeline/simulation")  # what measures this project
 _REQUIREMENTS: Final = ("cpu", "image", "uv", "vllm", "vllm-suffix")  # of the environments that the commands make
 COMMANDS: Final = ("predict", "serve", "batch", "keys", "precompute", "push", "lock_weights", "write_schema")
 WHEELS: Final = "model_package-*.whl"  # the names of all versions
@@ -54,8 +53,7 @@ def write_wheel(folder: Path) -> Path:
 def _files() -> Iterator[Path]:
     for folder in _WHOLE:
         for path in (CODE / folder).rglob("*"):
-            is_here = path.relative_to(CODE).as_posix().startswith(_ONLY_HERE)
-            if path.is_file() and not is_here and "__pycache__" not in path.parts and path.suffix != ".partial":
+            if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".partial":
                 yield path
     for name in _REQUIREMENTS:
         yield from (CODE / "requirements").glob(f"{name}.*txt")

@@ -35,6 +35,6 @@ def _read(path: Path) -> Iterator[str]:
             answer = None
         if not isinstance(answer, str):
             raise CheckpointError(
-                f'{path}:{number} is not {{"answer": …}}; write the file again with scripts/make_data --answers'
+                f'{path}:{number} is not {{"answer": …}}; write the file again with scripts/dev/make_data --answers'
             )
         yield answer

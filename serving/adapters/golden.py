@@ -1,6 +1,6 @@
 """Golden prompts: what an adapter's merged model answers, which the adapter on its base has to answer too.
 
-They are in the adapter's folder, in golden.jsonl. `scripts/make_golden` writes lines of
+They are in the adapter's folder, in golden.jsonl. `scripts/dev/make_golden` writes lines of
 {"prompt": [token ids], "answer": [token ids], "ends": true, "text": "the answer, for readers"}.
 """
 
@@ -20,7 +20,8 @@ MAX_ANSWER_TOKENS: Final = 128
 _MAX_BYTES: Final = 1 << 20
 _REMEDY: Final = (
     "if the adapter was trained on this base, the base's quantization changes its answers: merge it and quantize the "
-    "result (scripts/merge_lora), or make other golden prompts (scripts/make_golden); ADAPTER_GOLDEN=false accepts it"
+    "result (scripts/merge_lora), or make other golden prompts (scripts/dev/make_golden); ADAPTER_GOLDEN=false accepts "
+    "it"
 )
 
 
@@ -94,7 +95,7 @@ def _read(path: Path, number: int, line: bytes) -> GoldenPrompt:
         prompt, answer = (_tokens(value[name]) for name in ("prompt", "answer"))
         golden = GoldenPrompt(prompt, answer, value["ends"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise WeightsError(f"{path}, line {number}: not as scripts/make_golden writes it; make it again") from error
+        raise WeightsError(f"{path}, line {number}: not as scripts/dev/make_golden writes it; make it again") from error
     within = 0 < len(prompt) <= MAX_PROMPT_TOKENS and len(answer) <= MAX_ANSWER_TOKENS
     if type(golden.ends) is not bool or not within or not golden.max_tokens:
         raise WeightsError(

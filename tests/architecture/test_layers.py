@@ -43,16 +43,17 @@ MAY_IMPORT = {
     "pipeline.weights": (*SERVING_FRONT, *FOUNDATION),
     "pipeline.fetching": (*FOUNDATION, "pipeline.weights", "serving.fetching"),
     "pipeline.locking": (*SERVING_FRONT, *FOUNDATION, "pipeline.weights", "pipeline.fetching", "serving.fetching"),
-    "pipeline.training": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.evaluation"),
+    "pipeline.train": (
+        *(*SERVING_FRONT, *FOUNDATION, "tasks"),
+        *("pipeline.weights", "pipeline.answer_format", "pipeline.evaluate"),
+    ),
     "pipeline.answer_format": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights"),
-    "pipeline.train": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.answer_format"),
-    "pipeline.simulation": ("pipeline.weights",),
-    "pipeline.planning": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights"),
+    "pipeline.plan": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights"),
     "pipeline.package": (
         *(*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.answer_format"),
         *("pipeline.fetching", "pipeline.locking"),
     ),
-    "pipeline.road": (
+    "pipeline.prepare": (
         *(*SERVING_FRONT, *FOUNDATION, "tasks"),
         *("pipeline.weights", "pipeline.fetching", "pipeline.package", "pipeline.locking"),
     ),
@@ -65,7 +66,7 @@ MAY_IMPORT = {
         "serving.model",
     ),
     "pipeline.package.templates": ("serving.predictor",),  # of predict.py in a new package
-    "pipeline.publishing": (
+    "pipeline.publish": (
         *SERVING_FRONT,
         *FOUNDATION,
         "pipeline.weights",
@@ -73,30 +74,18 @@ MAY_IMPORT = {
         "pipeline.package",
         "serving.fetching",
     ),
-    "pipeline.evaluation": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "serving.model"),
-    "pipeline.gate": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.evaluation"),
-    "pipeline.benchmark": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.evaluation"),
-    "pipeline.endurance": (
-        *(*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.evaluation"),
-        *("pipeline.benchmark", "pipeline.package", "pipeline.answer_format"),
-    ),
+    "pipeline.evaluate": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "serving.model"),
+    "pipeline.compare": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.evaluate"),
     "examples": ("tasks", *SERVING_FRONT),
     "gateway": (),  # it knows Cog's HTTP API, and no engine
     "predict": ("serving.predictor",),
     "deploy": (*SERVING_FRONT, "serving.model", "pipeline.in_flight", "pipeline.batch", "pipeline.package"),
-    "lab": ("serving", "tasks", "gateway", "pipeline"),  # it measures any part, and only scripts import it
+    "lab": ("serving", "tasks", "gateway", "pipeline", "predict"),  # it measures any part, and only scripts import it
     "scripts": (*SERVING_FRONT, "tasks", "pipeline", "examples", "lab"),
 }
 # Further imports of single modules, each with its reason.
 ALSO = {
     "pipeline.package.local_prediction -> predict": "it runs the package's Predictor without a server",
-    "pipeline.endurance.observed_predict -> predict": "Cog's server runs it in place of predict.py",
-    "pipeline.benchmark.passes -> serving.kernels.base": "it times passes of the model without an engine",
-    "pipeline.benchmark.passes -> serving.models.loader": "it times passes of the model without an engine",
-    "pipeline.benchmark.draft_gain -> pipeline.planning.hardware": "it computes drafts' gain on GPUs from their table",
-    "pipeline.simulation.check -> pipeline.benchmark.questions": "it simulates the arrivals of the workload open",
-    "pipeline.benchmark.offline_vllm -> serving.engines.vllm.options": "it runs vLLM alone, with the engine's options",
-    "pipeline.benchmark.offline_runners -> serving.clients.vllm_parameters": "it asks vLLM's server without an engine",
 }
 # These import modules whose names are data. All other imports are checked by the rules above.
 BY_NAME = {"serving.engine", "tasks.task"}

@@ -9,7 +9,7 @@ import json
 import time
 from pathlib import Path
 
-from pipeline.endurance.cog_process import CogServer
+from lab.endurance.cog_process import CogServer
 
 CONTROLLED = "tests/cog/controlled_predict.py:ControlledPredictor"
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pipeline.endurance.cog_process import CogServer
+from lab.endurance.cog_process import CogServer
 from pipeline.paths import ROOT
 from tasks.honeycomb.prompt import build_prompt
 from tasks.honeycomb.query import parse_query

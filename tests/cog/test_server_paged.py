@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.endurance.cog_process import CogServer
+from lab.endurance.cog_process import CogServer
 from tasks.honeycomb.query import parse_query
 from tests import small_model
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.endurance.cog_process import CogServer
-from pipeline.endurance.own_weights import lock_text
-from pipeline.endurance.processes import stopped
+from lab.endurance.cog_process import CogServer
+from lab.endurance.own_weights import lock_text
+from lab.endurance.processes import stopped
 from tasks.honeycomb.query import parse_query
 from tests import small_model
 from tests.cog.control import CONTROLLED, Control

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from pipeline.endurance.own_weights import lock_text, settings
+from lab.endurance.own_weights import lock_text, settings
 from tests.tiny_tokenizers import byte_level, save
 
 

@@ -18,11 +18,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pipeline.benchmark.asker import Asker
-from pipeline.benchmark.constraint_json import from_json
-from pipeline.benchmark.honeycomb_questions import HoneycombQuestions, read_teams
-from pipeline.benchmark.machine import describe_checkout, describe_machine
-from pipeline.benchmark.protocol import Dialect
+from lab.bench.asker import Asker
+from lab.bench.constraint_json import from_json
+from lab.bench.honeycomb_questions import HoneycombQuestions, read_teams
+from lab.bench.machine import describe_checkout, describe_machine
+from lab.bench.protocol import Dialect
 from serving.config import Settings
 from serving.engine import Engine, create_engine
 from serving.types import GenerationRequest, SamplingParams

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.endurance.cog_process import CogServer
+from lab.endurance.cog_process import CogServer
 from tests.gateway.door_server import DoorServer
 from tests.gateway.hook_receiver import Receiver
 from tests.gateway.javascript_clients import JavascriptClients

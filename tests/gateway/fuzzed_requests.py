@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from pipeline.endurance.random_inputs import value
+from lab.endurance.random_inputs import value
 from tests.gateway.door_server import MODEL
 
 METHODS = ("GET", "POST", "POST", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "BREW")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.endurance.cog_process import CogServer
+from lab.endurance.cog_process import CogServer
 from tests.cog.control import CONTROLLED
 from tests.cog.tiny_weights import make_tiny_weights
 

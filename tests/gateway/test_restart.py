@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.endurance.cog_process import CogServer
+from lab.endurance.cog_process import CogServer
 from tests.gateway.door_server import DoorServer
 from tests.gateway.started_cog import SLOW, SLOWEST
 

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from safetensors.numpy import save_file
 
-from pipeline.endurance.own_weights import lock_text
+from lab.endurance.own_weights import lock_text
 from serving.config import Settings
 from serving.engines.fake.engine import FakeEngine
 from serving.errors import EngineDeadError, InvalidRequestError, WeightsError

@@ -197,7 +197,7 @@ def speculation(settings: Settings, vllm_version: str) -> dict[str, Any] | None:
         if importlib.util.find_spec("arctic_inference") is None:
             raise EngineNotAvailableError(
                 "SPECULATION=suffix needs arctic-inference, built with the installed torch: "
-                "scripts/serve and scripts/bench do that, from requirements/vllm-suffix.txt"
+                "scripts/serve and scripts/dev/bench do that, from requirements/vllm-suffix.txt"
             )
         return {"method": "suffix", **({} if limit is None else {"num_speculative_tokens": limit})}
     fault = "SPECULATION=off" if settings.speculation == "off" else version_fault(vllm_version)

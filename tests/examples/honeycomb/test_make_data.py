@@ -1,4 +1,4 @@
-"""scripts/make_data as a whole: reproducible bytes, splits that share nothing, and valid queries only."""
+"""scripts/dev/make_data as a whole: reproducible bytes, splits that share nothing, and valid queries only."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def make(out: Path, *, seed: int, hash_seed: str) -> dict[str, list[dict[str, An
     options = ["--out", str(out), "--seed", str(seed), "--examples", str(EXAMPLES), "--written", "0"]
     options += ["--calibration", str(CALIBRATION), str(out / "calibration.jsonl")]
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-    command = [sys.executable, str(ROOT / "scripts" / "make_data"), *options]
+    command = [sys.executable, str(ROOT / "scripts" / "dev" / "make_data"), *options]
     subprocess.run(command, check=True, capture_output=True, env=environment, cwd=ROOT)
     return {name: read(out / f"{name}.jsonl") for name in SPLITS}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.evaluation.acceptance import read_acceptance_cases
+from pipeline.evaluate.acceptance import read_acceptance_cases
 from pipeline.paths import ROOT
 
 PEOPLE = ROOT / "examples" / "honeycomb" / "people"

@@ -11,7 +11,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from pipeline.endurance.cog_process import CogServer
+from lab.endurance.cog_process import CogServer
 from pipeline.package.signature import write_inputs
 from pipeline.paths import ROOT
 from tests.cog.tiny_weights import make_tiny_weights

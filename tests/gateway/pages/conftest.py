@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
-from pipeline.benchmark.door_pages import find_chromium
+from lab.bench.door_pages import find_chromium
 from tests.gateway.door_server import DoorServer
 
 REFUSED = "Failed to load resource"  # the console's note about an answer such as 404, which some tests want

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipeline.endurance.cog_process import CogServer
+from lab.endurance.cog_process import CogServer
 from tests import small_model
 from tests.gateway.door_server import DoorServer
 from tests.gateway.started_cog import start_cog

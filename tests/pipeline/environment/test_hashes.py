@@ -8,7 +8,7 @@ from pipeline.environment import hashes
 
 
 def test_every_pin_has_hashes_and_the_sbom_lists_every_package_of_the_image():
-    """Failing here means that a pin has changed: run scripts/lock_requirements."""
+    """Failing here means that a pin has changed: run scripts/dev/lock_requirements."""
     assert hashes.pins_without_hash() == []
     assert hashes.packages_not_listed() == []
 

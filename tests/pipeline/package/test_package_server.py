@@ -14,7 +14,7 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
-from pipeline.endurance.cog_process import CogServer
+from lab.endurance.cog_process import CogServer
 from pipeline.package.new_package import new_package
 from pipeline.package.task_choice import TaskChoice
 from tests.gateway.door_server import DoorServer

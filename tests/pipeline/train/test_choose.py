@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pipeline.answer_format.errors import ExamplesError
-from pipeline.evaluation.calibration_cases import case_tokens
-from pipeline.evaluation.task_cases import read_task_cases
-from pipeline.evaluation.task_kinds import task_kind
+from pipeline.evaluate.calibration_cases import case_tokens
+from pipeline.evaluate.task_cases import read_task_cases
+from pipeline.evaluate.task_kinds import task_kind
 from pipeline.package.task_choice import TaskChoice, task_content
 from pipeline.paths import ROOT
 from pipeline.train.choose import Choice, choose

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.gate.plain_weights import PlainWeights
+from pipeline.compare.plain_weights import PlainWeights
 from pipeline.weights.awq_checkpoint import AwqCheckpoint
 from pipeline.weights.awq_search_result import AwqSearchResult
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint, write_safetensors

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.training.draft_examples import batch_tensors
-from pipeline.training.draft_network import DraftModel
+from pipeline.train.draft_examples import batch_tensors
+from pipeline.train.draft_network import DraftModel
 from serving.kernels.draft_base import CACHE_BLOCK, MAX_GENERATED, NUM_TOP, DraftKernel
 from serving.kernels.draft_cpp import CppDraft
 from serving.kernels.draft_kernel import create_draft_kernel

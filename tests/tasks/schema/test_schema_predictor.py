@@ -15,7 +15,7 @@ import pytest
 from cog import ConcatenateIterator, Input
 from safetensors.numpy import save_file
 
-from pipeline.endurance.own_weights import lock_text
+from lab.endurance.own_weights import lock_text
 from serving.engines.fake.engine import FakeEngine
 from serving.errors import ContextLengthError, InvalidRequestError
 from serving.predictor import TaskPredictor

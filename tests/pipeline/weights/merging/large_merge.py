@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.benchmark.machine import describe_checkout, describe_machine
+from lab.bench.machine import describe_checkout, describe_machine
 from pipeline.paths import ROOT
 from pipeline.weights.atomic import write_json
 from pipeline.weights.safetensors_io import layout

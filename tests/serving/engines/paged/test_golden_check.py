@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from pipeline.evaluation.golden_file import make_golden
+from pipeline.evaluate.golden_file import make_golden
 from serving.adapter_settings import known_adapters
 from serving.adapters.golden import read_golden
 from serving.config import Settings

@@ -13,7 +13,7 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
-from pipeline.benchmark.door_servers import free_port
+from lab.bench.door_servers import free_port
 from pipeline.paths import ROOT
 from serving.config import Settings
 from serving.engines.vllm.draft_config import WORKER

@@ -1,0 +1,234 @@
+"""Measure one engine with many adapters: rates, cold adapters, memory, and a long run with a small cache."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from lab.bench.adapter_asks import AdapterQuestions, copies, mixed, num_right, write_copies
+from lab.bench.adapter_plan import AdapterPlan
+from lab.bench.peers import MAX_NUM_SEQS, Peer, python_of
+from lab.bench.process import EngineFailedError, EngineProcess
+from lab.bench.protocol import Ask, Batch, Done
+
+_SECONDS: Final = 3600.0  # limit of one batch
+_MB: Final = 10**6
+
+
+class AdapterBench:
+    """The measurements of one engine; each starts the engine anew, so that it has learned nothing.
+
+    Args:
+        peer: the engine.
+        base: folder of the base.
+        questions: of the different adapters.
+        plan: sizes.
+        folder: for lists of adapters and logs.
+        say: called with what is measured next.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        base: Path,
+        questions: Sequence[AdapterQuestions],
+        plan: AdapterPlan,
+        folder: Path,
+        say: Callable[[str], None],
+    ) -> None:
+        self._peer, self._base, self._questions, self._plan = peer, base, questions, plan
+        self._folder, self._say = folder, say
+        self._largest = max((*plan.counts, plan.users + plan.cold))
+
+    def measure(self, merged: Path | None, figures: dict[str, Any], keep: Callable[[], None]) -> None:
+        """Measure the parts of the plan.
+
+        Args:
+            merged: the base with the first adapter merged into it, if it is to be compared.
+            figures: filled part by part.
+            keep: called after each part, so that a run that is ended keeps the parts before.
+
+        Raises:
+            EngineFailedError: the engine ended, or an answer was an error.
+        """
+        parts = self._plan.parts
+        if "right" in parts:
+            figures["right"] = self.right()
+            keep()
+        if "rates" in parts:
+            figures["rounds"] = []
+            for number in range(self._plan.rounds):
+                figures["rounds"].append({})
+                self.rates(number, merged, figures["rounds"][-1], keep)
+        if "cold" in parts:
+            figures["cold"] = self.cold()
+            keep()
+        if "long" in parts:
+            figures["long"] = self.long()
+            keep()
+
+    def right(self) -> dict[str, list[int]]:
+        """For each adapter the number of right answers to held-out questions, and of all."""
+        self._say(f"{self._peer.name}: held-out questions")
+        with self._engine() as engine:
+            return {
+                one.entry.name: [num_right(_run(engine, one.held_out, 8).replies, one.answers), len(one.answers)]
+                for one in self._questions
+            }
+
+    def rates(self, number: int, merged: Path | None, found: dict[str, Any], keep: Callable[[], None]) -> None:
+        """Answers per second, with every number of adapters; all are asked the same questions.
+
+        Args:
+            number: of the round.
+            merged: see `measure`.
+            found: filled rate by rate.
+            keep: called after each rate.
+        """
+        plan = self._plan
+        names = copies(self._questions, len(self._questions))
+        asks = mixed(self._questions, names, plan.asked)
+        self._say(f"{self._peer.name}: round {number + 1}, one adapter at a time")
+        alone = {name: self._rate([ask for ask in asks if ask.adapter == name]) for name in names}
+        found["one at a time"] = {
+            "answers_per_s": len(asks) / sum(one["seconds"] for one in alone.values()),
+            "adapters": {name: one["answers_per_s"] for name, one in alone.items()},
+        }
+        keep()
+        for count in plan.counts:
+            self._say(f"{self._peer.name}: round {number + 1}, {count} adapters")
+            found[str(count)] = self._rate(mixed(self._questions, copies(self._questions, count), plan.asked))
+            keep()
+        if merged is not None:
+            self._say(f"{self._peer.name}: round {number + 1}, a merged model")
+            plain = [replace(ask, adapter=None) for ask in asks if ask.adapter == names[0]]
+            found["merged"] = self._rate(plain, merged)
+            keep()
+
+    def cold(self) -> dict[str, Any]:
+        """First answers of adapters that were never asked, and the other requests beside them and without them."""
+        self._say(f"{self._peer.name}: cold adapters")
+        plan = self._plan
+        names = copies(self._questions, plan.users - 1 + plan.cold)
+        warm, cold = names[: plan.users - 1], names[plan.users - 1 :]
+        before = mixed(self._questions, warm, 2 * len(warm))
+        asks = mixed(self._questions, warm, plan.warm, len(before))
+        every, found = max(1, len(asks) // len(cold)), dict[str, Any]()
+        for name in ("without", "with"):
+            added = self._added(warm, cold if name == "with" else None)
+            batch = [ask for i in range(len(asks)) for ask in (*_place(added, i, every), asks[i])]
+            with self._engine() as engine:
+                _run(engine, before, plan.users)
+                done = _run(engine, batch, plan.users)
+            replies = done.replies
+            found[f"others_p95_ms_{name}"] = _p95([r.e2e for r in replies if not r.key.startswith("cold-")])
+            if name == "with":
+                first = [r for r in replies if r.key.startswith("cold-")]
+                found["first_answer_p95_ms"] = _p95([r.e2e for r in first])
+                found["first_token_p95_ms"] = _p95([r.ttft or r.e2e for r in first])
+        return found | {"others_growth": found["others_p95_ms_with"] / found["others_p95_ms_without"] - 1}
+
+    def long(self) -> dict[str, Any]:
+        """Many predictions over all adapters, of which few fit in memory; the resident memory after each part."""
+        plan = self._plan
+        count, part = max(plan.counts), plan.long // plan.long_parts
+        room = plan.long_kept * max(_num_bytes(one) for one in self._questions)
+        self._say(f"{self._peer.name}: {plan.long:,} predictions over {count} adapters")
+        rng, names = random.Random(0), copies(self._questions, count)
+        memory, seconds = [], 0.0
+        with self._engine(adapter_memory_mb=-(-room // _MB)) as engine:
+            for number in range(plan.long_parts):
+                chosen = [rng.randrange(count) for _ in range(part)]
+                asks = [
+                    replace(self._question(which, number * part + i), key=str(i), adapter=names[which])
+                    for i, which in enumerate(chosen)
+                ]
+                seconds += _run(engine, asks, plan.long_users).wall
+                memory.append(engine.memory_mb()["rss_mb"])
+                answered = part * (number + 1)
+                self._say(f"{self._peer.name}: {answered:,} answered, {answered / seconds:.1f}/s, {memory[-1]:.0f} MB")
+        return {
+            "predictions": part * plan.long_parts,
+            "adapters": count,
+            "errors": 0,  # one ends the run
+            "answers_per_s": part * plan.long_parts / seconds,
+            "rss_mb": memory,
+            "rss_growth_mb": memory[-1] - memory[len(memory) // 2],
+        }
+
+    def _rate(self, asks: Sequence[Ask], merged: Path | None = None) -> dict[str, Any]:
+        """Answers per second after every adapter was asked once, and the memory that the adapters take."""
+        named = {ask.adapter: ask for ask in asks}
+        warm_up = [replace(ask, key=str(i), max_tokens=4, constraint=None) for i, ask in enumerate(named.values())]
+        with self._engine() if merged is None else self._engine_of(merged, {}) as engine:
+            empty = engine.memory_mb()["pss_mb"]
+            _run(engine, warm_up, self._plan.users)
+            loaded = engine.memory_mb()["pss_mb"]
+            done = _run(engine, asks, self._plan.users)
+        return {
+            "answers_per_s": len(asks) / done.wall,
+            "seconds": done.wall,
+            "p95_ms": _p95([reply.e2e for reply in done.replies]),
+            "passes_per_answer": sum(reply.passes for reply in done.replies) / len(asks),
+            "mb_per_adapter": None if merged else (loaded - empty) / len(named),
+        }
+
+    def _added(self, warm: Sequence[str], cold: Sequence[str] | None) -> list[Ask]:
+        """A question to each cold adapter; without them, the same to the warm copies of the same adapters."""
+        found = []
+        for i in range(self._plan.cold):
+            which = (len(warm) + i) % len(self._questions)
+            adapter = warm[which % len(warm)] if cold is None else cold[i]
+            found.append(replace(self._questions[which].asks[-1], key=f"cold-{i}", adapter=adapter))
+        return found
+
+    def _question(self, adapter: int, number: int) -> Ask:
+        one = self._questions[adapter % len(self._questions)]
+        return one.asks[number % len(one.asks)]
+
+    def _engine(self, **settings: object) -> Any:
+        path = write_copies(self._questions, self._largest, self._folder / "adapters.yaml")
+        if self._peer.settings.get("engine") == "vllm":
+            settings["max_loras"] = self._plan.users  # all adapters of a batch
+        return self._engine_of(self._base, {"adapters": str(path), **settings})
+
+    @contextmanager
+    def _engine_of(self, weights: Path, more: dict[str, object]) -> Iterator[EngineProcess]:
+        python = python_of(self._peer)
+        settings = {"max_num_seqs": MAX_NUM_SEQS, **self._peer.settings, "weights_dir": str(weights), **more}
+        command = [str(python), "-m", "lab.bench.worker", self._peer.program, json.dumps(settings)]
+        engine = EngineProcess(command, self._peer.env(python), self._folder / f"{self._peer.name}.log")
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+
+def _run(engine: EngineProcess, asks: Sequence[Ask], users: int) -> Done:
+    """Run a batch without an error."""
+    done = engine.run(Batch(tuple(asks), min(users, len(asks))), _SECONDS)
+    for reply, ask in zip(done.replies, asks, strict=True):
+        if reply.error is not None:
+            raise EngineFailedError(f"a request to the adapter {ask.adapter} failed: {reply.error}")
+    return done
+
+
+def _place(added: Sequence[Ask], index: int, every: int) -> Sequence[Ask]:
+    """Those that come before the request of this index."""
+    number, rest = divmod(index, every)
+    return added[number : number + 1] if rest == 0 else ()
+
+
+def _p95(seconds: Sequence[float]) -> float:
+    ordered = sorted(seconds)
+    return 1000 * ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+
+
+def _num_bytes(one: AdapterQuestions) -> int:
+    assert isinstance(one.entry.source, Path), "read_questions refuses others"
+    return (one.entry.source / "adapter_model.safetensors").stat().st_size

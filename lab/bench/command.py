@@ -1,0 +1,247 @@
+"""The command line of scripts/dev/bench. The last line on stdout is a JSON object."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from lab.bench.adapter_command import adapter_table, bench_adapters
+from lab.bench.adapter_plan import PARTS, AdapterPlan
+from lab.bench.asker import Asker
+from lab.bench.compare import changes
+from lab.bench.measure import Stage
+from lab.bench.offline_command import RUNNERS, batch_table, bench_batch, read_rows
+from lab.bench.offline_runners import NAMES, find_runner
+from lab.bench.peer_weights import WeightForms
+from lab.bench.peers import DEFAULT, PEERS, Peer
+from lab.bench.question_source import evaluation_questions, measured_questions
+from lab.bench.questions import QuestionError
+from lab.bench.result_file import ResultError, last_line, read_result, read_runs, write_result
+from lab.bench.session import Session
+from lab.bench.tables import answer_table, change_table, engine_table, ratio_table
+from lab.bench.workloads import STANDARD, Plan, Workload
+from pipeline.paths import ROOT
+from pipeline.weights.atomic import write_json
+from pipeline.weights.default_weights import weights_or_default
+from serving.errors import ServingError
+from tasks.errors import TaskError
+
+app = typer.Typer(add_completion=False)
+console = Console(stderr=True)  # progress and warnings
+WORKLOADS = ",".join(STANDARD)
+ADAPTERS = "adapters"  # many adapters on one base: other weights than the other workloads
+BATCH = "batch"  # whole commands that answer a file of rows
+WITH_ADAPTERS = "paged,paged-plain,vllm"
+FOLDER = {"file_okay": False}
+
+
+@app.command()
+def bench(
+    engines: Annotated[str, typer.Option(help=f"comma-separated, from {', '.join(PEERS)}")] = ",".join(DEFAULT),
+    workloads: Annotated[
+        str, typer.Option(help=f"comma-separated, from {', '.join(Workload)}, passes; or {ADAPTERS} or {BATCH} alone")
+    ] = f"{WORKLOADS},passes",
+    rounds: Annotated[int | None, typer.Option(min=1, help="repetitions of all workloads")] = None,
+    starts: Annotated[int, typer.Option(min=1, help="how often each engine is started")] = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="only check that everything works, in seconds for each engine")
+    ] = False,
+    users: Annotated[str | None, typer.Option(help="numbers of users of the workload users, such as 1,3,9")] = None,
+    per_user: Annotated[int | None, typer.Option(min=1, help="requests of each user")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="limit of an answer; default 256")] = None,
+    requests: Annotated[
+        Path | None, typer.Option(help='JSONL of {"input": …}; for Honeycomb optional, with {cols, questions}')
+    ] = None,
+    evaluation: Annotated[
+        Path | None, typer.Option(help='JSONL of {"input": …}, for Honeycomb {nlq, cols}, for counting passes')
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="number of requests from --evaluation, or of rows")] = 500,
+    adapters: Annotated[
+        Path | None, typer.Option(help=f"adapters.yaml for {ADAPTERS}; by default that of examples/adapters")
+    ] = None,
+    parts: Annotated[
+        str, typer.Option(help=f"of the workload {ADAPTERS}: comma-separated, from {', '.join(PARTS)}")
+    ] = ",".join(PARTS),
+    asked: Annotated[
+        int | None, typer.Option(min=1, help=f"requests in each measurement of a rate of {ADAPTERS}; default 512")
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder of the checkpoint, or of the adapters' base; by default that of weights.lock", **FOLDER
+        ),
+    ] = None,
+    unquantized: Annotated[
+        Path | None, typer.Option(help="folder of the same checkpoint before quantization; made if not given", **FOLDER)
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="file for the whole result")] = None,
+    plots: Annotated[Path | None, typer.Option(help="folder for plots", **FOLDER)] = None,
+    result_file: Annotated[
+        Path | None, typer.Option("--result", help="show this result file instead of running")
+    ] = None,
+    compare: Annotated[Path | None, typer.Option(help="an earlier result file to compare with")] = None,
+) -> None:
+    """Measure and compare engines: latency, throughput, passes, memory, time to ready."""
+    try:
+        if workloads == ADAPTERS:
+            _bench_adapters(engines, weights, adapters, parts, asked, quick, rounds, json_file)
+            return
+        if workloads == BATCH:
+            _bench_batch(engines, weights, unquantized, evaluation, limit, rounds, json_file)
+            return
+        if result_file is not None:
+            result = read_result(result_file)
+        else:
+            plan = _plan(quick, rounds, users, per_user, max_tokens)
+            chosen, measured, with_passes = _peers(engines), *_workloads(workloads, evaluation)
+            folder = weights_or_default(weights)
+            asker = Asker(folder)
+            result = _run(
+                Session(
+                    chosen,
+                    measured,
+                    with_passes,
+                    plan,
+                    starts,
+                    WeightForms(folder, unquantized=unquantized, cache=ROOT / "build/bench"),
+                    asker,
+                    measured_questions(folder, asker, requests),
+                    evaluation_questions(folder, asker, evaluation, limit) if evaluation else None,
+                )
+            )
+        _finish(result, json_file, plots, compare)
+    except (QuestionError, ResultError, ServingError, TaskError, OSError) as error:
+        console.print(str(error), style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from error
+
+
+def _bench_adapters(
+    engines: str,
+    base: Path | None,
+    adapters: Path | None,
+    parts: str,
+    asked: int | None,
+    quick: bool,
+    rounds: int | None,
+    json_file: Path | None,
+) -> None:
+    peers = _peers(WITH_ADAPTERS if engines == ",".join(DEFAULT) else engines)
+    if other := [peer.name for peer in peers if peer.settings.get("engine") not in ("paged", "vllm")]:
+        raise typer.BadParameter(f"{other[0]} has no adapters here; give --engines {WITH_ADAPTERS}")
+    wanted = tuple(dict.fromkeys(parts.split(",")))
+    if unknown := [part for part in wanted if part not in PARTS]:
+        raise typer.BadParameter(f"unknown part {unknown[0]!r}; known are {', '.join(PARTS)}")
+    plan = AdapterPlan.quick() if quick else AdapterPlan()
+    plan = replace(plan, parts=wanted, rounds=rounds or plan.rounds, asked=asked or plan.asked)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # handled like Ctrl-C
+
+    def keep(result: Mapping[str, Any]) -> None:
+        if json_file is not None:
+            write_json(json_file, result)
+
+    result = bench_adapters(peers, base, adapters, plan, _warn, keep)
+    keep(result)
+    Console(width=None if sys.stdout.isatty() else 150).print(adapter_table(result))
+    print(json.dumps(result["engines"], ensure_ascii=False))
+
+
+def _bench_batch(
+    engines: str,
+    weights: Path | None,
+    unquantized: Path | None,
+    rows: Path | None,
+    limit: int,
+    rounds: int | None,
+    json_file: Path | None,
+) -> None:
+    folder = weights_or_default(weights)
+    asker, forms = Asker(folder), WeightForms(folder, unquantized=unquantized, cache=ROOT / "build/bench")
+    runners = {}
+    for name in dict.fromkeys((RUNNERS if engines == ",".join(DEFAULT) else engines).split(",")):
+        if (runner := find_runner(name, forms, asker)) is None:
+            raise typer.BadParameter(f"{name!r} answers no rows here; give some of {', '.join(NAMES)}")
+        runners[name] = runner
+    result = bench_batch(runners, read_rows(folder, asker, rows, limit), forms, asker, rounds or 1, _warn)
+    Console(width=None if sys.stdout.isatty() else 150).print(batch_table(result))
+    if json_file is not None:
+        write_json(json_file, result)
+    print(json.dumps(result["engines"], ensure_ascii=False))
+
+
+def _plan(quick: bool, rounds: int | None, users: str | None, per_user: int | None, max_tokens: int | None) -> Plan:
+    plan = Plan.quick() if quick else Plan()
+    return replace(
+        plan,
+        rounds=rounds or plan.rounds,
+        users=tuple(int(n) for n in users.split(",")) if users else plan.users,
+        per_user=per_user or plan.per_user,
+        max_tokens=max_tokens or plan.max_tokens,
+    )
+
+
+def _peers(names: str) -> list[Peer]:
+    for name in names.split(","):
+        if name not in PEERS:
+            raise typer.BadParameter(f"unknown engine {name!r}; known are {', '.join(PEERS)}")
+    return [PEERS[name] for name in dict.fromkeys(names.split(","))]
+
+
+def _workloads(names: str, evaluation: Path | None) -> tuple[list[Workload], bool]:
+    wanted = list(dict.fromkeys(names.split(",")))
+    for name in wanted:
+        if name not in (*Workload, "passes"):
+            raise typer.BadParameter(f"unknown workload {name!r}; known are {', '.join(Workload)}, passes")
+    if evaluation is not None and Workload.EVALUATION not in wanted:
+        wanted.append(Workload.EVALUATION)
+    if evaluation is None and Workload.EVALUATION in wanted:
+        raise typer.BadParameter("the workload evaluation needs --evaluation FILE")
+    return [Workload(name) for name in wanted if name != "passes"], "passes" in wanted
+
+
+def _run(session: Session) -> dict[str, Any]:
+    with _progress() as bar:
+
+        def open_stages(count: int) -> Stage:
+            task = bar.add_task("", total=count)
+            return lambda name: bar.update(task, description=name, advance=1)
+
+        return session.run(open_stages, _warn)
+
+
+def _finish(result: dict[str, Any], json_file: Path | None, plots: Path | None, compare: Path | None) -> None:
+    stdout = Console(width=None if sys.stdout.isatty() else 150)
+    stdout.print(engine_table(result))
+    if result["ratios"]:
+        stdout.print(ratio_table(result))
+    if result["answers"]:
+        stdout.print(answer_table(result["answers"]))
+    if json_file is not None:
+        write_result(result, json_file)
+    if plots is not None:
+        from lab.bench.plots import draw_plots  # imports matplotlib, which takes a second
+
+        draw_plots(result, plots)
+    if compare is not None:
+        earlier = read_runs(read_result(compare))
+        stdout.print(change_table(changes(earlier, read_runs(result))))
+    print(last_line(result))
+
+
+def _progress() -> Progress:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    return Progress(
+        *columns, console=console, refresh_per_second=1
+    )  # rarely, because drawing takes CPU time from the engines
+
+
+def _warn(message: str) -> None:
+    console.print(message, style="yellow", markup=False, soft_wrap=True)

@@ -1,0 +1,129 @@
+"""Starts the servers that the door's benchmark asks: Cog, a stub of it, and the door."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from pipeline.paths import ROOT
+
+START_SECONDS = 120.0
+MODEL = "local/bench"
+
+
+class ServerFailedError(Exception):
+    """A server did not start; the message has the end of its log."""
+
+
+@contextmanager
+def cog_server(folder: Path, *, concurrency: int) -> Iterator[str]:
+    """Cog's server with the fake engine; its address."""
+    env = {"ENGINE": "fake", "MAX_NUM_SEQS": str(concurrency)}
+    with _cog(folder, "predict.py:Predictor", env, concurrency) as url:
+        yield url
+
+
+@contextmanager
+def slow_server(folder: Path, *, concurrency: int, seconds: float) -> Iterator[str]:
+    """Cog's server with a model that takes so long for each prediction; its address."""
+    predictor = "lab/bench/slow_predict.py:SlowPredictor"
+    with _cog(folder, predictor, {"PREDICT_SECONDS": str(seconds)}, concurrency) as url:
+        yield url
+
+
+@contextmanager
+def _cog(folder: Path, predictor: str, env: Mapping[str, str], concurrency: int) -> Iterator[str]:
+    port = free_port()
+    env = {
+        **env,
+        "PORT": str(port),
+        "COG_PREDICT_TYPE_STUB": predictor,
+        "COG_MAX_CONCURRENCY": str(concurrency),
+        "COG_LOG_LEVEL": "warning",
+    }
+    command = [sys.executable, "-m", "cog.server.http", "--host", "127.0.0.1"]
+    url = f"http://127.0.0.1:{port}"
+    with _running(command, env, folder / f"cog-{port}.log", f"{url}/health-check", '"READY"'):
+        yield url
+
+
+@contextmanager
+def stub_server(folder: Path, *, num_chunks: int, interval: float) -> Iterator[str]:
+    """A stub that streams; its address."""
+    port = free_port()
+    command = [sys.executable, "-m", "lab.bench.stub_cog", str(port), str(num_chunks), str(interval)]
+    url = f"http://127.0.0.1:{port}"
+    with _running(command, {}, folder / "stub.log", f"{url}/health-check", '"READY"'):
+        yield url
+
+
+@contextmanager
+def door_server(folder: Path, upstream: str, *, max_active: int) -> Iterator[str]:
+    """The door with its defaults, predictions kept on disk; its address."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    env = {
+        "DOOR_DATABASE": str(folder / f"{port}.sqlite"),
+        "DOOR_MAX_ACTIVE": str(max_active),
+        "DOOR_DRAIN_SECONDS": "0",
+    }
+    command = [sys.executable, "-m", "gateway", "--upstream", upstream, "--port", str(port), "--model", MODEL]
+    with _running(command, env, folder / f"door-{port}.log", f"{url}/ready", '"ready"'):
+        yield url
+
+
+@contextmanager
+def served_playground(folder: Path, engine: str) -> Iterator[str]:
+    """All that scripts/serve starts, once the playground answers; its address."""
+    cog_port, port = free_port(), free_port()
+    url = f"http://127.0.0.1:{port}/"
+    options = ["--engine", engine, "--port", str(cog_port), "--door-port", str(port)]
+    command = [sys.executable, str(ROOT / "scripts" / "serve"), *options]
+    env = {"DOOR_DATABASE": str(folder / f"{port}.sqlite")}
+    with _running(command, env, folder / f"serve-{port}.log", url, 'id="input-title"'):
+        yield url
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def _running(command: Sequence[str], env: Mapping[str, str], log: Path, url: str, word: str) -> Iterator[None]:
+    """A process, once its address answers with this word; its log is in a file."""
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **env}, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not _says(url, word):
+            if time.monotonic() > deadline or process.poll() is not None:
+                text = log.read_text(errors="replace")[-2000:]
+                raise ServerFailedError(f"{' '.join(command)} did not start:\n{text}")
+            time.sleep(0.1)
+        yield
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+        process.kill()
+        process.wait()
+
+
+def _says(url: str, word: str) -> bool:
+    with contextlib.suppress(httpx.HTTPError):
+        return word in httpx.get(url, timeout=10, trust_env=False).text
+    return False

@@ -1,0 +1,120 @@
+"""Plot a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+from lab.bench.breakdown import where_time_goes
+from lab.bench.measure import Run
+from lab.bench.result_file import read_runs
+from lab.bench.summary import good
+from lab.bench.workloads import Workload
+
+AT_ONCE = (Workload.ONE_NEW, Workload.LOAD_8, Workload.LOAD_32, Workload.USERS)
+
+
+def draw_plots(result: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Write a PNG for each kind of measurement; return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = read_runs(result)
+    drawn = []
+    pictures: dict[str, Callable[[Axes], bool]] = {
+        "latency": lambda axes: draw_latency(axes, runs),
+        "open_loop": lambda axes: draw_open_loop(axes, runs),
+        "time": lambda axes: draw_time(axes, runs),
+        "passes": lambda axes: draw_passes(axes, result.get("passes")),
+    }
+    for name, draw in pictures.items():
+        figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+        if draw(axes):
+            figure.supxlabel(_caption(result), fontsize=7, color="gray")
+            drawn.append(folder / f"bench_{name}.png")
+            figure.savefig(drawn[-1], dpi=120)
+        plt.close(figure)
+    return drawn
+
+
+def draw_latency(axes: Axes, runs: Sequence[Run]) -> bool:
+    """Plot p50 and p95 of every engine against the number of requests in flight."""
+    lines = _by_engine([run for run in runs if run.workload in AT_ONCE], lambda run: float(run.concurrency))
+    _draw_lines(axes, lines)
+    axes.set(title="Latency against concurrency", xlabel="requests at once", xscale="log")
+    return bool(lines)
+
+
+def draw_open_loop(axes: Axes, runs: Sequence[Run]) -> bool:
+    """Plot p50 and p95 of every engine against the arrival rate."""
+    lines = _by_engine([run for run in runs if run.workload == Workload.OPEN], lambda run: run.variant or 0.0)
+    _draw_lines(axes, lines)
+    axes.set(title="Latency against arrivals (Poisson)", xlabel="requests a second", xscale="log")
+    return bool(lines)
+
+
+def draw_time(axes: Axes, runs: Sequence[Run]) -> bool:
+    """Plot the parts of a request's time, for requests asked one at a time."""
+    engines = list(dict.fromkeys(run.engine for run in runs))
+    splits = {name: split for name in engines if (split := where_time_goes(runs, name))}
+    names = list(dict.fromkeys(name for split in splits.values() for name in split))
+    left = np.zeros(len(splits))
+    for name in names:
+        widths = np.array([max(0.0, split.get(name, 0.0)) for split in splits.values()])
+        axes.barh(list(splits), widths, left=left, label=name)
+        left += widths
+    axes.invert_yaxis()
+    axes.set(title="Where a request's time goes, new columns, one at a time", xlabel="ms")
+    if splits:
+        axes.legend(fontsize=8)
+    return bool(splits)
+
+
+def draw_passes(axes: Axes, passes: Mapping[str, Any] | None) -> bool:
+    """Plot the measured passes, the fitted line and the lower bound."""
+    if passes is None:
+        return False
+    tokens = np.array([int(name) for name in passes["ms_by_tokens"]])
+    a, b = passes["fit"]["a_ms"], passes["fit"]["b_ms"]
+    axes.plot(tokens, list(passes["ms_by_tokens"].values()), "o", label="measured, context 400")
+    axes.plot(tokens, a + b * tokens, label=f"{a:.2f} + {b:.3f} · M ms")
+    floor = f"floor: {passes['bytes_per_pass'] / 1e6:.0f} MB at {passes['read_gb_per_s']} GB/s"
+    axes.axhline(passes["floor_ms"], linestyle="--", color="gray", label=floor)
+    axes.set(title=f"Cost of a pass ({passes['kernels']})", xlabel="tokens in the pass", ylabel="ms", ylim=0)
+    axes.legend()
+    return True
+
+
+def _by_engine(runs: Sequence[Run], place: Any) -> dict[str, dict[float, list[float]]]:
+    """Engine → position on the axis → milliseconds of every request."""
+    lines: dict[str, dict[float, list[float]]] = {}
+    for run in runs:
+        milliseconds = [1000 * reply.e2e for reply in good([run])]
+        if milliseconds:
+            lines.setdefault(run.engine, {}).setdefault(place(run), []).extend(milliseconds)
+    return lines
+
+
+def _draw_lines(axes: Axes, lines: Mapping[str, Mapping[float, Sequence[float]]]) -> None:
+    for name, points in lines.items():
+        places = sorted(points)
+        (line,) = axes.plot(places, [median(points[p]) for p in places], "o-", label=name)
+        slow = [float(np.percentile(points[p], 95)) for p in places]
+        axes.plot(places, slow, "--", color=line.get_color(), linewidth=0.8)
+    axes.set(ylabel="ms end to end; p50, dashed p95", yscale="log")
+    axes.grid(alpha=0.3)
+    if lines:
+        axes.legend(fontsize=8)
+
+
+def _caption(result: Mapping[str, Any]) -> str:
+    machine, commit = result["machine"], result["commit"] or "unknown"
+    return f"{machine['cpu']}, {machine['cores']} cores · {result['date']} · commit {commit[:10]}"

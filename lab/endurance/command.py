@@ -1,0 +1,140 @@
+"""The command line of scripts/dev/endure: runs the rows, shows a table, writes a result."""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from lab.bench.machine import describe_checkout, describe_machine
+from lab.endurance.all_rows import ROWS
+from lab.endurance.row import QUICK, Amounts, Check, Result, Row, counts, verdict
+from lab.endurance.stage import SMALL, Stage
+from pipeline.weights.default_weights import ensure_recipe
+
+app = typer.Typer(add_completion=False)
+_console = Console(stderr=True)
+_PACKAGES = ("cog", "coglet", "llguidance", "aiohttp")
+_COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow"}
+
+
+@app.command()
+def endure(
+    minutes: Annotated[float, typer.Option(min=0.1, help="for the whole run; the soak ends after half of them")] = 20,
+    json_file: Annotated[Path | None, typer.Option("--json", help="file for the result")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="name of a row; may be given several times")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="every row with tiny amounts, without limits on time")] = False,
+) -> None:
+    """Do to a real server what the world does, and say what was lost. Exit code 1 if a row fails."""
+    rows = _chosen(only or ())
+    amounts = QUICK if quick else replace(Amounts(), minutes=minutes)
+    ensure_recipe(SMALL)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    about = {"command": " ".join(["scripts/dev/endure", *sys.argv[1:]]), **describe_machine(), **describe_checkout()}
+    about["versions"] |= {name: metadata.version(name) for name in _PACKAGES}
+    with tempfile.TemporaryDirectory(prefix="endure") as folder:
+        found = run_rows(rows, amounts, Path(folder))
+    verdicts = {row.name: verdict(result, amounts) for row, (result, _) in zip(rows, found, strict=True)}
+    _console.print(_table(rows, found, amounts))
+    if json_file is not None:
+        content = {**about, "amounts": asdict(amounts), "rows": _record(rows, found, verdicts)}
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    raise typer.Exit(int("failed" in verdicts.values()))
+
+
+def run_rows(rows: Sequence[Row], amounts: Amounts, folder: Path) -> list[tuple[Result, float]]:
+    """Run rows one after the other; their results, and how many seconds each took."""
+    found = []
+    columns = (TextColumn("{task.description:<32}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=_console) as progress, closing(Stage(folder)) as stage:
+        for row in rows:
+            task = progress.add_task(row.title, total=1.0)
+            stage.progress = partial(_show, progress, task)
+            began = time.monotonic()
+            found.append((_run(row, stage, amounts), time.monotonic() - began))
+            stage.progress(1.0)
+            progress.stop_task(task)
+            _console.print(f"{row.title}: {verdict(found[-1][0], amounts)} ({found[-1][1]:.0f} s)", highlight=False)
+    return found
+
+
+def _show(progress: Progress, task: TaskID, done: float) -> None:
+    progress.update(task, completed=done)
+
+
+def _run(row: Row, stage: Stage, amounts: Amounts) -> Result:
+    """A row that breaks off has failed, and the others go on."""
+    try:
+        return row.run(stage, amounts)
+    except Exception:
+        stage.close()
+        return Result((Check("rows that broke off", 1, 0),), losses=(traceback.format_exc(limit=-3),))
+
+
+def _chosen(names: Sequence[str]) -> list[Row]:
+    known = {row.name: row for row in ROWS}
+    if unknown := [name for name in names if name not in known]:
+        raise typer.BadParameter(f"{unknown[0]} is no row; there are {', '.join(known)}", param_hint="--only")
+    return [row for row in ROWS if not names or row.name in names]
+
+
+def _table(rows: Sequence[Row], found: Sequence[tuple[Result, float]], amounts: Amounts) -> Table:
+    table = Table("row", "what", "figure", "limit", "")
+    for row, (result, seconds) in zip(rows, found, strict=True):
+        word = verdict(result, amounts)
+        name = f"{row.title} ({seconds:.0f} s)"
+        for check in result.checks:
+            is_counted = counts(check, amounts)
+            colour = "green" if check.passed else "red" if is_counted else "yellow"
+            figure = f"[{colour}]{_number(check.figure)} {check.unit}[/]"
+            remark = "" if check.passed or is_counted else "[yellow]over, not counted[/]"
+            table.add_row(name, check.what, figure, f"{_number(check.limit)} {check.unit}", remark)
+            name = ""
+        table.add_row(name, result.skipped, "", "", f"[{_COLOURS[word]}]{word}[/]", end_section=True)
+        for loss in result.losses:
+            _console.print(f"{row.title}: {loss}", markup=False, soft_wrap=True)
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 or float(value).is_integer() else f"{value:.3g}"
+
+
+def _record(
+    rows: Sequence[Row], found: Sequence[tuple[Result, float]], verdicts: dict[str, Any]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "row": row.title,
+            "verdict": verdicts[row.name],
+            "seconds": round(seconds, 1),
+            "checks": [_check_record(check) for check in result.checks],
+            "about": dict(result.about),
+            "losses": list(result.losses),
+            "skipped": result.skipped,
+        }
+        for row, (result, seconds) in zip(rows, found, strict=True)
+    ]
+
+
+def _check_record(check: Check) -> dict[str, Any]:
+    figure = round(check.figure, 4) if math.isfinite(check.figure) else None
+    return {"what": check.what, "figure": figure, "limit": check.limit, "unit": check.unit, "passed": check.passed}

@@ -1,0 +1,186 @@
+"""Kills and stops the process of the engine while predictions wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import aiohttp
+import psutil
+
+from lab.bench.door_servers import MODEL
+from lab.endurance.client import Answer, Client, opened
+from lab.endurance.cog_process import CogServer
+from lab.endurance.processes import worker
+from lab.endurance.row import Amounts, Check, Result
+from lab.endurance.stage import Stage
+from lab.endurance.vllm_death import vllm_checks
+from lab.endurance.workload import marked
+
+_READY_SECONDS: Final = 5.0
+_ERROR_SECONDS: Final = 10.0
+_QUIET_SECONDS: Final = 3.0  # without "ready", after which it is not expected any more
+_ENDS: Final = ("succeeded", "failed", "canceled")
+_COLUMNS: Final = 60  # of a question, so that its prompt takes several steps
+
+
+@dataclass(frozen=True, slots=True)
+class Aftermath:
+    """What was seen after the engine was gone.
+
+    Args:
+        ready_seconds: after which a check still said that the server is ready.
+        is_ready: whether the last check said so.
+        errors: seconds after which each waiter had an error.
+        unanswered: waiters that have neither an error nor an answer, of those that had been answered a part; NaN if
+            nobody waited.
+        queued: waiters whose prediction the door will start again.
+    """
+
+    ready_seconds: float
+    is_ready: bool
+    errors: tuple[float, ...]
+    unanswered: float = 0
+    queued: int = 0
+
+
+def engine_death(
+    stage: Stage, amounts: Amounts, check_vllm: Callable[[Stage, int], list[Check] | str] = vllm_checks
+) -> Result:
+    """The worker is killed behind Cog's server, and stopped behind the door: Cog has no error for waiters then."""
+    with stage.own_server() as server:
+        killed = asyncio.run(_killed(stage, server, amounts))
+    checks = _checks("killed", killed)
+    about: dict[str, float | str] = {"waiters": amounts.waiters}
+    if amounts.is_quick:
+        return Result(checks=tuple(checks), about=about)
+    stage.progress(0.3)
+    with stage.own_server() as server, stage.door(server) as door:
+        stopped = asyncio.run(_stopped(stage, server, door.url, amounts))
+    checks += _checks("stopped", stopped)
+    about["stopped: wait for a server"] = stopped.queued
+    stage.progress(0.6)
+    vllm = check_vllm(stage, amounts.waiters)
+    if isinstance(vllm, str):
+        about["vLLM"] = vllm
+    else:
+        checks += vllm
+    return Result(checks=tuple(checks), about=about)
+
+
+def _checks(name: str, seen: Aftermath) -> list[Check]:
+    return [
+        Check(f"{name}: seconds for which a check said ready", seen.ready_seconds, _READY_SECONDS, "s", is_time=True),
+        Check(f"{name}: ready at last", int(seen.is_ready), 0),
+        Check(f"{name}: waiters without an error", seen.unanswered, 0),
+        Check(f"{name}: last waiter's error", max(seen.errors, default=0.0), _ERROR_SECONDS, "s", is_time=True),
+    ]
+
+
+async def _killed(stage: Stage, server: CogServer, amounts: Amounts) -> Aftermath:
+    """Kill the worker while waiters stream."""
+    ended: list[float] = []
+    async with opened(server.url) as client:
+
+        async def wait(number: int) -> Answer:
+            answer = await client.stream(f"doomed-{number}", marked(number, num_columns=_COLUMNS))
+            ended.append(time.monotonic())
+            return answer
+
+        async def have_ended() -> bool:
+            return all(task.done() for task in tasks)
+
+        tasks = [asyncio.create_task(wait(number)) for number in range(amounts.waiters)]
+        await _until_running(stage, server, have_ended)
+        gone = _signal(server, signal.SIGKILL)
+        in_flight = [task for task in tasks if not task.done()]
+        says_ready = partial(_says, client, "/health-check", '"READY"')
+        ready = asyncio.create_task(_last_ready(says_ready, gone, amounts.watched_seconds))
+        await asyncio.wait([ready, *in_flight], timeout=amounts.watched_seconds)
+        for task in tasks:
+            task.cancel()
+        answers = [task.result() for task in in_flight if task.done() and not task.cancelled()]
+        seconds, is_ready = await ready
+    errors = tuple(at - gone for at in ended if at >= gone)
+    unanswered = len(in_flight) - sum(one.status in ("failed", "broken") for one in answers)
+    return Aftermath(seconds, is_ready, errors, unanswered if in_flight else float("nan"))
+
+
+async def _stopped(stage: Stage, server: CogServer, door: str, amounts: Amounts) -> Aftermath:
+    """Stop the worker; waiters follow their predictions at the door."""
+    async with opened(door) as client:
+
+        async def have_ended() -> bool:
+            return all([(await _state(client, name))["status"] in _ENDS for name in created])
+
+        created = await asyncio.gather(*(_create(client, number) for number in range(amounts.waiters)))
+        await _until_running(stage, server, have_ended)
+        gone = _signal(server, signal.SIGSTOP)
+        try:
+            says_ready = partial(_says, client, "/ready", '"ready"')
+            ready = asyncio.create_task(_last_ready(says_ready, gone, amounts.watched_seconds))
+            errors: dict[str, float] = {}
+            while time.monotonic() < gone + amounts.watched_seconds and len(errors) < len(created):
+                states = {name: await _state(client, name) for name in created}
+                failed = [name for name, state in states.items() if state["status"] == "failed"]
+                errors |= {name: time.monotonic() - gone for name in failed if name not in errors}
+                await asyncio.sleep(0.2)
+            waiting = [state for state in states.values() if state["status"] in ("starting", "processing")]
+            begun = [state for state in waiting if state["output"]]
+            unanswered = len(begun) if waiting or errors else float("nan")
+            return Aftermath(*await ready, tuple(errors.values()), unanswered, len(waiting) - len(begun))
+        finally:
+            _signal(server, signal.SIGCONT)
+
+
+def _signal(server: CogServer, number: signal.Signals) -> float:
+    """Send it to the worker; when that was."""
+    process: psutil.Process = worker(server.process.pid)
+    process.send_signal(number)
+    return time.monotonic()
+
+
+async def _until_running(stage: Stage, server: CogServer, have_ended: Callable[[], Awaitable[bool]]) -> None:
+    """Until the engine has begun with some of the predictions, or all have ended."""
+    while not (await asyncio.to_thread(stage.stats, server))["num_running"] and not await have_ended():
+        await asyncio.sleep(0.02)
+
+
+async def _last_ready(says_ready: Callable[[], Awaitable[bool]], gone: float, watched: float) -> tuple[float, bool]:
+    """For how many seconds a check still said that the server is ready, and whether the last one did.
+
+    No answer is not ready.
+    """
+    last, is_ready = 0.0, True
+    while (since := time.monotonic() - gone) < min(watched, last + _QUIET_SECONDS):
+        is_ready = await says_ready()
+        last = since if is_ready else last
+        await asyncio.sleep(0.1)
+    return last, is_ready
+
+
+async def _says(client: Client, path: str, word: str) -> bool:
+    try:
+        async with client.session.get(path, timeout=aiohttp.ClientTimeout(total=1)) as response:
+            return word in await response.text()
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+
+
+async def _create(client: Client, number: int) -> str:
+    """Start a prediction at the door; its id."""
+    body = {"input": marked(number, num_columns=_COLUMNS)}
+    async with client.session.post(
+        f"/v1/models/{MODEL}/predictions", json=body, headers={"Prefer": "respond-async"}
+    ) as response:
+        return str((await response.json())["id"])
+
+
+async def _state(client: Client, prediction_id: str) -> dict[str, Any]:
+    async with client.session.get(f"/v1/predictions/{prediction_id}") as response:
+        return dict(await response.json())

@@ -1,0 +1,123 @@
+"""Takes away the disk from a running server and door, and gives a server little memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from lab.bench.door_servers import MODEL
+from lab.endurance.client import Answer, at_most, opened
+from lab.endurance.processes import family, resident_bytes
+from lab.endurance.row import Amounts, Check, Result
+from lab.endurance.stage import SLOTS, Stage
+from lab.endurance.workload import marked
+
+_MEMORY: Final = 1536 << 20  # bytes
+_CONTROLS: Final = (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max"))
+_FULL_DISK: Final = ("bash", "-c", 'ulimit -Sf 0; exec "$@"', "without-a-disk")
+
+
+def scarce_resources(stage: Stage, amounts: Amounts) -> Result:
+    """Every write to a file fails, as on a full disk; then at most 1.5 GiB of memory, where the system can limit it."""
+    questions = [marked(number) for number in range(min(SLOTS, amounts.waiters))]
+    with stage.plain_server() as server:
+        expected = asyncio.run(_answers(server.url, questions))
+        with stage.door(server) as door:
+            with _without_disk([*family(server.process.pid), *family(door.pid)]):
+                full = asyncio.run(_answers(server.url, questions))
+                refusals = asyncio.run(_create(door.url))
+            afterwards = asyncio.run(_create(door.url))
+    stage.progress(0.4)
+    checks, about = ([], {}) if amounts.is_quick else _starts(stage, questions, expected)
+    return Result(
+        checks=(
+            Check("before: questions without an answer", sum(not one.is_as_expected for one in expected), 0),
+            Check("full disk: answers that changed or are missing", _num_changed(full, expected), 0),
+            Check("full disk: the door's answers that are no refusal", sum(s not in (201, 503) for s in refusals), 0),
+            Check("disk again: what the door refuses", sum(status != 201 for status in afterwards), 0),
+            *checks,
+        ),
+        about={"at once": len(questions), "the door with a full disk answered": str(sorted(set(refusals))), **about},
+    )
+
+
+def _starts(
+    stage: Stage, questions: list[dict[str, Any]], expected: list[Answer]
+) -> tuple[list[Check], dict[str, float | str]]:
+    """Servers that have no disk, and little memory, from their start; these are left out of a quick run."""
+    with stage.plain_server(_FULL_DISK) as server:
+        started = asyncio.run(_answers(server.url, questions))
+    stage.progress(0.7)
+    with _memory_limit() as wrapper, stage.plain_server(wrapper) as server:
+        little = asyncio.run(_answers(server.url, questions))
+        resident = resident_bytes(server.process.pid)
+    checks = [
+        Check("start with a full disk: changed or missing", _num_changed(started, expected), 0),
+        Check("1.5 GiB: answers that changed or are missing", _num_changed(little, expected), 0),
+        Check("1.5 GiB: resident", resident / 2**20, _MEMORY / 2**20, "MiB"),
+    ]
+    return checks, {"memory is limited by": "a control group" if wrapper else "nothing here; it is only measured"}
+
+
+async def _answers(url: str, questions: list[dict[str, Any]]) -> list[Answer]:
+    async with opened(url) as client:
+        return await at_most(len(questions), questions, client.ask_patiently)
+
+
+async def _create(door: str) -> list[int]:
+    """Statuses of three new predictions of the door."""
+    found = []
+    async with opened(door) as client:
+        for number in range(3):
+            body = {"input": marked(number)}
+            async with client.session.post(f"/v1/models/{MODEL}/predictions", json=body) as response:
+                found.append(response.status)
+    return found
+
+
+def _num_changed(found: list[Answer], expected: list[Answer]) -> int:
+    return sum((a.status, a.text) != (b.status, b.text) for a, b in zip(found, expected, strict=True))
+
+
+@contextmanager
+def _without_disk(processes: list[psutil.Process]) -> Iterator[None]:
+    """These processes cannot make any file longer inside the `with` block."""
+    limits = [(one.pid, resource.prlimit(one.pid, resource.RLIMIT_FSIZE)) for one in processes]
+    for pid, (_, hard) in limits:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        for pid, limit in limits:
+            with suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)
+
+
+@contextmanager
+def _memory_limit() -> Iterator[tuple[str, ...]]:
+    """A command that runs another one in a control group with little memory; empty where none can be made."""
+    for root, name in _CONTROLS:
+        group = Path(root) / f"endure-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            (group / name).write_text(str(_MEMORY))
+        except OSError:
+            group.rmdir()
+            continue
+        try:
+            yield ("bash", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "with-little-memory")
+        finally:
+            with suppress(OSError):  # a process that has just ended may still be in it
+                group.rmdir()
+        return
+    yield ()

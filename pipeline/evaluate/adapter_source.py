@@ -1,0 +1,61 @@
+"""Get answers from an adapter and its base in fp32 by transformers and PEFT, without an engine or a grammar."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from pipeline.evaluate.answering import Answer
+from pipeline.evaluate.cases import Case
+from pipeline.evaluate.errors import AdapterFolderError
+from serving.text import Tokenizer
+from tasks.honeycomb.prompt import build_prompt, check_nlq
+
+BATCH = 48
+MAX_NEW_TOKENS = 256
+
+
+def adapter_answers(base: Path, adapter: Path, cases: Sequence[Case]) -> Iterator[Answer]:
+    """One greedy answer for each case, in order.
+
+    Raises:
+        AdapterFolderError: the folder has no adapter.
+    """
+    config = adapter / "adapter_config.json"
+    if not config.is_file():
+        raise AdapterFolderError(f"{config} does not exist; give a folder that scripts/train_adapter wrote")
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), adapter).eval()
+    tokenizer = Tokenizer.from_dir(base)
+    (end,) = tokenizer.eos_token_ids
+    for first in range(0, len(cases), BATCH):
+        batch = cases[first : first + BATCH]
+        start = time.perf_counter()
+        prompts = [tokenizer.encode(build_prompt(check_nlq(c.nlq), c.columns, "columns-first")) for c in batch]
+        answers = _greedy(model, prompts, end)
+        seconds = (time.perf_counter() - start) / len(batch)
+        for case, tokens in zip(batch, answers, strict=True):
+            text = tokenizer.decode(tokens)
+            yield Answer(case.line, text, text, seconds, len(tokens), len(tokens))
+
+
+@torch.no_grad()
+def _greedy(model: Any, prompts: Sequence[Sequence[int]], end: int) -> list[list[int]]:
+    """The likeliest tokens after each prompt, up to the end token, which is left out."""
+    longest = max(map(len, prompts))
+    rows = [[end] * (longest - len(p)) + list(p) for p in prompts]
+    mask = [[0] * (longest - len(p)) + [1] * len(p) for p in prompts]
+    found = model.generate(
+        input_ids=torch.tensor(rows),
+        attention_mask=torch.tensor(mask),
+        max_new_tokens=MAX_NEW_TOKENS,
+        do_sample=False,
+        eos_token_id=end,
+        pad_token_id=end,
+    )[:, longest:].tolist()
+    return [tokens[: tokens.index(end)] if end in tokens else tokens for tokens in found]

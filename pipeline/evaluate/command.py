@@ -1,0 +1,146 @@
+"""The command line of scripts/evaluate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from pipeline.evaluate.acceptance import is_acceptance_file
+from pipeline.evaluate.answer_file import AnswerFile
+from pipeline.evaluate.cases import CaseFileError
+from pipeline.evaluate.errors import AdapterFolderError
+from pipeline.evaluate.page import write_page
+from pipeline.evaluate.plans import Plan, acceptance_plan, adapter_plan, honeycomb_plan, task_plan
+from pipeline.evaluate.results import ResultsError, category_measure, compare, measures_of, write_results
+from pipeline.evaluate.run import describe, describe_speed
+from pipeline.weights.default_weights import base_or_default, weights_or_default
+from serving.config import Settings
+from serving.errors import ServingError
+from tasks.errors import TaskError
+from tasks.task import task_name
+
+app = typer.Typer(add_completion=False)
+console = Console()
+Item = TypeVar("Item")
+_USER_ERRORS = (  # their messages say what to do
+    AdapterFolderError, CaseFileError, TaskError, OSError, ResultsError, ServingError, typer.BadParameter,
+)  # fmt: skip
+
+
+@app.command()
+def evaluate(
+    data: Annotated[
+        Path | None,
+        typer.Argument(help="JSONL: {input, output}; for Honeycomb {nlq, cols, query} or {nlq, cols, accepted, free}"),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="like the setting ENGINE")] = "auto",
+    weights: Annotated[
+        Path | None, typer.Option(help="folder of the checkpoint; by default that of weights.lock")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="number of cases to use, from the first")] = None,
+    no_grammar: Annotated[bool, typer.Option("--no-grammar", help="do not constrain answers")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="file for all results")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="file for a page of failures")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, max=256, help="requests in flight")] = 16,
+    resume: Annotated[bool, typer.Option("--resume", help="continue an interrupted run")] = False,
+    adapter: Annotated[
+        Path | None, typer.Option(help="evaluate this adapter on --base in fp32, without an engine")
+    ] = None,
+    base: Annotated[Path | None, typer.Option(help="base of --adapter; by default that of the default weights")] = None,
+    task: Annotated[Path | None, typer.Option(help="task file to use instead of the weights' own")] = None,
+    compare_files: Annotated[
+        tuple[Path, Path] | None, typer.Option("--compare", help="compare two result files instead of running")
+    ] = None,
+) -> None:
+    """Evaluate answers: validity, exact match and fields; for Honeycomb, also the results of queries."""
+    try:
+        if compare_files is not None:
+            _print_comparison(*compare_files)
+            return
+        if data is None:
+            raise typer.BadParameter("give a data file, or --compare A.json B.json")
+        if resume and json_file is None:
+            raise typer.BadParameter("--resume needs --json: answers are saved beside that file")
+        if adapter is not None and task is not None:
+            raise typer.BadParameter("--adapter evaluates Honeycomb adapters only; leave out --task")
+        if adapter is not None:
+            plan: Plan[Any, Any] = adapter_plan(data, limit, adapter, base_or_default(base))
+        else:
+            folder = weights_or_default(weights)
+            options = Settings(engine=engine, weights_dir=folder, max_num_seqs=concurrency)
+            is_honeycomb = task is None and task_name(folder) == "honeycomb"
+            if is_honeycomb:
+                make_plan = acceptance_plan if is_acceptance_file(data) else honeycomb_plan
+                plan = make_plan(data, limit, options, not no_grammar)
+            else:
+                plan = task_plan(data, limit, options, not no_grammar, task)
+        _run(plan, data, AnswerFile(json_file, resume), json_file, html_file)
+    except _USER_ERRORS as error:
+        console.print(str(error), style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from error
+
+
+def _run(plan: Plan[Any, Any], data: Path, kept: AnswerFile, json_file: Path | None, html_file: Path | None) -> None:
+    for message in plan.refused:
+        console.print(f"left out: {message}", style="yellow", markup=False)
+    if missing := [case for case in plan.cases if case.line not in kept.answers]:
+        for answer in _bar(plan.ask(missing), len(missing), "answers"):
+            kept.add(answer)
+    about = describe(data, len(plan.cases), **plan.settings) | {
+        "refused_references": len(plan.refused),
+        "speed": describe_speed(list(kept.answers.values())),
+    }
+    scores = list(_bar(plan.score(plan.cases, kept.answers), len(plan.cases), "scoring"))
+    _finish(plan.summarize(scores, about), json_file, html_file)
+    kept.remove()
+
+
+def _bar(items: Iterable[Item], total: int, name: str) -> Iterable[Item]:
+    return track(items, description=name, total=total, console=console)
+
+
+def _finish(results: dict[str, Any], json_file: Path | None, html_file: Path | None) -> None:
+    console.print(_table(results))
+    if json_file is not None:
+        write_results(results, json_file)
+    if html_file is not None:
+        html_file.parent.mkdir(parents=True, exist_ok=True)
+        write_page(results, html_file)
+
+
+def _table(results: dict[str, Any]) -> Table:
+    table = Table(title=f"{results['data']['file']}, {results['n']} questions")
+    for name in ("measure", "n", "value", "95 % interval"):
+        table.add_column(name, justify="left" if name == "measure" else "right")
+    for name in measures_of(results):
+        _row(table, name.replace("_", " "), results["n"], results[name])
+    for part, share in results["f1"].items():
+        _row(table, f"F1 {part}", "", share)
+    measure = category_measure(results)
+    for name, category in results["categories"].items():
+        _row(table, f"{measure}, {name}", category["n"], category[measure])
+    return table
+
+
+def _row(table: Table, name: str, count: object, share: dict[str, float]) -> None:
+    low, high = (f"{100 * share[end]:.1f}" for end in ("low", "high"))
+    table.add_row(escape(name), str(count), f"{100 * share['value']:.1f} %", f"{low}–{high}")
+
+
+def _print_comparison(first: Path, second: Path) -> None:
+    found = compare(*(json.loads(path.read_text(encoding="utf-8")) for path in (first, second)))
+    table = Table(title=f"{second.name} minus {first.name}, {found['n']} questions")
+    for name in ("measure", "points", "95 % interval"):
+        table.add_column(name, justify="left" if name == "measure" else "right")
+    for name in (name for name in found if name != "n"):
+        difference, low, high = (100 * found[name][key] for key in ("difference", "low", "high"))
+        table.add_row(name.replace("_", " "), f"{difference:+.1f}", f"{low:+.1f} to {high:+.1f}")
+    console.print(table)

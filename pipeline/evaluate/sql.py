@@ -1,0 +1,155 @@
+"""Translate a query to DuckDB SQL over a table of events.
+
+The semantics are exact except for three ops, whose approximations still depend on op, column, filters and time:
+CONCURRENCY is the largest number of events in a fortieth of the time range; RATE_x is the change of x from the first to
+the second half of the range, per second; HEATMAP is a histogram over logarithmic bins. COUNT is the sum of the events'
+sample rates.
+
+    summary_sql(query, columns, span)  ->  'SELECT … FROM events WHERE … GROUP BY …'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.evaluate.event_values import Kind, filter_values, read_as
+from tasks.honeycomb.query import Calculation, Filter, Query
+
+_BOUND = {">": ">", ">=": ">=", "<": "<", "<=": "<="}
+_STRING = {"starts-with": "starts_with", "ends-with": "suffix", "contains": "contains"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The name and type of a query's column in the table."""
+
+    alias: str
+    kind: Kind
+
+    @property
+    def text(self) -> str:
+        """The SQL expression on which string operators work."""
+        if self.kind is Kind.NUMBER:
+            whole = f"{self.alias} = floor({self.alias}) AND abs({self.alias}) < 1e15"
+            return (
+                f"CASE WHEN {whole} THEN CAST(CAST({self.alias} AS BIGINT) AS VARCHAR) "
+                f"ELSE CAST({self.alias} AS VARCHAR) END"
+            )
+        return self.alias if self.kind is Kind.TEXT else f"CAST({self.alias} AS VARCHAR)"
+
+
+Columns = Mapping[str, Column]
+Span = tuple[float, float]
+
+
+def summary_sql(query: Query, columns: Columns, span: Span) -> str:
+    """SQL of the table of results: one row for each group, with the query's order and limit."""
+    groups = [columns[name].alias for name in query.breakdowns]
+    calculated = [f"{aggregate(c, columns, span)} AS a{i}" for i, c in enumerate(query.calculations)]
+    inner = f"SELECT {', '.join([*groups, *calculated])} FROM events WHERE {where(query, columns, span)}"
+    if groups:
+        inner += f" GROUP BY {', '.join(groups)}"
+    outer = [*groups, *(f"a{i}" for i in range(len(query.calculations)))]
+    text = f"SELECT {', '.join(outer)} FROM ({inner})"
+    if query.havings:
+        text += f" WHERE {' AND '.join(_having(query, i) for i in range(len(query.havings)))}"
+    # Ties are ordered by group, in an order that does not depend on the order of breakdowns.
+    keys = [_order_key(query, i, columns) for i in range(len(query.orders))]
+    keys += [f"{columns[name].alias} NULLS LAST" for name in sorted(query.breakdowns)]
+    if keys:
+        text += f" ORDER BY {', '.join(keys)}"
+    return text if query.limit is None else f"{text} LIMIT {query.limit}"
+
+
+def series_sql(query: Query, columns: Columns, span: Span) -> str:
+    """SQL of the graph: the calculations for each time step, over all groups."""
+    start, end = span
+    step = query.granularity or max(1.0, (end - start) / 120)
+    bucket = f"floor((ts - {start}) / {step}) * {step}"
+    calculated = [f"{aggregate(c, columns, span)} AS a{i}" for i, c in enumerate(query.calculations)]
+    return (
+        f"SELECT {bucket} AS bucket, {', '.join(calculated)} FROM events "
+        f"WHERE {where(query, columns, span)} GROUP BY bucket ORDER BY bucket"
+    )
+
+
+def where(query: Query, columns: Columns, span: Span) -> str:
+    """The SQL condition on events: time range and filters."""
+    time = f"ts >= {span[0]} AND ts < {span[1]}"
+    if not query.filters:
+        return time
+    conditions = [f"({condition(f, columns[f.column])})" for f in query.filters]
+    return f"{time} AND ({f' {query.filter_combination} '.join(conditions)})"
+
+
+def condition(clause: Filter, column: Column) -> str:
+    """The SQL condition of one filter; negative operators are true for events without the column."""
+    op, name = clause.op, column.alias
+    if op in ("exists", "does-not-exist"):
+        return f"{name} IS {'NOT ' if op == 'exists' else ''}NULL"
+    if (positive := op.removeprefix("does-not-").replace("start-with", "starts-with")) != op:
+        positive = {"end-with": "ends-with", "contain": "contains"}.get(positive, positive)
+        return f"NOT coalesce({_STRING[positive]}({column.text}, {literal(str(clause.value))}), false)"
+    if op in _STRING:
+        return f"coalesce({_STRING[op]}({column.text}, {literal(str(clause.value))}), false)"
+    values = [v for v in (read_as(column.kind, w) for w in filter_values(clause)) if v is not None]
+    if op in _BOUND:
+        return f"coalesce({name} {op} {literal(values[0])}, false)" if values else "false"
+    listed = f"coalesce({name} IN ({', '.join(map(literal, values))}), false)" if values else "false"
+    return f"NOT {listed}" if op in ("!=", "not-in") else listed
+
+
+def aggregate(calculation: Calculation, columns: Columns, span: Span) -> str:
+    """The SQL expression of one calculation, rounded so that sums in another order are equal."""
+    start, end = span
+    op = calculation.op
+    if op == "COUNT":
+        return "coalesce(sum(weight), 0)"
+    if op == "CONCURRENCY":
+        part = f"CAST(floor((ts - {start}) * 40 / {end - start}) AS INTEGER)"
+        return f"coalesce(list_max(map_values(histogram({part}))), 0)"
+    assert calculation.column is not None
+    name = columns[calculation.column].alias
+    if op == "COUNT_DISTINCT":
+        return f"count(DISTINCT {name})"
+    if op == "HEATMAP":
+        return f"CAST(histogram(floor(sign({name}) * ln(abs({name}) + 1) * 6)) AS VARCHAR)"
+    if op.startswith("RATE_"):
+        half = (start + end) / 2
+        value = f"{op.removeprefix('RATE_')}({name})"
+        early, late = f"{value} FILTER (ts < {half})", f"{value} FILTER (ts >= {half})"
+        return f"round((coalesce({late}, 0) - coalesce({early}, 0)) / {(end - start) / 2}, 9)"
+    if op in ("SUM", "AVG", "MAX", "MIN"):
+        return f"round({op}({name}), 6)"
+    return f"round(quantile_cont({name}, {_quantile(op)}), 6)"
+
+
+def _quantile(op: str) -> float:
+    """The quantile of a percentile op: 0.95 for P95, 0.999 for P999, 0.05 for P05."""
+    return float(f"0.{op.removeprefix('P')}")
+
+
+def _having(query: Query, index: int) -> str:
+    having = query.havings[index]
+    calculated = [(c.op, c.column) for c in query.calculations]
+    at = calculated.index((having.calculate_op, having.column))
+    return f"a{at} {'<>' if having.op == '!=' else having.op} {having.value}"
+
+
+def _order_key(query: Query, index: int, columns: Columns) -> str:
+    order = query.orders[index]
+    direction = "DESC" if order.order == "descending" else "ASC"
+    if order.op is None:
+        assert order.column is not None
+        return f"{columns[order.column].alias} {direction} NULLS LAST"
+    calculated = [(c.op, c.column) for c in query.calculations]
+    return f"a{calculated.index((order.op, order.column))} {direction} NULLS LAST"
+
+
+def literal(value: str | float | bool | None) -> str:
+    """A value as an SQL literal."""
+    if isinstance(value, str):
+        escaped = value.replace("'", "''")
+        return f"'{escaped}'"
+    return str(value).lower() if isinstance(value, bool) else repr(value)

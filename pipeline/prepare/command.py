@@ -1,0 +1,116 @@
+"""The command line of scripts/prepare."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from pipeline.package.errors import PackageError
+from pipeline.package.task_arguments import ExamplesFile, SchemaFile, System, TaskFile, TaskName, TemplateFile
+from pipeline.package.task_choice import TaskChoice
+from pipeline.prepare.errors import RoadError, RoadStopped
+from pipeline.prepare.prepare import planned, prepare
+from pipeline.prepare.road_options import RoadOptions
+from pipeline.prepare.road_record import record_path
+from pipeline.prepare.summary_table import print_summary
+from pipeline.prepare.work_folder import work_path
+from pipeline.weights.bases import BASES
+from pipeline.weights.console import report_errors, say
+
+_FILE: Final[dict[str, Any]] = {"exists": True, "dir_okay": False}
+_INTERRUPTED: Final = 130  # the exit code that shells expect
+
+
+def main(
+    base: Annotated[str, typer.Option(help=f"hf://ORG/MODEL@REVISION, https://…/, a folder, {', '.join(BASES)}")],
+    out: Annotated[Path, typer.Option(help="the new folder of the checkpoint, such as weights/NAME")],
+    adapter: Annotated[str | None, typer.Option(help="hf://…, https://…/ or a folder; none serves the base")] = None,
+    task: TaskName = None,
+    schema: SchemaFile = None,
+    template: TemplateFile = None,
+    system: System = None,
+    examples: ExamplesFile = None,
+    task_file: TaskFile = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help='JSONL of {"text": prompt and answer} for the AWQ search', **_FILE)
+    ] = None,
+    cases: Annotated[
+        Path | None,
+        typer.Option(
+            help='JSONL of {"input", "output"} that the gate scores; the search too has them without --calibration',
+            **_FILE,
+        ),
+    ] = None,
+    unquantized: Annotated[bool, typer.Option("--unquantized", help="serve the weights unquantized")] = False,
+    nf4: Annotated[
+        bool, typer.Option("--nf4", help="the adapter was trained by QLoRA: merge into an NF4 base")
+    ] = False,
+    group_size: Annotated[int | None, typer.Option(min=8, help="weights that share a scale")] = None,
+    tensor_parallel: Annotated[int | None, typer.Option(min=1, help="GPUs that will share each layer")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=512, help="calibration tokens")] = None,
+    limit_weights: Annotated[float | None, typer.Option(min=0, help="see scripts/compare --help")] = None,
+    limit_logits: Annotated[float | None, typer.Option(min=0, help="see scripts/compare --help")] = None,
+    limit_score: Annotated[float | None, typer.Option(min=0, help="see scripts/compare --help")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="keep what the steps left, for other options later")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace another checkpoint at --out")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the steps and do nothing")] = False,
+) -> None:
+    """Take a base and an adapter to a merged, quantized, checked and locked checkpoint with a task file.
+
+    Run it again after a stop or a failure: finished steps are not repeated. Each step is a command of its own, which
+    --dry-run prints.
+    """
+    options = RoadOptions(
+        base=base,
+        adapter=adapter,
+        out=out.absolute(),
+        choice=TaskChoice(
+            task,
+            _absolute(task_file or _own_task_file(base, task)),
+            _absolute(schema),
+            _absolute(template),
+            system,
+            _absolute(examples),
+        ),
+        calibration=_absolute(calibration),
+        cases=_absolute(cases),
+        quantize=not unquantized,
+        merge_options=("--nf4",) if nf4 else (),
+        quantize_options=_given(group_size=group_size, tensor_parallel=tensor_parallel, max_tokens=max_tokens),
+        gate_options=_given(limit_weights=limit_weights, limit_logits=limit_logits, limit_score=limit_score),
+    )
+    with report_errors(RoadError, PackageError):
+        if dry_run:
+            print("\n".join(f"{number}. {step.shown()}" for number, step in enumerate(planned(options), 1)))
+        else:
+            _prepare(options, keep=keep, force=force)
+
+
+def _prepare(options: RoadOptions, *, keep: bool, force: bool) -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        record = prepare(options, keep=keep, replace=force)
+    except (RoadStopped, KeyboardInterrupt) as stop:
+        say(f"Stopped. What was done stays in {work_path(options.out)}; run the same command to go on.")
+        raise typer.Exit(_INTERRUPTED) from stop
+    print_summary(record.steps)
+    print(f"{options.out}: {record.size:,} bytes, task {record.task}. The record: {record_path(options.out)}")
+
+
+def _own_task_file(base: str, task: str | None) -> Path | None:
+    """The task.json in the base's folder, if no other task was chosen; it is not fetched with the checkpoint."""
+    path = Path(base) / "task.json"
+    return path if task is None and path.is_file() else None
+
+
+def _given(**options: float | None) -> tuple[str, ...]:
+    """The options that have a value, as words of a command line."""
+    given = {f"--{name.replace('_', '-')}": value for name, value in options.items() if value is not None}
+    return tuple(word for name, value in given.items() for word in (name, str(value)))
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return None if path is None else path.absolute()

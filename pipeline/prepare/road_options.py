@@ -1,0 +1,156 @@
+"""What a user wants of a road: sources, task, calibration, quantization."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pipeline.fetching.source import FolderSource, parse_source
+from pipeline.package.task_choice import TaskChoice
+from pipeline.prepare.errors import RoadError
+from pipeline.prepare.output_files import file_sha256
+from pipeline.weights.bases import BASES
+from pipeline.weights.calibration import check_texts
+from pipeline.weights.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True)
+class RoadOptions:
+    """The options of scripts/prepare that decide what the checkpoint becomes.
+
+    Args:
+        base: hf://ORG/MODEL@REVISION, https://…/, a folder, or a name that scripts/build_base knows.
+        adapter: the same but for names; None serves the base as it is.
+        out: the folder of the finished checkpoint.
+        choice: the task and its options.
+        calibration: JSONL of texts for the AWQ search.
+        cases: JSONL of the task's cases: for the gate's scores, and for the search where there is no calibration.
+        quantize: whether to quantize at all.
+        merge_options: further arguments of scripts/merge_lora.
+        quantize_options: further arguments of scripts/quantize_awq.
+        gate_options: further arguments of scripts/compare.
+    """
+
+    base: str
+    adapter: str | None
+    out: Path
+    choice: TaskChoice
+    calibration: Path | None = None
+    cases: Path | None = None
+    quantize: bool = True
+    merge_options: tuple[str, ...] = ()
+    quantize_options: tuple[str, ...] = ()
+    gate_options: tuple[str, ...] = ()
+
+    def described(self) -> dict[str, Any]:
+        """The options that were given, as JSON."""
+        flat = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("choice", "out")}
+        flat |= {f.name: getattr(self.choice, f.name) for f in fields(self.choice)}
+        return {name: _plain(value) for name, value in flat.items() if value not in (None, ())}
+
+    def fingerprint(self) -> str:
+        """Of all options, and of the files and folders that they name as these are now."""
+        content = {"name": self.out.name, "options": self.described()}
+        content["files"] = {str(path): identity(path) for path in self._paths()}
+        return digest(content)
+
+    def _paths(self) -> Iterator[Path]:
+        named = (self.calibration, self.cases, *(getattr(self.choice, f.name) for f in fields(self.choice)))
+        yield from (path for path in named if isinstance(path, Path))
+        for source in (self.base, self.adapter):
+            if source is not None and (folder := local_folder(source)) is not None:
+                yield folder
+
+
+def local_folder(source: str) -> Path | None:
+    """The folder that a source is; None for other sources.
+
+    Raises:
+        CheckpointError: the source has none of the forms, or there is no such folder.
+    """
+    if source in BASES:
+        return None
+    parsed = parse_source(source)
+    return parsed.path.resolve() if isinstance(parsed, FolderSource) else None
+
+
+def identity(path: Path) -> Any:
+    """What tells whether a file or folder has changed: a file's digest; sizes and times of a folder's files."""
+    if path.is_file():
+        return file_sha256(path)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return {str(file.relative_to(path)): [(s := file.stat()).st_size, s.st_mtime_ns] for file in files}
+
+
+def digest(content: Any) -> str:
+    """SHA-256 of a JSON value."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def base_is_quantized(options: RoadOptions) -> bool | None:
+    """Whether the base is; None where that is not known before it is fetched.
+
+    Raises:
+        CheckpointError: there is no such base.
+    """
+    if options.base in BASES:
+        return False
+    folder = local_folder(options.base)
+    return None if folder is None else is_quantized(folder)
+
+
+def is_quantized(folder: Path) -> bool:
+    """Whether the checkpoint in a folder is.
+
+    Raises:
+        CheckpointError: it has no config.json.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise CheckpointError(f"{folder} has no config.json; give a base model, not an adapter")
+    return "quantization_config" in json.loads(path.read_bytes())
+
+
+def check_options(options: RoadOptions, *, quantized: bool | None) -> None:
+    """Find what cannot work; `quantized` is whether the base is, None where it is not known yet.
+
+    Raises:
+        RoadError: options contradict each other, or one is missing.
+    """
+    if options.adapter is None and options.merge_options:
+        raise RoadError(f"{options.merge_options[0]} is for merging, and there is no --adapter; leave it out")
+    if quantized and options.adapter is not None:
+        raise RoadError(
+            f"{options.base} is quantized already, and an adapter can only be merged into the unquantized base that it "
+            "was trained on; give that as --base (--nf4 merges as QLoRA trained)"
+        )
+    given = {
+        "--calibration": options.calibration is not None,
+        "--cases": options.cases is not None,
+        "--group-size, --max-tokens or --tensor-parallel": bool(options.quantize_options),
+        "--limit-weights, --limit-logits or --limit-score": bool(options.gate_options),
+    }
+    if quantized or not options.quantize:
+        why = "the base is quantized already" if quantized else "--unquantized leaves that out"
+        if unused := [name for name, is_given in given.items() if is_given]:
+            raise RoadError(f"{', '.join(unused)}: for quantizing, and {why}; leave it out")
+    elif (quantized is False or options.adapter is not None) and not has_texts(options):
+        raise RoadError(
+            'quantizing needs texts of the task: --calibration with JSONL of {"text": prompt and answer}, or --cases '
+            'with JSONL of {"input", "output"}; or --unquantized to serve the weights as they are'
+        )
+    if options.calibration is not None:
+        check_texts(options.calibration)
+
+
+def has_texts(options: RoadOptions) -> bool:
+    """Whether there is something to search with."""
+    return options.calibration is not None or options.cases is not None
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,186 @@
+"""What must be right before a package is pushed to Replicate, as checks that find and advise."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import yaml
+
+from pipeline.package.signature import SignatureError, read_inputs
+from pipeline.package.write_schema import current_schema
+from pipeline.publish.errors import PublishError
+from pipeline.publish.registry_login import find_login
+from serving.errors import WeightsError
+from serving.weights import WeightsLock, verify
+
+_TARGET: Final = re.compile(r"r8\.im/[a-z0-9]+(?:[._-][a-z0-9]+)*/[a-z0-9]+(?:[._-]+[a-z0-9]+)*")
+_COG: Final = "0.23."  # the version that everything here was written for
+
+
+class State(Enum):
+    """How a check ended. A note does not stop a push."""
+
+    OK = "ok"
+    NOTE = "note"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a check found, and what to do about it."""
+
+    state: State
+    finding: str
+    remedy: str = ""
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether it stops the push."""
+        return self.state is State.FAILED
+
+
+Check = Callable[[str, Path], Result]
+
+
+def check_target(target: str) -> None:
+    """Raise PublishError unless it is `r8.im/OWNER/NAME`, in small letters, without a tag."""
+    if not _TARGET.fullmatch(target):
+        raise PublishError(f"{target}: give r8.im/OWNER/NAME in small letters, without a tag")
+
+
+def _image(target: str, package: Path) -> Result:
+    config = _cog_yaml(package)
+    key = "model" if config.get("weights") else "image"
+    named = config.get("model") or config.get("image")
+    remedy = f"set `{key}: {target}` in cog.yaml"
+    if config.get("weights") and config.get("image"):
+        return Result(State.FAILED, "cog.yaml has `image` and `weights`, which Cog does not take together", remedy)
+    if named != target:
+        return Result(State.FAILED, f"cog.yaml has `{key}: {named}`, not {target}", remedy)
+    return Result(State.OK, f"cog.yaml pushes to {target}")
+
+
+def _weights(target: str, package: Path) -> Result:
+    stanzas = {str(stanza.get("name")): stanza for stanza in _cog_yaml(package).get("weights") or ()}
+    if not stanzas:
+        return Result(State.FAILED, "cog.yaml has no `weights`", "add name, target and source, and lock them")
+    lock = package / "weights.lock"
+    remedy = "put the weights there that the lock names, or run scripts/lock_weights if the change was meant"
+    try:
+        entries = {entry.name: entry for entry in WeightsLock.load(lock).weights}
+        if entries.keys() != stanzas.keys():
+            names = f"{', '.join(stanzas)}; weights.lock has {', '.join(entries)}"
+            return Result(State.FAILED, f"cog.yaml names {names}", "run scripts/lock_weights")
+        for name, stanza in stanzas.items():
+            if stanza.get("target") != entries[name].target:
+                return Result(State.FAILED, f"{name}: cog.yaml and weights.lock differ in target", "lock them again")
+            verify(_folder(package, stanza), lock)
+    except WeightsError as error:
+        return Result(State.FAILED, str(error), remedy)
+    digests = ", ".join(f"{name} {entry.set_digest[:19]}…" for name, entry in entries.items())
+    return Result(State.OK, f"locked, and the same on disk: {digests}")
+
+
+def _signature(target: str, package: Path) -> Result:
+    try:
+        inputs = read_inputs((package / "predict.py").read_text("utf-8"), "Predictor")
+    except (OSError, SignatureError, SyntaxError) as error:
+        return Result(State.FAILED, str(error), "write each input as one plain Input(…), as Cog reads it")
+    return Result(State.OK, f"Cog reads {len(inputs['properties'])} inputs from predict.py")
+
+
+def _schema(target: str, package: Path) -> Result:
+    remedy = "run scripts/write_schema"
+    try:
+        path, text = current_schema(package)
+        if path.read_text("utf-8") != text:
+            return Result(State.FAILED, f"{path.name} is not what predict.py says now", remedy)
+    except (OSError, ValueError, SignatureError, SyntaxError) as error:
+        return Result(State.FAILED, f"the OpenAPI schema cannot be made: {error}", f"mend predict.py, then {remedy}")
+    return Result(State.OK, "the OpenAPI schema is that of predict.py")
+
+
+def _login(target: str, package: Path) -> Result:
+    found = find_login("r8.im")
+    if found.is_there:
+        return Result(State.OK, found.where)
+    return Result(State.FAILED, found.where, "run `cog login`, with the token of https://replicate.com/auth/token")
+
+
+def _size(target: str, package: Path) -> Result:
+    try:
+        weights = sum(entry.size for entry in WeightsLock.load(package / "weights.lock").weights)
+    except WeightsError as error:
+        return Result(State.FAILED, str(error), "run scripts/lock_weights")
+    folders = (package / "serving", package / "tasks")
+    code = sum(path.stat().st_size for top in folders for path in top.rglob("*") if path.suffix == ".py")
+    return Result(
+        State.NOTE,
+        f"weights {weights / 1e9:.3f} GB, pushed beside the image; code {code / 1e6:.2f} MB. What CUDA and the "
+        "requirements add to the image is not estimated here, and no limit of Replicate is known to this package",
+    )
+
+
+def _git(target: str, package: Path) -> Result:
+    command = ["git", "-C", str(package), "status", "--porcelain", "--untracked-files=normal", "--", "."]
+    if shutil.which("git") is None:
+        return Result(State.NOTE, "git is not installed, so no commit says what is pushed")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return Result(State.NOTE, "no git repository, so no commit says what is pushed", "git init, and commit")
+    changed = done.stdout.splitlines()
+    if changed:
+        return Result(State.NOTE, f"{len(changed)} files differ from the last commit", "commit what you push")
+    return Result(State.OK, "all is committed")
+
+
+def _tools(target: str, package: Path) -> Result:
+    if shutil.which("cog") is None:
+        return Result(State.NOTE, "cog is not installed", "see https://cog.run; it needs Docker")
+    done = subprocess.run(["cog", "--version"], capture_output=True, text=True, check=False)
+    version = re.search(r"\d+\.\d+\.\d+\S*", done.stdout + done.stderr)
+    if version is None or not version[0].startswith(_COG):
+        found = version[0] if version else "of an unknown version"
+        return Result(State.FAILED, f"cog is {found}", f"install Cog {_COG}1, which this package was written for")
+    if shutil.which("docker") is None:
+        return Result(State.FAILED, "docker is not installed, which cog builds with", "install Docker and Buildx")
+    return Result(State.OK, f"cog {version[0]}, and docker")
+
+
+CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
+    {
+        "destination": _image,
+        "weights": _weights,
+        "signature": _signature,
+        "schema": _schema,
+        "login": _login,
+        "size": _size,
+        "git": _git,
+        "tools": _tools,
+    }
+)
+
+
+def _cog_yaml(package: Path) -> dict[str, Any]:
+    try:
+        config = yaml.safe_load((package / "cog.yaml").read_text("utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise PublishError(f"{package / 'cog.yaml'} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise PublishError(f"{package / 'cog.yaml'} holds no keys; see docs/yaml.md of Cog")
+    return config
+
+
+def _folder(package: Path, stanza: dict[str, Any]) -> Path:
+    source = stanza.get("source")
+    uri = str(source.get("uri", "")) if isinstance(source, dict) else ""
+    name = uri.removeprefix("file://").removeprefix("./").rstrip("/")
+    return package / name if name and "://" not in name else package / "weights" / str(stanza.get("name"))

@@ -1,0 +1,122 @@
+"""Read what a draft model is trained on: inputs of any task, with right answers or with those of the checkpoint."""
+
+from __future__ import annotations
+
+from array import array  # there may be 100,000 prompts
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from pipeline.evaluate.calibration_cases import answer_text
+from pipeline.evaluate.task_cases import TaskCase, read_task_cases, read_task_inputs
+from pipeline.evaluate.task_kinds import task_kind
+from pipeline.train.draft_answers import ask
+from pipeline.train.errors import AdapterError
+from pipeline.train.examples import tokenize_questions
+from pipeline.weights.console import say
+from serving.text import Tokenizer
+from tasks.task import Task, task_name
+
+_OWN_LIMIT: Final = 3_000  # inputs that a checkpoint answers unasked
+_AT_ONCE: Final = 32  # requests in flight
+_HELD_OUT: Final = 10  # one of so many, where there is no validation file
+
+
+class Answers(StrEnum):
+    """Whose answers are learned."""
+
+    AUTO = "auto"  # the checkpoint's own; those of the data for Honeycomb, and for more than 3,000 inputs
+    OWN = "own"
+    GIVEN = "given"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCase:
+    """One input, and the answer to learn.
+
+    Args:
+        inputs: of a call, by the names of predict's parameters.
+        prompt: token ids.
+        answer: token ids without the end token.
+    """
+
+    inputs: Mapping[str, Any]
+    prompt: Sequence[int]
+    answer: Sequence[int]
+
+
+class CaseReader:
+    """Reads cases of a checkpoint's task.
+
+    Args:
+        weights: folder of the checkpoint.
+        tokenizer: of the checkpoint.
+        task: of the checkpoint.
+        answers: whose answers are learned.
+    """
+
+    def __init__(self, weights: Path, tokenizer: Tokenizer, task: Task, answers: Answers) -> None:
+        self._weights, self._tokenizer, self._task, self._answers = weights, tokenizer, task, answers
+        self._is_honeycomb = task_name(weights) == "honeycomb"
+
+    def read(self, data: Path) -> tuple[list[DraftCase], list[DraftCase]]:
+        """The cases to learn from, and those held out.
+
+        Args:
+            data: a JSONL file, or a folder of train.jsonl and perhaps validation.jsonl; without the latter, the last
+                tenth is held out.
+
+        Raises:
+            AdapterError: there are too few cases, or the checkpoint can answer none.
+            CaseFileError, CheckpointError, TaskError: a file or the task is wrong.
+        """
+        files = [data / "train.jsonl", data / "validation.jsonl"] if data.is_dir() else [data]
+        found = self._cases([path for path in files if path.is_file()] or files[:1])
+        if len(found) == 1:
+            (cases,) = found
+            count = -(-len(cases) // _HELD_OUT)
+            found = [cases[:-count], cases[-count:]]
+        if not all(found):
+            raise AdapterError(f"{data}: too few examples; give at least 2, better 300 or more")
+        return found[0], found[1]
+
+    def _cases(self, files: Sequence[Path]) -> list[list[DraftCase]]:
+        if self._answers is Answers.GIVEN or (self._answers is Answers.AUTO and self._is_honeycomb):
+            return [self._given(path) for path in files]
+        inputs = [self._inputs(path) for path in files]
+        count = sum(map(len, inputs))
+        if self._answers is Answers.AUTO and count > _OWN_LIMIT:
+            say(f"{count:,} inputs: their given answers are learned; --answers own has the checkpoint answer them")
+            return [self._given(path) for path in files]
+        return self._own(inputs)
+
+    def _own(self, inputs: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[DraftCase]]:
+        """Cases with the checkpoint's own answers, of several files at once; refused inputs are left out."""
+        everything = [one for file in inputs for one in file]
+        replies = ask(self._weights, self._task, everything, concurrency=_AT_ONCE, title="Answering")
+        if refused := replies.count(None):
+            say(f"{refused:,} of {len(replies):,} inputs are refused by the task or the engine, and left out")
+        waiting = iter(zip(everything, replies, strict=True))
+        drawn = [[next(waiting) for _ in file] for file in inputs]
+        return [[DraftCase(one, reply.prompt, reply.answer) for one, reply in file if reply] for file in drawn]
+
+    def _inputs(self, path: Path) -> list[Mapping[str, Any]]:
+        if self._is_honeycomb:
+            return [inputs for inputs, _, _ in tokenize_questions(path, self._weights, self._tokenizer)]
+        return read_task_inputs(path, task_kind(self._weights))
+
+    def _given(self, path: Path) -> list[DraftCase]:
+        if self._is_honeycomb:
+            questions = tokenize_questions(path, self._weights, self._tokenizer)
+            return [DraftCase(inputs, array("i", prompt), answer) for inputs, prompt, answer in questions]
+        cases, refused = read_task_cases(path, task_kind(self._weights))
+        for message in refused:
+            say(f"left out: {message}")
+        return [self._with_reference(case) for case in cases]
+
+    def _with_reference(self, case: TaskCase) -> DraftCase:
+        prompt = self._task.prepare(case.inputs)
+        text = answer_text(case, prompt.constraint)
+        return DraftCase(case.inputs, prompt.token_ids, self._tokenizer.encode(text, add_bos=False))

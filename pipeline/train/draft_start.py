@@ -1,0 +1,81 @@
+"""The embedding that a draft model shares with its checkpoint, and committed draft models for the same embedding."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from pipeline.paths import ROOT
+from pipeline.train.errors import AdapterError
+from pipeline.weights.recipes import recipes
+from serving.weights.draft_weights import DRAFT_MODEL
+
+DRAFT_RUN: Final = "draft-run.json"  # the record of a run, beside its draft model
+_EMBEDDING: Final = "model.embed_tokens.weight"
+_SIGNS: Final = 4096  # of values that are compared
+_SAME: Final = 0.9  # fraction of the same signs; half of them are the same in embeddings of different models
+
+
+def read_embedding(weights: Path) -> Tensor:
+    """The embedding [V, H] of the checkpoint in a folder.
+
+    Raises:
+        AdapterError: no file has it.
+    """
+    for path in sorted(weights.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            if _EMBEDDING in file.keys():  # noqa: SIM118, it is no mapping
+                tensor: Tensor = file.get_tensor(_EMBEDDING)
+                return tensor
+    raise AdapterError(f"{weights}: no *.safetensors there has {_EMBEDDING}, which a draft model shares")
+
+
+def embedding_signs(embedding: Tensor) -> dict[str, object]:
+    """What tells an embedding [V, H] from others: its shape, and the signs of some values, which rounding keeps."""
+    bits = np.packbits(torch.signbit(_some_values(embedding)).numpy())
+    return {"shape": list(embedding.shape), "signs": base64.b64encode(bits.tobytes()).decode()}
+
+
+def committed_start(weights: Path, embedding: Tensor, *, size: int, layers: int) -> Path | None:
+    """The draft model of a recipe for this embedding, to start from; None for a recipe's own weights, or if none fits.
+
+    Args:
+        weights: folder of the checkpoint.
+        embedding: [V, H] of the checkpoint.
+        size: width of the new draft model.
+        layers: number of its layers.
+
+    Raises:
+        CheckpointError: a recipe cannot be read.
+    """
+    known = recipes(ROOT).values()
+    if any(recipe.weights(ROOT).resolve() == weights.resolve() for recipe in known):
+        return None
+    for recipe in known:
+        model, run = recipe.folder / DRAFT_MODEL, recipe.folder / DRAFT_RUN
+        if model.is_file() and run.is_file() and _fits(json.loads(run.read_text()), embedding, size, layers):
+            return model
+    return None
+
+
+def _fits(run: dict[str, dict[str, object]], embedding: Tensor, size: int, layers: int) -> bool:
+    made, known = run["settings"], run.get("embedding")
+    if made["size"] != size or int(str(made["layers"])) > layers:
+        return False
+    if known is None or known["shape"] != list(embedding.shape):
+        return False
+    bits = np.unpackbits(np.frombuffer(base64.b64decode(str(known["signs"])), np.uint8))
+    signs = torch.signbit(_some_values(embedding)).numpy()
+    return bool((bits[: len(signs)] == signs).mean() >= _SAME)
+
+
+def _some_values(embedding: Tensor) -> Tensor:
+    values = embedding.flatten()
+    return values[:: max(1, len(values) // _SIGNS)][:_SIGNS]

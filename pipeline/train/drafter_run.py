@@ -1,0 +1,283 @@
+"""Train a draft model for a checkpoint, and write it with a record of the run."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from safetensors import SafetensorError
+from torch import Tensor
+
+from pipeline.evaluate.cases import CaseFileError
+from pipeline.train.draft_answers import Inputs, ask, with_draft_model
+from pipeline.train.draft_cases import Answers, CaseReader, DraftCase
+from pipeline.train.draft_examples import (
+    Pair,
+    Renamer,
+    WordRenamer,
+    WordTokens,
+    certain_trigrams,
+    common_marker,
+    frequent_tokens,
+    make_pairs,
+)
+from pipeline.train.draft_network import DraftModel
+from pipeline.train.draft_start import DRAFT_RUN, committed_start, embedding_signs, read_embedding
+from pipeline.train.draft_trainer import evaluate, train
+from pipeline.train.draft_transfer import shared_tokens, transfer
+from pipeline.train.errors import AdapterError
+from pipeline.train.record import describe_data, describe_hardware
+from pipeline.weights.atomic import partial_file
+from pipeline.weights.console import say
+from pipeline.weights.digest import sha256
+from pipeline.weights.errors import CheckpointError
+from serving.drafting.draft_text import find_last
+from serving.drafting.draft_words import WordTokenizer
+from serving.text import Tokenizer
+from serving.weights.draft_weights import DRAFT_MODEL, HEAD_DIM, MAX_TOKENS
+from tasks.errors import TaskError
+from tasks.task import MarkedTask, Task, create_task
+
+TOKENIZER = "tokenizer.json"
+_MINUTES, _MINUTES_FROM = 20.0, 5.0  # from scratch, and from a draft model
+_MEASURED = 60  # held-out inputs that are asked
+_CURVE_STEPS = 100  # between two points of the recorded curve
+Curve = list[tuple[int, float, float]]  # step, loss, fraction of right tokens
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterSettings:
+    """The settings of a run.
+
+    Args:
+        minutes: duration of the training, over which the learning rate decays to 0; None is 20, or 5 where it starts
+            from a draft model.
+        rate: peak learning rate.
+        batch: examples in a step.
+        size: width of the model, a multiple of 32.
+        layers: number of layers.
+        seed: of all random choices.
+        init: a draft.model to start from, which may have fewer layers; None is a committed one for the same embedding.
+        init_weights: folder of the checkpoint that `init` belongs to, if it has another base.
+        from_scratch: do not start from a committed one.
+        answers: whose answers are learned.
+        max_steps: another limit of the training.
+    """
+
+    minutes: float | None
+    rate: float
+    batch: int
+    size: int
+    layers: int
+    seed: int = 0
+    init: Path | None = None
+    init_weights: Path | None = None
+    from_scratch: bool = False
+    answers: Answers = Answers.AUTO
+    max_steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Mean passes of the model an answer, on the same held-out inputs, one at a time.
+
+    Args:
+        inputs: number of them.
+        without: without a draft model.
+        new: with the new draft model.
+        old: with the draft model that the checkpoint has had; None where there was none.
+    """
+
+    inputs: int
+    without: float
+    new: float
+    old: float | None = None
+
+    def has_fewest(self, *, replaces_old: bool) -> bool:
+        """Whether the new draft model has fewer than none and, if it replaces the old one, than that."""
+        return self.new < min(self.without, self.old if replaces_old and self.old is not None else self.without)
+
+
+def train_drafter(data: Path, weights: Path, output: Path, settings: DrafterSettings) -> bool:
+    """Train a draft model; write draft.model and draft-run.json if it saves passes, and return whether it does.
+
+    Args:
+        data: see `CaseReader.read`.
+        weights: folder of the checkpoint that it drafts for.
+        output: folder for the results. If it is that of the checkpoint, they must be better than the draft model there.
+        settings: of the run.
+
+    Raises:
+        CheckpointError: an input cannot be used; the message says why.
+    """
+    if settings.size % HEAD_DIM:
+        raise CheckpointError(f"--size {settings.size}: a multiple of {HEAD_DIM}")
+    try:
+        return _train(data, weights, output, settings)
+    except (AdapterError, CaseFileError, TaskError, SafetensorError, ValueError, OSError) as error:
+        raise CheckpointError(str(error)) from error
+
+
+def _train(data: Path, weights: Path, output: Path, settings: DrafterSettings) -> bool:
+    torch.manual_seed(settings.seed)
+    tokenizer, embedding = Tokenizer.from_dir(weights), read_embedding(weights)
+    settings = _complete(settings, weights, embedding)
+    task, size, word_tokens = create_task(weights, tokenizer), len(embedding), WordTokenizer(tokenizer)
+    cases, held_out = CaseReader(weights, tokenizer, task, settings.answers).read(data)
+    markers = _markers(cases, task, tokenizer)
+
+    def known_words(text: Sequence[int]) -> list[int]:
+        return [token for token in word_tokens(text) if token < size]  # a tokenizer may have more than the model
+
+    pairs, held_out_pairs = (_read_pairs(some, task, markers, known_words) for some in (cases, held_out))
+    say(f"{len(pairs):,} examples to learn from, {len(held_out_pairs):,} held out")
+    init_digest = None if settings.init is None else f"sha256:{sha256(settings.init)}"  # `output` may replace the file
+    model, order = _make_model(weights, embedding, settings), random.Random(settings.seed)
+    # Where a task says its markers, names to copy are a part of their own.
+    is_marked = isinstance(task, MarkedTask)
+    rename = Renamer(pairs, tokenizer, order) if is_marked else WordRenamer(pairs, tokenizer, size, order)
+    steps, curve = _run(model, pairs, rename, order, settings)
+    loss, hits = evaluate(model, held_out_pairs, settings.batch)
+    say(f"{steps:,} steps; {hits:.1%} of the held-out answers' tokens are right")
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / DRAFT_MODEL
+        model.save(made, markers=markers, answer_tokens=frequent_tokens(pairs), trigrams=certain_trigrams(pairs))
+        passes = _measure(weights, task, [case.inputs for case in held_out[:_MEASURED]], made)
+        if not passes.has_fewest(replaces_old=output.resolve() == weights.resolve()):
+            say("not kept, because it saves no passes; more examples, --minutes, or another --from may help")
+            return False
+        with partial_file(output / DRAFT_MODEL) as partial:
+            shutil.copy(made, partial)  # with its mode
+    other = settings.init_weights
+    record = {
+        "settings": asdict(settings) | {"init": init_digest, "init_weights": other and other.name},
+        "data": _describe(data, len(pairs)),
+        "embedding": embedding_signs(embedding),
+        "hardware": describe_hardware(),
+        "steps": steps,
+        "validation": {"loss": loss, "right": hits, "examples": len(held_out_pairs)},
+        "passes": asdict(passes),
+        "curve": curve,
+    }
+    (output / DRAFT_RUN).write_text(json.dumps(record, indent=1) + "\n")
+    say(f"wrote {output / DRAFT_MODEL}")
+    return True
+
+
+def _complete(settings: DrafterSettings, weights: Path, embedding: Tensor) -> DrafterSettings:
+    """The settings with the draft model to start from, if a committed one fits, and with the minutes."""
+    init = settings.init
+    if init is None and not settings.from_scratch:
+        init = committed_start(weights, embedding, size=settings.size, layers=settings.layers)
+    if init is not None:
+        say(f"starting from {init}")
+    minutes = settings.minutes or (_MINUTES if init is None else _MINUTES_FROM)
+    return replace(settings, init=init, minutes=minutes)
+
+
+def _markers(cases: Sequence[DraftCase], task: Task, tokenizer: Tokenizer) -> list[list[int]]:
+    if isinstance(task, MarkedTask):
+        return [tokenizer.encode(marker, add_bos=False) for marker in task.draft_markers()]
+    return [common_marker([case.prompt for case in cases])]
+
+
+def _read_pairs(
+    cases: Sequence[DraftCase], task: Task, markers: Sequence[Sequence[int]], word_tokens: WordTokens
+) -> list[Pair]:
+    """The pairs of cases. A task that says its markers has whole answers only.
+
+    Raises:
+        AdapterError: no case can be read, or a prompt has not all markers that its task says.
+    """
+    is_marked = isinstance(task, MarkedTask)
+    if is_marked and any(find_last(case.prompt, marker) is None for case in cases for marker in markers):
+        raise AdapterError("a prompt's tokens do not have all markers of the task")
+    examples = ((case.prompt, case.answer) for case in cases)
+    pairs = make_pairs(examples, markers, word_tokens, cut_answers=not is_marked)
+    if not pairs:
+        raise AdapterError(f"no example has less than {MAX_TOKENS} tokens after the fixed begin of its prompt")
+    if left_out := len(cases) - len(pairs):
+        say(f"{left_out:,} of {len(cases):,} examples are too long for a draft model, which reads {MAX_TOKENS} tokens")
+    return pairs
+
+
+def _measure(weights: Path, task: Task, inputs: Sequence[Inputs], made: Path) -> Passes:
+    """Passes an answer on held-out inputs, one at a time, with the new draft model, without one, and with the old."""
+    old = weights / DRAFT_MODEL
+    models = {"without a draft model": None, "with the new draft model": made}
+    if old.is_file():
+        models["with the draft model that is there"] = old
+    means: list[float] = []
+    for name, model in models.items():
+        with with_draft_model(weights, model) as folder:
+            replies = ask(folder, task, inputs, concurrency=1, title=name.capitalize())
+        answered = [reply for reply in replies if reply is not None]
+        means.append(sum(reply.passes for reply in answered) / len(answered))
+        seconds = sum(reply.seconds for reply in answered) / len(answered)
+        say(f"{name}: {means[-1]:.2f} passes and {1000 * seconds:.0f} ms an answer, {len(answered)} held-out inputs")
+    return Passes(len(inputs), *means)
+
+
+def _describe(data: Path, examples: int) -> dict[str, Any]:
+    return describe_data(data / "train.jsonl" if data.is_dir() else data, examples)
+
+
+def _make_model(weights: Path, embedding: Tensor, settings: DrafterSettings) -> DraftModel:
+    """A model with the checkpoint's embedding, initialized randomly or from a file."""
+    model = DraftModel(embedding, size=settings.size, num_layers=settings.layers)
+    other = settings.init_weights
+    if settings.init is not None and other is not None:
+        shared = shared_tokens(weights / TOKENIZER, other / TOKENIZER)
+        transfer(model, settings.init, embedding=read_embedding(other), shared=shared)
+    elif settings.init is not None:
+        model.restore(settings.init)
+    for layer in model.layers:
+        layer.compile(dynamic=True)  # otherwise elementwise operations take half of the time
+    return model
+
+
+def _run(
+    model: DraftModel,
+    pairs: list[Pair],
+    rename: Callable[[Pair], Pair],
+    order: random.Random,
+    settings: DrafterSettings,
+) -> tuple[int, Curve]:
+    """Train with a progress bar; return the number of steps and the loss curve."""
+    assert settings.minutes is not None, "_complete has set them"
+    curve: Curve = []
+    columns: tuple[Any, ...] = (
+        "{task.description}",
+        BarColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns) as progress:
+        task = progress.add_task("Training", total=1.0, state="")
+
+        def report(step: int, fraction: float, loss: float, hits: float) -> None:
+            progress.update(task, completed=fraction, state=f"step {step} loss {loss:.3f} right {hits:.1%}")
+            if step % _CURVE_STEPS == 0:
+                curve.append((step, round(loss, 4), round(hits, 4)))
+
+        steps = train(
+            model,
+            pairs,
+            minutes=settings.minutes,
+            rate=settings.rate,
+            batch=settings.batch,
+            order=order,
+            change=rename,
+            report=report,
+            max_steps=settings.max_steps,
+        )
+    return steps, curve

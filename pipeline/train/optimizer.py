@@ -1,0 +1,76 @@
+"""AdamW or Muon over the parameters of an adapter, updated by several threads.
+
+Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) makes the update of a matrix orthogonal, so that
+all its directions are learned at the same speed.
+
+optimizer = AdapterOptimizer("muon", model.parameters(), parts=2)
+optimizer.step(rate, pool)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+
+import torch
+from torch import Tensor
+
+from pipeline.train.errors import AdapterError
+
+MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}  # of a parameter, in its shape
+OPTIMIZERS = tuple(MOMENTS)
+
+
+class AdapterOptimizer:
+    """One optimizer over some parameters.
+
+    Args:
+        name: one of `OPTIMIZERS`.
+        parameters: matrices with gradients.
+        parts: the parameters are split into so many parts, each updated by one thread.
+    """
+
+    def __init__(self, name: str, parameters: Sequence[torch.nn.Parameter], parts: int) -> None:
+        self.name, self._parameters = name, list(parameters)
+        self._parts = [_make(name, self._parameters[first::parts]) for first in range(min(parts, len(parameters)))]
+
+    def step(self, rate: float, pool: Executor) -> None:
+        """Update all parameters by their gradients with this learning rate."""
+        for part in self._parts:
+            for group in part.param_groups:
+                group["lr"] = rate
+        list(pool.map(lambda part: part.step(), self._parts))
+
+    def state(self) -> dict[str, Tensor]:
+        """The moments by the number of their parameter and their name, such as `3.exp_avg`, on the CPU."""
+        result: dict[str, Tensor] = {}
+        for i, parameter in enumerate(self._parameters):
+            moments = self._part(i).state.get(parameter, {})
+            for name in MOMENTS[self.name]:
+                result[f"{i}.{name}"] = moments.get(name, torch.zeros_like(parameter)).cpu()
+        return result
+
+    def load(self, state: Mapping[str, Tensor], steps: int) -> None:
+        """Continue with the moments of `state`, which other entries may accompany, after so many steps.
+
+        Raises:
+            AdapterError: they are another optimizer's.
+        """
+        for i, parameter in enumerate(self._parameters):
+            if missing := [name for name in MOMENTS[self.name] if f"{i}.{name}" not in state]:
+                raise AdapterError(
+                    f"the checkpoint has no {missing[0]!r}: it was made with another optimizer than {self.name}; "
+                    "resume with --optimizer as in the first run, or give another --output"
+                )
+            moments = {name: state[f"{i}.{name}"].to(parameter.device) for name in MOMENTS[self.name]}
+            self._part(i).state[parameter] = {"step": torch.tensor(float(steps)), **moments}
+
+    def _part(self, index: int) -> torch.optim.Optimizer:
+        return self._parts[index % len(self._parts)]
+
+
+def _make(name: str, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    if name == "muon":
+        # Its rate is then about as large as AdamW's for the same parameters.
+        return torch.optim.Muon(parameters, momentum=0.9, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+    return torch.optim.AdamW(parameters, betas=(0.9, 0.99), weight_decay=0.01)

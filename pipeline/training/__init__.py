@@ -1,1 +1,0 @@
-"""Train LoRA adapters and draft models."""

@@ -1,0 +1,239 @@
+"""scripts/prepare with the real commands of each step, on a tiny model."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.prepare.road_record import RoadRecord, read_record
+from pipeline.weights.safetensors_io import SafetensorsCheckpoint
+from serving.weights import verify
+from tests.pipeline.package.checkpoints import digests
+from tests.pipeline.prepare.road_fixtures import command, environment, make_sources, prepare
+
+STEPS = ["fetch-base", "fetch-adapter", "merge", "task", "place", "lock"]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("my sources")
+    make_sources(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished checkpoint, and what the command printed beside it."""
+    out = tmp_path_factory.mktemp("undisturbed") / "tiny"
+    done = prepare(sources, out, "--unquantized")
+    assert done.returncode == 0, done.stderr
+    out.with_name("stdout").write_text(done.stdout)
+    return out
+
+
+def started(stderr: str) -> list[str]:
+    """Names of the steps that a run started, in order."""
+    return re.findall(r"^\[\d/\d\] ([\w-]+): scripts/", stderr, re.MULTILINE)
+
+
+def record_of(out: Path) -> RoadRecord:
+    record = read_record(out)
+    assert record is not None
+    return record
+
+
+def test_the_result_is_a_checkpoint_with_its_task_and_nothing_else(undisturbed: Path) -> None:
+    assert {path.name for path in undisturbed.iterdir()} == {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "task.json",
+        "tokenizer.json",
+    } | {path.name for path in undisturbed.glob("tokenizer_config.json")}
+    assert {path.name for path in undisturbed.parent.iterdir()} == {"tiny", "tiny.lock", "tiny.road.json", "stdout"}
+    assert json.loads((undisturbed / "task.json").read_text())["name"] == "tiny"
+
+
+def test_the_adapter_is_in_the_weights(sources: Path, undisturbed: Path) -> None:
+    base, merged = SafetensorsCheckpoint(sources / "base"), SafetensorsCheckpoint(undisturbed)
+    changed = {name for name in base.specs() if (base.load(name) != merged.load(name)).any()}
+    assert {name.split(".")[-2] for name in changed} == {"q_proj", "v_proj", "down_proj"}
+
+
+def test_the_record_has_the_cost_and_result_of_each_step(sources: Path, undisturbed: Path) -> None:
+    record = record_of(undisturbed)
+    assert [step.name for step in record.steps] == STEPS
+    for step in record.steps:
+        assert step.processor_seconds > 0 and step.wall_seconds > 0, step.name
+        assert 10e6 < step.peak_memory_bytes < 4e9, step.name
+        assert step.bytes_written > 0 and step.files_written > 0, step.name
+    fetch = f"scripts/fetch {shlex.quote(str(sources / 'base'))} "
+    assert shlex.join(record.steps[0].command).startswith(fetch), "the folder's name has a space"
+    assert record.size == sum(path.stat().st_size for path in undisturbed.iterdir())
+    assert {name: file.sha256 for name, file in record.files.items()} == digests(undisturbed)
+    assert record.base.source == str(sources / "base")
+    assert record.base.files["model.safetensors"] == digests(sources / "base")["model.safetensors"]
+    assert record.adapter is not None and "adapter_model.safetensors" in record.adapter.files
+    table = undisturbed.with_name("stdout").read_text()
+    assert [line.split()[0] for line in table.splitlines()[1:-2]] == STEPS
+
+
+def test_the_lock_is_beside_the_checkpoint_and_matches_it(undisturbed: Path) -> None:
+    verified = verify(undisturbed, undisturbed.with_name("tiny.lock"))
+    assert {file.path for file in verified.files} == digests(undisturbed).keys()
+
+
+@pytest.mark.slow
+@pytest.mark.awq
+def test_a_gate_above_its_limit_fails_and_a_higher_limit_continues_from_there(sources: Path, tmp_path: Path) -> None:
+    """Four bits change random weights, so a limit of 0 is exceeded."""
+    out, texts = tmp_path / "tiny", ("--calibration", sources / "calibration.jsonl")
+    refused = prepare(sources, out, *texts, "--limit-weights", "0")
+    assert refused.returncode == 1 and not out.exists()
+    assert "the step gate failed with exit code 1" in refused.stderr and "scripts/compare " in refused.stderr
+    passed = prepare(sources, out, *texts, "--limit-weights", "1", "--limit-logits", "10")
+    assert passed.returncode == 0 and started(passed.stderr) == ["gate", "lock"], passed.stderr
+    record = record_of(out)
+    assert record.gate is not None and record.gate["passed"] is True
+    assert "quantization_config" in json.loads((out / "config.json").read_text())
+
+
+def test_finished_steps_are_not_repeated(sources: Path, undisturbed: Path) -> None:
+    before = digests(undisturbed)
+    again = prepare(sources, undisturbed, "--unquantized")
+    assert again.returncode == 0 and started(again.stderr) == [], again.stderr
+    assert "nothing to do" in again.stderr
+    assert digests(undisturbed) == before
+
+
+def test_another_checkpoint_in_the_folder_is_only_replaced_by_force(sources: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tiny"
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    refused = prepare(sources, out, "--unquantized")
+    assert refused.returncode == 1 and "--force" in refused.stderr
+    assert (out / "mine.txt").read_text() == "mine"
+    assert prepare(sources, out, "--unquantized", "--force").returncode == 0
+    assert "mine.txt" not in digests(out) and "model.safetensors" in digests(out)
+
+
+def test_steps_can_be_printed_and_are_separate_commands(sources: Path, undisturbed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tiny"
+    printed = prepare(sources, out, "--unquantized", "--dry-run")
+    assert printed.returncode == 0 and list(tmp_path.iterdir()) == []
+    lines = [line.partition(". ")[2] for line in printed.stdout.splitlines()]
+    assert len(lines) == len(STEPS)
+    for line in lines:
+        subprocess.run(line, shell=True, cwd=Path(__file__).parents[3], check=True, capture_output=True)
+    assert digests(tmp_path / ".tiny.road" / "tiny") == digests(undisturbed)
+
+
+def test_changed_options_repeat_only_what_depends_on_them(sources: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tiny"
+    assert prepare(sources, out, "--unquantized", "--keep").returncode == 0
+    other_task = prepare(sources, out, "--unquantized", "--keep", "--force", "--examples", sources / "cases.jsonl")
+    assert started(other_task.stderr) == ["task", "place", "lock"], other_task.stderr
+    adapter = sources / "adapter" / "adapter_model.safetensors"
+    os.utime(adapter)  # fetched again; the same content changes nothing behind it
+    touched = prepare(sources, out, "--unquantized", "--force", "--examples", sources / "cases.jsonl")
+    assert started(touched.stderr) == ["fetch-adapter", "place", "lock"], touched.stderr
+    assert not (tmp_path / ".tiny.road").exists()
+
+
+def test_a_step_with_lost_or_damaged_output_is_repeated(sources: Path, undisturbed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tiny"
+    assert prepare(sources, out, "--unquantized", "--keep").returncode == 0
+    merged = tmp_path / ".tiny.road" / "merged" / "model.safetensors"
+    data = bytearray(merged.read_bytes())
+    data[-1] ^= 1
+    times = merged.stat()
+    merged.unlink()  # it is linked to the finished file
+    merged.write_bytes(data)
+    os.utime(merged, ns=(times.st_atime_ns, times.st_mtime_ns))
+    out.rename(tmp_path / "moved")
+    again = prepare(sources, out, "--unquantized")
+    assert started(again.stderr) == ["merge", "task", "place", "lock"], again.stderr
+    assert digests(out) == digests(undisturbed)
+
+
+def test_a_failing_step_names_the_command_to_repeat_and_keeps_other_steps(sources: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tiny"
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"type": "object", "properties": {"a": {"type": "string", "format": "no-such-format"}}}')
+    options = ["--unquantized", "--schema", bad]
+    failed = prepare(sources, out, *options)
+    assert failed.returncode == 1 and not out.exists()
+    assert "the step task failed with exit code 1" in failed.stderr
+    assert f"scripts/write_task {tmp_path}/.tiny.road/merged" in failed.stderr
+    mended = prepare(sources, out, "--unquantized")
+    assert mended.returncode == 0 and started(mended.stderr) == ["task", "place", "lock"], mended.stderr
+
+
+def test_an_interrupt_stops_it_cleanly(sources: Path, undisturbed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tiny"
+    process = subprocess.Popen(
+        command(sources, out, "--unquantized"), env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    lines: list[str] = []
+    while not started("".join(lines)):
+        lines.append(process.stderr.readline())
+    process.send_signal(signal.SIGINT)  # only to the main process, which ends its command
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "run the same command to go on" in rest and "Traceback" not in rest, rest
+    assert prepare(sources, out, "--unquantized").returncode == 0
+    assert digests(out) == digests(undisturbed)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("number", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_kills_change_nothing(sources: Path, undisturbed: Path, tmp_path: Path, number: int) -> None:
+    """All processes are killed at random moments. A finished step is never started again."""
+    seconds = sum(step.wall_seconds for step in record_of(undisturbed).steps)
+    chance = random.Random(18)
+    kills = rounds = 0
+    while kills < number:
+        rounds += 1
+        out = tmp_path / f"round{rounds}" / "tiny"
+        out.parent.mkdir()
+        done: list[str] = []
+        while True:
+            delay = chance.uniform(0.1, seconds / 2) if kills < number else None
+            stderr = run_and_kill(command(sources, out, "--unquantized"), delay)
+            assert not set(started(stderr)) & set(done), (done, stderr)
+            # The last step that was started may have been killed; those before it had finished.
+            done += started(stderr)[:-1]
+            if out.exists():
+                break
+            kills += 1
+        # Also after a kill between the end of the work and the final cleaning.
+        assert prepare(sources, out, "--unquantized").returncode == 0
+        assert digests(out) == digests(undisturbed)
+        assert {path.name for path in out.parent.iterdir()} == {"tiny", "tiny.lock", "tiny.road.json"}
+
+
+def run_and_kill(words: list[str], delay: float | None) -> str:
+    """Run it, and kill its process group after `delay` seconds; returns its stderr."""
+    process = subprocess.Popen(
+        words,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    if delay is not None:
+        time.sleep(delay)
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.communicate()[1]
