@@ -11,9 +11,9 @@ class Predictor(ChatPredictor):
 
     def setup(self) -> None:
         super().setup()
-        self.engine.close()
-        self.engine = FakeEngine(
-            self.tokenizer, answer=last_message, max_model_len=2048, max_num_seqs=16, step_seconds=0.01
+        self.model.engine.close()
+        self.model.engine = FakeEngine(
+            self.model.tokenizer, answer=last_message, max_model_len=2048, max_num_seqs=16, step_seconds=0.01
         )
 
 
