@@ -355,6 +355,18 @@ def test_given_answers_are_learned_as_the_task_writes_them(checkpoint: Path, tmp
     assert [tokenizer.decode(case.answer) for case in held_out] == ['{"name": "y"}']
 
 
+def test_a_chat_checkpoint_answers_with_and_without_a_schema_of_the_caller(checkpoint: Path, tmp_path: Path) -> None:
+    """Prompts are read behind what all of them begin with, and free text is learned up to the caller's limit."""
+    (checkpoint / "task.json").write_text(json.dumps({"task": "chat", "name": "toy", "chat_template": False}))
+    tokenizer = Tokenizer.from_dir(checkpoint)
+    inputs = [{"prompt": "Say: a", "json_schema": SCHEMA}, {"prompt": "Say: b", "max_tokens": 9}]
+    (tmp_path / "cases.jsonl").write_text("\n".join(json.dumps({"input": one}) for one in inputs))
+    cases, held_out = reader(checkpoint, Answers.AUTO).read(tmp_path / "cases.jsonl")
+    assert list(json.loads(tokenizer.decode(cases[0].answer))) == ["name"]
+    assert 0 < len(held_out[0].answer) <= 9
+    assert tokenizer.decode(common_marker([case.prompt for case in cases + held_out])) == "Say: "
+
+
 def test_inputs_that_the_task_refuses_are_left_out(checkpoint: Path, tmp_path: Path) -> None:
     lines = [{"input": text} for text in ("a", " ", "b", "c")]
     (tmp_path / "cases.jsonl").write_text("\n".join(map(json.dumps, lines)))
