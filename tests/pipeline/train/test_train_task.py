@@ -1,0 +1,73 @@
+"""scripts/train, from a file of examples to a checkpoint with its lock and card, on a tiny random base."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.paths import ROOT
+from serving.weights import verify
+from tests.pipeline.prepare.road_fixtures import environment, make_sources
+
+pytestmark = [pytest.mark.awq, pytest.mark.slow, pytest.mark.timeout(900)]
+
+TOWNS = ["York", "Bath", "Leeds", "Derby", "Truro", "Wells"]
+
+
+def train(folder: Path) -> subprocess.Popen[str]:
+    words = [ROOT / "scripts" / "train", folder / "examples.jsonl", "--out", folder / "towns"]
+    words += ["--base", folder / "base", "--minutes", "0.5"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(words, env=environment(), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("train")
+    make_sources(folder)
+    lines = [
+        {"input": f"Person {n} lives in {town} since {1900 + n}.", "output": {"city": town, "since": 1900 + n}}
+        for n, town in enumerate(TOWNS * 12)
+    ]
+    (folder / "examples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_examples_become_a_locked_checkpoint_with_a_card_and_a_killed_run_goes_on(folder: Path) -> None:
+    first = train(folder)
+    state = folder / ".towns.train" / "state.json"
+    while not (state.exists() and "done" in json.loads(state.read_text()).get("adapter", "")):
+        assert first.poll() is None, first.communicate()
+        time.sleep(0.1)
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate()
+    second = train(folder)
+    said, problems = second.communicate(timeout=800)
+    assert second.returncode == 0, problems[-4000:]
+    assert "adapter: done before" in problems
+    assert "The task is schema, because all 72 outputs are JSON objects." in said
+    verify(folder / "towns", folder / "towns.lock")
+    card = (folder / "towns.card.md").read_text()
+    for text in ("| exact |", "base, untrained", "F1 by field", "`city`", "passes"):
+        assert text in card, card
+    assert "scripts/new_package ../towns" in said
+    schema = json.loads((folder / "towns.schema.json").read_text())
+    assert schema["required"] == ["city", "since"]
+    assert not list(folder.glob(".towns.*"))
+
+
+def test_broken_lines_are_named_before_anything_is_trained(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text(
+        '{"input": "a", "output": {"n": 1}}\n{"input": "b"}\n{"input": 1, "output": 2}\n'
+    )
+    words = [ROOT / "scripts" / "train", tmp_path / "bad.jsonl", "--out", tmp_path / "x", "--base", folder / "base"]
+    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 1
+    assert "line 2" in done.stderr and "output" in done.stderr and "line 3" in done.stderr
+    assert "Traceback" not in done.stderr
