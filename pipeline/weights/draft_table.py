@@ -10,9 +10,7 @@ from pipeline.weights.errors import CheckpointError
 from serving.drafting.ngrams import DRAFT_TABLE, NgramTable
 from serving.text import Tokenizer
 
-ANSWERS = (
-    "answers.jsonl"  # in the adapter's folder; lines {"question": …, "answer": …}, answers as the model writes them
-)
+ANSWERS = "answers.jsonl"  # in the adapter's folder; lines {"answer": …}, answers as the model writes them
 
 
 def write_draft_table(answers: Path, folder: Path) -> None:

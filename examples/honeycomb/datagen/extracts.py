@@ -15,9 +15,9 @@ def calibration_lines(train: Path, *, count: int, seed: int) -> list[str]:
 
 
 def answer_lines(train: Path, *, count: int, seed: int) -> list[str]:
-    """`count` JSON lines {"question", "answer"}, drawn from the training file; answers are as the model writes them."""
+    """`count` JSON lines {"answer"}, drawn from the training file; answers are as the model writes them."""
     rows = _draw(train, count, f"{seed}/answers")
-    return [json.dumps({"question": r["nlq"], "answer": _answer(r)}, ensure_ascii=False) for r in rows]
+    return [json.dumps({"answer": _answer(row)}, ensure_ascii=False) for row in rows]
 
 
 def _draw(train: Path, count: int, seed: str) -> list[dict[str, Any]]:

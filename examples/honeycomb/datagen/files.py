@@ -36,7 +36,7 @@ def write_data(
         people_share: part of the made training examples that `people` makes, from 0 to 1.
         written: how often each written question is in the training data.
         calibration: extract of training texts for quantization.
-        answers: extract of training questions and answers for the drafter.
+        answers: extract of training answers for the drafter.
     """
     out.mkdir(parents=True, exist_ok=True)
     seen: set[frozenset[str]] = set()

@@ -44,7 +44,7 @@ def test_the_drafter_proposes_the_answers_of_make_data(folder: Path) -> None:
 
 @pytest.mark.parametrize("line", ['{"calculations": []}', "not json", '{"answer": 1}', "[]"])
 def test_an_invalid_line_is_named(folder: Path, line: str) -> None:
-    good = json.dumps({"question": "a", "answer": "b"})
+    good = json.dumps({"answer": "b"})
     (folder / "answers.jsonl").write_text(f"{good}\n{line}\n")
     with pytest.raises(CheckpointError, match=r"answers\.jsonl:2 is not"):
         write_draft_table(folder / "answers.jsonl", folder)
