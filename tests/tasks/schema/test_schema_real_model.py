@@ -89,7 +89,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> SchemaTask:
 
 async def test_its_answers_are_those_of_the_honeycomb_task(engine: Engine, task: SchemaTask) -> None:
     honeycomb = create_honeycomb(WEIGHTS, Tokenizer.from_dir(WEIGHTS))
-    lines = (ROOT / "pipeline" / "benchmark" / "requests.jsonl").read_text("utf-8").splitlines()
+    lines = (ROOT / "lab" / "bench" / "requests.jsonl").read_text("utf-8").splitlines()
     same = 0
     for record in [json.loads(line) for line in lines[:10]]:
         inputs = {"nlq": record["questions"][0], "cols": repr(list(record["cols"]))}
