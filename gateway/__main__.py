@@ -1,4 +1,4 @@
-"""Runs the door: python -m gateway --upstream http://127.0.0.1:5000 --port 8080."""
+"""Runs the gateway: python -m gateway --upstream http://127.0.0.1:5000 --port 8080."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pydantic import ValidationError
 from gateway.app import create_app
 from gateway.http_protocol import limited_protocol
 from gateway.request_log import configure_logging
-from gateway.settings import DoorSettings, SettingsError
+from gateway.settings import GatewaySettings, SettingsError
 
 _OPEN = """
-WARNING: the door listens on {host} and asks for no API key. Everybody who reaches this machine can run predictions,
-read all of them and delete them. Set DOOR_KEYS=required and make keys with `scripts/keys create NAME`.
+WARNING: the gateway listens on {host} and asks for no API key. Everybody who reaches this machine can run predictions,
+read all of them and delete them. Set GATEWAY_KEYS=required and make keys with `scripts/keys create NAME`.
 
 """
 
@@ -53,20 +53,20 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         opened.bind((host, port))
     except OSError as error:
-        sys.exit(f"The door cannot listen on {host}, port {port}: {error.strerror}")
+        sys.exit(f"The gateway cannot listen on {host}, port {port}: {error.strerror}")
     return opened
 
 
-def _read_settings() -> DoorSettings:
+def _read_settings() -> GatewaySettings:
     options = {name: value for name, value in vars(_parse_options()).items() if value is not None}
     try:
-        settings = DoorSettings(**options)
+        settings = GatewaySettings(**options)
         settings.check_cache()
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
-        sys.exit("The door's settings are wrong:\n" + "\n".join(lines))
+        sys.exit("The gateway's settings are wrong:\n" + "\n".join(lines))
     except SettingsError as error:
-        sys.exit(f"The door's settings are wrong:\n{error}")
+        sys.exit(f"The gateway's settings are wrong:\n{error}")
     return settings
 
 
@@ -77,7 +77,7 @@ def _allow_many_connections() -> None:
 
 
 def _parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m gateway", description=DoorSettings.__doc__)
+    parser = argparse.ArgumentParser("python -m gateway", description=GatewaySettings.__doc__)
     parser.add_argument("--host")
     parser.add_argument("--port", type=int)
     parser.add_argument("--cog-port", type=int, help="another port to listen on, for those who know it as Cog's")

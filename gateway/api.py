@@ -1,4 +1,4 @@
-"""One HTTP API of the door: its routes, and the shape of its errors."""
+"""One HTTP API of the gateway: its routes, and the shape of its errors."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.door import Door
-from gateway.errors import DoorError, NotFoundError
+from gateway.errors import GatewayError, NotFoundError
+from gateway.gateway import Gateway
 
 _log = logging.getLogger(__name__)
-RenderError = Callable[[Request, DoorError], Response]
+RenderError = Callable[[Request, GatewayError], Response]
 
 
-class _MethodError(DoorError):
+class _MethodError(GatewayError):
     status = 405
     title = "Method not allowed"
 
 
-class _InternalError(DoorError):
+class _InternalError(GatewayError):
     status = 500
     title = "Internal error"
 
@@ -37,13 +37,13 @@ class Api:
         router: its routes.
         prefixes: of the paths whose errors have its shape, the longest prefix of all APIs counts.
         render_error: writes an error in its shape.
-        open: what runs beside the routes while the door is open.
+        open: what runs beside the routes while the gateway is open.
     """
 
     router: APIRouter
     prefixes: tuple[str, ...]
     render_error: RenderError
-    open: Callable[[Door], AbstractAsyncContextManager[None]] | None = None
+    open: Callable[[Gateway], AbstractAsyncContextManager[None]] | None = None
 
 
 def include(app: FastAPI, apis: Sequence[Api]) -> None:
@@ -52,10 +52,10 @@ def include(app: FastAPI, apis: Sequence[Api]) -> None:
         app.include_router(api.router)
     shapes = sorted(((prefix, api) for api in apis for prefix in api.prefixes), key=lambda pair: -len(pair[0]))
 
-    def render(request: Request, error: DoorError) -> Response:
+    def render(request: Request, error: GatewayError) -> Response:
         path = request.url.path
         api = next((api for prefix, api in shapes if path.startswith(prefix)), apis[0])
-        request.scope["door_error"] = type(error).__name__.strip("_")  # for the metrics
+        request.scope["gateway_error"] = type(error).__name__.strip("_")  # for the metrics
         response = api.render_error(request, error)
         if error.status == 401:
             response.headers["WWW-Authenticate"] = "Bearer"
@@ -63,8 +63,8 @@ def include(app: FastAPI, apis: Sequence[Api]) -> None:
             response.headers["Retry-After"] = str(max(1, round(error.retry_after)))
         return response
 
-    async def on_door_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, DoorError)
+    async def on_gateway_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, GatewayError)
         return render(request, error)
 
     async def on_http_error(request: Request, error: Exception) -> Response:
@@ -76,11 +76,11 @@ def include(app: FastAPI, apis: Sequence[Api]) -> None:
             return response
         if error.status_code == 404:
             return render(request, NotFoundError(f"{what}: there is nothing at this address"))
-        other = DoorError(f"{what}: {error.detail}")
+        other = GatewayError(f"{what}: {error.detail}")
         other.status, other.title = error.status_code, HTTPStatus(error.status_code).phrase
         return render(request, other)
 
-    app.add_exception_handler(DoorError, on_door_error)
+    app.add_exception_handler(GatewayError, on_gateway_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_middleware(_Failures, render=render)
 
@@ -115,5 +115,5 @@ class _Failures:
             if has_started or scope["type"] != "http":
                 raise
             _log.exception("a request failed")
-            error = _InternalError("internal error of the door; its log has the reason")
+            error = _InternalError("internal error of the gateway; its log has the reason")
             await self._render(Request(scope, receive), error)(scope, receive, send)

@@ -1,4 +1,4 @@
-"""The door's ASGI application."""
+"""The gateway's ASGI application."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi import Depends, FastAPI
 
 from gateway.api import Api, include
 from gateway.cog_api import COG
-from gateway.door import open_door
+from gateway.gateway import open_gateway
 from gateway.keys.login_page import LOGIN
 from gateway.metrics import METRICS
 from gateway.metrics.request_counter import RequestCounter
@@ -20,7 +20,7 @@ from gateway.probes import PROBES
 from gateway.replicate import REPLICATE
 from gateway.request_log import PredictionLog, RequestLog
 from gateway.security import SecurityHeaders, allow_origins, check_sender
-from gateway.settings import DoorSettings
+from gateway.settings import GatewaySettings
 from gateway.tracing import open_tracing
 
 # A new API is one line here. The first one's errors are for paths that belong to none.
@@ -35,32 +35,32 @@ APIS: tuple[Api, ...] = (
 )
 
 
-def create_app(settings: DoorSettings, servers: Callable[[], Sequence[ModelServer]] | None = None) -> FastAPI:
-    """The application; the door opens when the server starts it and closes when that stops.
+def create_app(settings: GatewaySettings, servers: Callable[[], Sequence[ModelServer]] | None = None) -> FastAPI:
+    """The application; the gateway opens when the server starts it and closes when that stops.
 
     Args:
         settings: of this process.
-        servers: see `open_door`.
+        servers: see `open_gateway`.
     """
 
     tracing = open_tracing()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_door(settings, servers) as door, AsyncExitStack() as stack:
+        async with open_gateway(settings, servers) as gateway, AsyncExitStack() as stack:
             if tracing is not None:
                 stack.push_async_callback(tracing.close)
-                door.runner.on_start.append(tracing.follow)
+                gateway.runner.on_start.append(tracing.follow)
             for api in APIS:
                 if api.open is not None:
-                    await stack.enter_async_context(api.open(door))
-            door.runner.on_start.append(PredictionLog(with_inputs=settings.log_inputs))
-            app.state.door = door
+                    await stack.enter_async_context(api.open(gateway))
+            gateway.runner.on_start.append(PredictionLog(with_inputs=settings.log_inputs))
+            app.state.gateway = gateway
             yield
-            await door.runner.close(settings.drain_seconds)  # before what runs beside the routes ends
+            await gateway.runner.close(settings.drain_seconds)  # before what runs beside the routes ends
 
     app = FastAPI(
-        title="door",
+        title="gateway",
         lifespan=lifespan,
         openapi_url=None,
         docs_url=None,

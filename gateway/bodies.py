@@ -55,7 +55,7 @@ async def read_bytes(request: Request, *, max_bytes: int) -> bytes:
             async for part in request.stream():
                 content += part
                 if len(content) > max_bytes:
-                    raise BodyTooLargeError(f"the body is larger than the door accepts; {text}")
+                    raise BodyTooLargeError(f"the body is larger than the gateway accepts; {text}")
     except ClientDisconnect as error:
         raise BadRequestError("the connection ended before the body did") from error
     except TimeoutError as error:

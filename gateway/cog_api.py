@@ -1,7 +1,7 @@
-"""Cog's own protocol, for those who knew the server's address before the door stood in front of it.
+"""Cog's own protocol, for those who knew the server's address before the gateway stood in front of it.
 
 Requests are passed on as they are, and neither kept nor counted. What stays out: `/shutdown`, which any page and any
-webhook could call. Cog's webhooks go through the door: Cog follows redirects, which could lead to its own `/shutdown`.
+webhook could call. Cog's webhooks go through the gateway: Cog follows redirects, which could lead to `/shutdown`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from yarl import URL
 
 from gateway.api import Api
 from gateway.bodies import read_bytes
-from gateway.door import Door, get_door, get_whole_door
-from gateway.errors import BadRequestError, DoorError, FieldError, InvalidInputError, NotFoundError, UnavailableError
+from gateway.errors import BadRequestError, FieldError, GatewayError, InvalidInputError, NotFoundError, UnavailableError
+from gateway.gateway import Gateway, get_gateway, get_whole_gateway
 from gateway.replicate.webhooks import webhook_secret
 from gateway.settings import is_loopback
 from gateway.upstream import Upstream, UpstreamError
@@ -33,88 +33,88 @@ _PASSED_BACK: Final = ("content-type", "location", "cache-control", "retry-after
 _RELAY: Final = "/cog-webhooks"
 _RELAYED: Final = ("content-type", "user-agent", "traceparent", "tracestate")
 _JSON_FACTOR: Final = 6  # bytes of JSON for a byte of output, at most
-_Door = Annotated[Door, Depends(get_door)]
+_Gateway = Annotated[Gateway, Depends(get_gateway)]
 
 
 @_router.post("/predictions")
 @_router.put("/predictions/{prediction_id}")
-async def predict(request: Request, door: _Door, prediction_id: str | None = None) -> Response:
+async def predict(request: Request, gateway: _Gateway, prediction_id: str | None = None) -> Response:
     """Start a prediction; the answer is Cog's, whole or as a stream."""
-    upstream = _upstream_for_all(door)
-    body = await read_bytes(request, max_bytes=door.settings.max_body_bytes)
+    upstream = _upstream_for_all(gateway)
+    body = await read_bytes(request, max_bytes=gateway.settings.max_body_bytes)
     try:
         content = pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise BadRequestError(f"the body is not JSON: {error}") from error
     if isinstance(content, dict):
         if content.get("webhook") is not None:
-            await check_webhook(content["webhook"], door.settings)
-            content["webhook"] = await _relay_address(content["webhook"], door, upstream)
+            await check_webhook(content["webhook"], gateway.settings)
+            content["webhook"] = await _relay_address(content["webhook"], gateway, upstream)
         if isinstance(content.get("input"), dict):
-            content["input"] = (await door.model.read()).without_nulls(content["input"])
+            content["input"] = (await gateway.model.read()).without_nulls(content["input"])
     path = "predictions" if prediction_id is None else f"predictions/{quote(prediction_id, safe='')}"
     return await _pass_on(request, upstream, path, pydantic_core.to_json(content))
 
 
 @_router.post("/predictions/{prediction_id}/cancel")
-async def cancel(request: Request, door: _Door, prediction_id: str) -> Response:
+async def cancel(request: Request, gateway: _Gateway, prediction_id: str) -> Response:
     """Cancel a prediction that was started here."""
-    return await _pass_on(request, _upstream_for_all(door), f"predictions/{quote(prediction_id, safe='')}/cancel")
+    return await _pass_on(request, _upstream_for_all(gateway), f"predictions/{quote(prediction_id, safe='')}/cancel")
 
 
 @_router.get("/health-check")
 @_router.get("/openapi.json")
-async def look(request: Request, door: _Door) -> Response:
+async def look(request: Request, gateway: _Gateway) -> Response:
     """Ask for Cog's health, or for the model's schema."""
-    return await _pass_on(request, _upstream(door), request.url.path)
+    return await _pass_on(request, _upstream(gateway), request.url.path)
 
 
 @_router.post(_RELAY)
 async def relay(
-    request: Request, door: Annotated[Door, Depends(get_whole_door)], to: str = "", signature: str = ""
+    request: Request, gateway: Annotated[Gateway, Depends(get_whole_gateway)], to: str = "", signature: str = ""
 ) -> Response:
     """Pass on a webhook of Cog's; the answer has the receiver's status, after which Cog may send it again."""
-    if not hmac.compare_digest(signature.encode(), (await _signature(to, door)).encode()):
-        raise NotFoundError("this is not an address that the door gave to Cog")
-    body = await read_bytes(request, max_bytes=_JSON_FACTOR * door.settings.max_output_bytes)
+    if not hmac.compare_digest(signature.encode(), (await _signature(to, gateway)).encode()):
+        raise NotFoundError("this is not an address that the gateway gave to Cog")
+    body = await read_bytes(request, max_bytes=_JSON_FACTOR * gateway.settings.max_output_bytes)
     headers = {name: value for name in _RELAYED if (value := request.headers.get(name)) is not None}
     try:
-        return Response(status_code=await door.webhooks.post(to, body, headers))
+        return Response(status_code=await gateway.webhooks.post(to, body, headers))
     except WebhookError as error:
         raise _NotRelayedError(f"the webhook was not sent: {error}") from error
 
 
-class _NotRelayedError(DoorError):
+class _NotRelayedError(GatewayError):
     status = 502
     title = "Bad gateway"
 
 
-async def _relay_address(webhook: str, door: Door, upstream: Upstream) -> str:
-    """Where Cog sends a webhook, so that the door passes it on."""
+async def _relay_address(webhook: str, gateway: Gateway, upstream: Upstream) -> str:
+    """Where Cog sends a webhook, so that the gateway passes it on."""
     if not is_loopback(URL(upstream.url).host or ""):
-        text = "is taken at /v1/predictions only: Cog's server on another machine may not find this door"
+        text = "is taken at /v1/predictions only: Cog's server on another machine may not find this gateway"
         raise InvalidInputError.of((FieldError(("webhook",), text, "not_allowed"),))
-    query = urlencode({"to": webhook, "signature": await _signature(webhook, door)})
-    return f"{door.settings.local_url}{_RELAY}?{query}"
+    query = urlencode({"to": webhook, "signature": await _signature(webhook, gateway)})
+    return f"{gateway.settings.local_url}{_RELAY}?{query}"
 
 
-async def _signature(webhook: str, door: Door) -> str:
-    secret = await webhook_secret(door.store)
+async def _signature(webhook: str, gateway: Gateway) -> str:
+    secret = await webhook_secret(gateway.store)
     return hmac.new(secret.encode(), f"{_RELAY} {webhook}".encode(), "sha256").hexdigest()
 
 
-def _upstream_for_all(door: Door) -> Upstream:
+def _upstream_for_all(gateway: Gateway) -> Upstream:
     """The server, in which anybody who knows a prediction's id can read and cancel it, and nobody's limits count."""
-    if door.callers is not None:
-        raise NotFoundError("Cog's protocol knows no keys; this door asks for them, so use /v1/predictions")
-    return _upstream(door)
+    if gateway.callers is not None:
+        raise NotFoundError("Cog's protocol knows no keys; this gateway asks for them, so use /v1/predictions")
+    return _upstream(gateway)
 
 
-def _upstream(door: Door) -> Upstream:
+def _upstream(gateway: Gateway) -> Upstream:
     """The server to pass requests on to."""
-    servers = [server.upstream for server in door.pool.servers]
+    servers = [server.upstream for server in gateway.pool.servers]
     if len(servers) > 1 or not isinstance(upstream := servers[0], Upstream):
-        raise NotFoundError("Cog's protocol is for a door with one Cog server; use /v1/predictions")
+        raise NotFoundError("Cog's protocol is for a gateway with one Cog server; use /v1/predictions")
     return upstream
 
 
@@ -135,7 +135,7 @@ async def _pass_on(request: Request, upstream: Upstream, path: str, body: bytes 
     return StreamingResponse(parts(), status_code=answer.status, headers=kept)
 
 
-def _render_error(request: Request, error: DoorError) -> Response:
+def _render_error(request: Request, error: GatewayError) -> Response:
     """An error in the shape of Cog's."""
     fields = [{"loc": ["body", *field.path], "msg": field.message, "type": field.kind} for field in error.fields]
     return JSONResponse({"detail": fields or error.detail}, error.status)

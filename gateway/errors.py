@@ -20,7 +20,7 @@ class FieldError:
     kind: str = "invalid"
 
 
-class DoorError(Exception):
+class GatewayError(Exception):
     """A request that cannot be answered.
 
     Args:
@@ -39,11 +39,11 @@ class DoorError(Exception):
         self.retry_after = retry_after
 
 
-class BadRequestError(DoorError):
+class BadRequestError(GatewayError):
     """The request cannot be read, or a header or parameter is wrong."""
 
 
-class InvalidInputError(DoorError):
+class InvalidInputError(GatewayError):
     """The request can be read, but some field has a value that is not allowed."""
 
     status = 422
@@ -56,49 +56,49 @@ class InvalidInputError(DoorError):
         return cls(lines, fields=fields)
 
 
-class UnauthorizedError(DoorError):
+class UnauthorizedError(GatewayError):
     """The request has no API key, or one that is not valid."""
 
     status = 401
     title = "Unauthorized"
 
 
-class ForbiddenError(DoorError):
+class ForbiddenError(GatewayError):
     """The request comes from where it may not come from."""
 
     status = 403
     title = "Forbidden"
 
 
-class NotFoundError(DoorError):
+class NotFoundError(GatewayError):
     """There is no such thing."""
 
     status = 404
     title = "Not found"
 
 
-class BodyTooLargeError(DoorError):
+class BodyTooLargeError(GatewayError):
     """The request's body is over the limit."""
 
     status = 413
     title = "Body too large"
 
 
-class BodyTimeoutError(DoorError):
+class BodyTimeoutError(GatewayError):
     """The client was too slow in sending its body."""
 
     status = 408
     title = "Request timeout"
 
 
-class TooManyPredictionsError(DoorError):
+class TooManyPredictionsError(GatewayError):
     """Too many predictions run or wait."""
 
     status = 429
     title = "Too many predictions"
 
 
-class UnavailableError(DoorError):
+class UnavailableError(GatewayError):
     """No Cog server can be asked at present."""
 
     status = 503

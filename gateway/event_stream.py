@@ -1,4 +1,4 @@
-"""Server-sent events: reads those of a Cog server and writes those of the door."""
+"""Server-sent events: reads those of a Cog server and writes those of the gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 connections of the door, with limits on the time and size of a request's head, which uvicorn lacks."""
+"""HTTP/1.1 connections of the gateway, with limits on the time and size of a request's head, which uvicorn lacks."""
 
 from __future__ import annotations
 

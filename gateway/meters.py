@@ -1,4 +1,4 @@
-"""The door's counters, gauges and histograms. Names are vLLM's where they mean the same, else they begin with door_."""
+"""The gateway's counters, gauges and histograms. Names are vLLM's where they mean the same, else they have gateway_."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_TYPES: Final = 40  # distinct values of a label that a Cog server writes; f
 
 
 class Meters:
-    """All of one door, in a registry of its own: two doors in one process do not mix.
+    """All of one gateway, in a registry of its own: two gateways in one process do not mix.
 
     Args:
         model: value of the label model_name.
@@ -32,16 +32,16 @@ class Meters:
         self.generation_tokens = self._counter("vllm:generation_tokens", "Tokens of answers.")
         self.cached_tokens = self._counter("vllm:prefix_cache_hits", "Tokens of prompts whose KV was reused.")
         self.queried_tokens = self._counter("vllm:prefix_cache_queries", "Tokens of prompts that were looked up.")
-        self.cache_hits = self._counter("door_cache_hits", "Predictions that the door's cache of answers answered.")
+        self.cache_hits = self._counter("gateway_cache_hits", "Predictions that the cache of answers answered.")
         self.cache_misses = self._counter(
-            "door_cache_misses", "Predictions that the cache could answer, but for the first time."
+            "gateway_cache_misses", "Predictions that the cache could answer, but for the first time."
         )
         self.cache_bytes = self._gauge(
-            "door_cache_bytes", "Size of the predictions whose answers the cache can find, at most."
+            "gateway_cache_bytes", "Size of the predictions whose answers the cache can find, at most."
         )
         self.draft_tokens = self._counter("vllm:spec_decode_num_draft_tokens", "Tokens that were drafted.")
         self.accepted_tokens = self._counter("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were right.")
-        self.passes = self._counter("door_model_passes", "Passes through the model, summed over predictions.")
+        self.passes = self._counter("gateway_model_passes", "Passes through the model, summed over predictions.")
         self.first_token = self._histogram(
             "vllm:time_to_first_token_seconds", "From the creation of a prediction to its first output.", _FIRST
         )
@@ -52,7 +52,7 @@ class Meters:
             "vllm:e2e_request_latency_seconds", "From the creation of a prediction to its success.", _WHOLE
         )
         self.queue = self._histogram(
-            "door_queue_time_seconds", "From the creation of a prediction to its start on a Cog server.", _FIRST
+            "gateway_queue_time_seconds", "From the creation of a prediction to its start on a Cog server.", _FIRST
         )
         self.kv_usage = self._gauge(
             "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 1 is all, when a prediction last ended."
@@ -60,22 +60,23 @@ class Meters:
         self.running = self._gauge("vllm:num_requests_running", "Predictions on Cog servers.")
         self.waiting = self._gauge("vllm:num_requests_waiting", "Predictions that wait for a Cog server.")
         self._success = self._labelled("vllm:request_success", "Predictions that succeeded.", "finished_reason")
-        self._ended = self._labelled("door_predictions", "Predictions that ended.", "status")
-        self._failures = self._labelled("door_prediction_failures", "Predictions that failed.", "type")
-        self._drafted = self._labelled("door_draft_tokens", "Tokens that were drafted, by where from.", "kind")
-        self._accepted = self._labelled("door_accepted_tokens", "Drafted tokens that were right.", "kind")
-        self._requests = Counter("door_requests", "HTTP requests.", ("api", "method", "status"), registry=self.registry)
-        self._errors = Counter("door_errors", "Requests that got an error.", ("api", "type"), registry=self.registry)
+        self._ended = self._labelled("gateway_predictions", "Predictions that ended.", "status")
+        self._failures = self._labelled("gateway_prediction_failures", "Predictions that failed.", "type")
+        self._drafted = self._labelled("gateway_draft_tokens", "Tokens that were drafted, by where from.", "kind")
+        self._accepted = self._labelled("gateway_accepted_tokens", "Drafted tokens that were right.", "kind")
+        names = ("api", "method", "status")
+        self._requests = Counter("gateway_requests", "HTTP requests.", names, registry=self.registry)
+        self._errors = Counter("gateway_errors", "Requests that got an error.", ("api", "type"), registry=self.registry)
         self._answer = Histogram(
-            "door_response_start_seconds",
+            "gateway_response_start_seconds",
             "From the arrival of a request to the start of its response.",
             ("api",),
             registry=self.registry,
             buckets=_ANSWER,
         )
-        self._healthy = Gauge("door_upstream_healthy", "1 if it answers.", ("upstream",), registry=self.registry)
+        self._healthy = Gauge("gateway_upstream_healthy", "1 if it answers.", ("upstream",), registry=self.registry)
         self._outstanding = Gauge(
-            "door_upstream_outstanding", "Predictions on this server.", ("upstream",), registry=self.registry
+            "gateway_upstream_outstanding", "Predictions on this server.", ("upstream",), registry=self.registry
         )
 
     def watch_server(self, name: str, is_healthy: Callable[[], float], outstanding: Callable[[], float]) -> None:

@@ -25,7 +25,7 @@ class ModelInfo:
     Args:
         name: OWNER/NAME.
         version: 64 hexadecimal digits of schema and weights.
-        created_at: when the door first saw it.
+        created_at: when the gateway first saw it.
         cog_version: of the server.
         openapi: the schema of Cog's API with that of predict's inputs and output.
     """
@@ -64,7 +64,7 @@ class ModelInfo:
         return {name: value for name, value in inputs.items() if value is not None or name in required}
 
     def check_names(self, inputs: Mapping[str, object]) -> None:
-        """Cog ignores inputs that the model does not have; the door refuses them.
+        """Cog ignores inputs that the model does not have; the gateway refuses them.
 
         Raises:
             InvalidInputError: there is such an input.

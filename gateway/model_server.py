@@ -1,4 +1,4 @@
-"""The interface of what answers the door's predictions: a Cog server, or something that behaves as one."""
+"""The interface of what answers the gateway's predictions: a Cog server, or something that behaves as one."""
 
 from __future__ import annotations
 

@@ -30,11 +30,11 @@ class Turn(NamedTuple):
 
 
 class Server:
-    """One Cog server and what the door knows of it."""
+    """One Cog server and what the gateway knows of it."""
 
     def __init__(self, upstream: ModelServer) -> None:
         self.upstream = upstream
-        self.turns: Counter[Turn] = Counter()  # predictions that the door has there
+        self.turns: Counter[Turn] = Counter()  # predictions that the gateway has there
         self.is_healthy = False  # until its first health check
         self.is_full = False
         self.trouble = "has not been asked yet"  # why it is not healthy
@@ -43,7 +43,7 @@ class Server:
 
     @property
     def outstanding(self) -> int:
-        """The number of predictions that the door has there."""
+        """The number of predictions that the gateway has there."""
         return self.turns.total()
 
 
@@ -115,7 +115,7 @@ class Pool:
             server.is_full = False
             self._wake()
 
-        # Its slots may be taken by others than this door, whose predictions end unseen.
+        # Its slots may be taken by others than this gateway, whose predictions end unseen.
         timer = asyncio.get_running_loop().call_later(FULL_SECONDS, try_again)
         self._timers.add(timer)
 

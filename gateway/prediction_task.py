@@ -52,7 +52,7 @@ class Execution:
             self._canceling = asyncio.create_task(self._cancel())
 
     def interrupt(self) -> None:
-        """The door stops."""
+        """The gateway stops."""
         self._end = self._end or (Status.FAILED, INTERRUPTED)
         if self._asking is not None:
             self._asking.cancel()
@@ -78,7 +78,7 @@ class Execution:
                 return self.run.ended(Status.FAILED, error=str(error))
             case error:
                 _log.error("prediction %s failed", self.run.id, exc_info=error)
-                return self.run.ended(Status.FAILED, error="internal error of the door; its log has the reason")
+                return self.run.ended(Status.FAILED, error="internal error of the gateway; its log has the reason")
 
     async def _ask_servers(self) -> Prediction:
         attempt = 1

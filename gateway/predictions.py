@@ -52,8 +52,8 @@ class Prediction:
         logs: lines, partial while it runs.
         metrics: by name.
         source: where it came from: `api` or `web`.
-        weights_digest: of the weights that answered, where the door was told.
-        owner: name of the API key that made it; None where the door asks for no keys.
+        weights_digest: of the weights that answered, where the gateway was told.
+        owner: name of the API key that made it; None where the gateway asks for no keys.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Whether the door lives (`/health`), and whether it can answer predictions (`/ready`)."""
+"""Whether the gateway lives (`/health`), and whether it can answer predictions (`/ready`)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
 from gateway.api import Api
-from gateway.door import Door, get_whole_door
-from gateway.errors import DoorError
+from gateway.errors import GatewayError
+from gateway.gateway import Gateway, get_whole_gateway
 
 _router = APIRouter()
 
 
 @_router.get("/health")
 async def health() -> Response:
-    """200 while the door itself works."""
+    """200 while the gateway itself works."""
     return JSONResponse({"status": "ok"})
 
 
 @_router.get("/ready")
-async def ready(door: Annotated[Door, Depends(get_whole_door)]) -> Response:
+async def ready(gateway: Annotated[Gateway, Depends(get_whole_gateway)]) -> Response:
     """200 while at least one Cog server is healthy, else 503; and the state of each."""
     servers = [
         {
@@ -30,19 +30,19 @@ async def ready(door: Annotated[Door, Depends(get_whole_door)]) -> Response:
             "outstanding": server.outstanding,
             **({} if server.is_healthy else {"trouble": server.trouble}),
         }
-        for server in door.pool.servers
+        for server in gateway.pool.servers
     ]
-    is_ready = door.pool.healthy() is not None
+    is_ready = gateway.pool.healthy() is not None
     content = {
         "status": "ready" if is_ready else "not ready",
         "servers": servers,
-        "waiting": door.pool.num_waiting,
-        "cache": door.settings.cache_mb is not None,
+        "waiting": gateway.pool.num_waiting,
+        "cache": gateway.settings.cache_mb is not None,
     }
     return JSONResponse(content, 200 if is_ready else 503)
 
 
-def _render_error(request: Request, error: DoorError) -> Response:
+def _render_error(request: Request, error: GatewayError) -> Response:
     return JSONResponse({"status": error.title, "detail": error.detail}, error.status)
 
 

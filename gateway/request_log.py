@@ -1,6 +1,6 @@
-"""The door's log: one JSON object a line, one line for each request and for each prediction that ended.
+"""The gateway's log: one JSON object a line, one line for each request and for each prediction that ended.
 
-No key is logged, and no input: not even an error's text, which may repeat one. DOOR_LOG_INPUTS=true adds both.
+No key is logged, and no input: not even an error's text, which may repeat one. GATEWAY_LOG_INPUTS=true adds both.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _request_fields(scope: Scope, record: _RequestRecord, status: int, seconds: 
     if record.prediction_ids:
         fields["prediction_id"] = ",".join(record.prediction_ids)
     for name in ("caller", "trace_id"):
-        if (value := scope.get(f"door_{name}")) is not None:
+        if (value := scope.get(f"gateway_{name}")) is not None:
             fields[name] = value
     return fields
 

@@ -1,4 +1,4 @@
-"""What a prediction tells the door's tracing; without tracing, nothing."""
+"""What a prediction tells the gateway's tracing; without tracing, nothing."""
 
 from __future__ import annotations
 

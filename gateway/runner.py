@@ -163,7 +163,7 @@ class Runner:
         try:
             await self._store.save(*(run.snapshot() for run in runs))
         except sqlite3.Error:
-            _log.exception("running predictions could not be saved; the door tries again")
+            _log.exception("running predictions could not be saved; the gateway tries again")
             for run in runs:
                 run.is_dirty = True
 
@@ -207,10 +207,10 @@ class Runner:
         try:
             await self._store.save(prediction)
         except sqlite3.Error as error:
-            raise UnavailableError(f"predictions cannot be kept: {error}; see the door's database") from error
+            raise UnavailableError(f"predictions cannot be kept: {error}; see the gateway's database") from error
 
     async def _supervise(self, execution: Execution, entry: CacheEntry | None) -> None:
-        """Keep the final state, then show it: nobody sees an end that a kill of the door could undo."""
+        """Keep the final state, then show it: nobody sees an end that a kill of the gateway could undo."""
         run = execution.run
         try:
             final = await execution.run_to_end()
@@ -223,7 +223,7 @@ class Runner:
                 if entry is not None:
                     await entry.keep(final)
             except sqlite3.Error:
-                _log.exception("the end of prediction %s could not be saved; the door tries again", run.id)
+                _log.exception("the end of prediction %s could not be saved; the gateway tries again", run.id)
                 self._unsaved.add(final)
             run.finish(final)
         finally:

@@ -250,7 +250,7 @@ class Run:
     def _count(self, num_more: int) -> None:
         self.num_bytes += num_more
         if self.num_bytes > self._max_bytes:
-            raise OutputTooLargeError(f"output and logs are over the door's limit of {self._max_bytes:,} bytes")
+            raise OutputTooLargeError(f"output and logs are over the gateway's limit of {self._max_bytes:,} bytes")
 
     def _notify(self) -> None:
         self.is_dirty = True

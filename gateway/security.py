@@ -1,4 +1,4 @@
-"""Headers that browsers obey, other sites' requests, other names of the door, and CORS."""
+"""Headers that browsers obey, other sites' requests, other names of the gateway, and CORS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import BadRequestError, ForbiddenError
-from gateway.settings import DoorSettings
+from gateway.settings import GatewaySettings
 
 CONTENT_POLICY: Final = (
     "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -53,7 +53,7 @@ class SecurityHeaders:
         await self._app(scope, receive, add if scope["type"] == "http" else send)
 
 
-def allow_origins(app: FastAPI, settings: DoorSettings) -> None:
+def allow_origins(app: FastAPI, settings: GatewaySettings) -> None:
     """Let scripts of the configured sites read answers. They send keys themselves: cookies are not for them."""
     if settings.cors_origins:
         app.add_middleware(
@@ -79,7 +79,7 @@ async def check_sender(request: Request) -> None:
 def _check_origin(request: Request) -> None:
     """Refuse what a page of another site sends.
 
-    A browser sends a simple POST anywhere without asking, and a door on a laptop trusts who reaches it.
+    A browser sends a simple POST anywhere without asking, and a gateway on a laptop trusts who reaches it.
 
     Raises:
         ForbiddenError: the request changes something and comes from a site that is not allowed.
@@ -87,31 +87,33 @@ def _check_origin(request: Request) -> None:
     origin = request.headers.get("origin")
     if origin is None or request.method in _SAFE:
         return
-    settings: DoorSettings = request.app.state.door.settings
+    settings: GatewaySettings = request.app.state.gateway.settings
     own = {request.headers.get("host"), urlsplit(settings.base_url).netloc}
     with contextlib.suppress(ValueError):  # not a URL
         if urlsplit(origin).netloc in own:
             return
     if not {"*", origin}.isdisjoint(settings.cors_origins):
         return
-    raise ForbiddenError(f"pages of {origin[:200]!r} may not use this door; DOOR_CORS_ORIGINS lists those that may")
+    text = f"pages of {origin[:200]!r} may not use this gateway; GATEWAY_CORS_ORIGINS lists those that may"
+    raise ForbiddenError(text)
 
 
 def _check_host(request: Request) -> None:
-    """Refuse a request that was sent to another name than the door's.
+    """Refuse a request that was sent to another name than the gateway's.
 
-    A site can let its own name resolve to 127.0.0.1 (DNS rebinding). To a browser, the door is then a part of the site,
-    whose scripts may read all answers. Only the header Host tells.
+    A site can let its own name resolve to 127.0.0.1 (DNS rebinding). To a browser, the gateway is then a part of the
+    site, whose scripts may read all answers. Only the header Host tells.
 
     Raises:
         BadRequestError: the request names several.
-        ForbiddenError: the name is not one of the door's.
+        ForbiddenError: the name is not one of the gateway's.
     """
-    settings: DoorSettings = request.app.state.door.settings
+    settings: GatewaySettings = request.app.state.gateway.settings
     hosts = request.headers.getlist("host")
     if len(hosts) > 1:
         raise BadRequestError("the request has several Host headers")
     host = "".join(hosts)
     match = _HOST.fullmatch(host.lower())
     if not settings.allows_host((match[1] or match[2]) if match else ""):
-        raise ForbiddenError(f"this door is not called {host[:200]!r}; its operator sets other names with DOOR_HOSTS")
+        text = f"this gateway is not called {host[:200]!r}; its operator sets other names with GATEWAY_HOSTS"
+        raise ForbiddenError(text)

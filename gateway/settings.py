@@ -1,10 +1,12 @@
-"""Settings of one door process, read from the environment (DOOR_PORT, DOOR_UPSTREAMS, …) and the command line."""
+"""Settings of one gateway process, read from the environment (GATEWAY_PORT, …) and the command line."""
 
 from __future__ import annotations
 
 import ipaddress
+import os
+import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -18,14 +20,14 @@ class SettingsError(Exception):
     """Settings that are right by themselves do not fit together."""
 
 
-class DoorSettings(BaseSettings):
-    """What an operator sets. Each field is an environment variable: DOOR_ and the name, upper case.
+class GatewaySettings(BaseSettings):
+    """What an operator sets. Each field is an environment variable: GATEWAY_ and the name, upper case.
 
     Raises:
         ValidationError: an unknown keyword, or a value of the wrong type or out of range.
     """
 
-    model_config = SettingsConfigDict(env_prefix="DOOR_", frozen=True, extra="forbid", env_ignore_empty=True)
+    model_config = SettingsConfigDict(env_prefix="GATEWAY_", frozen=True, extra="forbid", env_ignore_empty=True)
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8080, ge=1, le=65535, description="port to listen on")
@@ -47,7 +49,7 @@ class DoorSettings(BaseSettings):
     model: str = Field("local/model", pattern=r"^[\w.-]+/[\w.-]+$", description="OWNER/NAME that clients ask for")
     weights_digest: str | None = Field(None, description="digest of the weights; part of the version's id")
     playground: Path | None = Field(None, description="JSON file with the playground's examples")
-    database: Path = Field(Path(".door/predictions.sqlite"), description="file of the kept predictions")
+    database: Path = Field(default_factory=lambda: _folder() / "predictions.sqlite", description="the kept predictions")
     keep: bool = Field(True, description="false: predictions are in memory only, and for ten minutes")
     retention_days: float | None = Field(None, gt=0, description="older predictions are deleted; None: never")
     cache_mb: float | None = Field(
@@ -66,7 +68,7 @@ class DoorSettings(BaseSettings):
     webhook_hosts: Annotated[tuple[str, ...] | None, NoDecode] = Field(
         None, description="hosts that webhooks may be sent to; * is any; None: any while only this machine can call"
     )
-    drain_seconds: float = Field(60, ge=0, description="how long running predictions may take when the door stops")
+    drain_seconds: float = Field(60, ge=0, description="how long running predictions may take when the gateway stops")
 
     head_seconds: float = Field(20, gt=0, description="time for a client to send the headers of a request")
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
@@ -75,12 +77,16 @@ class DoorSettings(BaseSettings):
     )
     hosts: Annotated[tuple[_HostName, ...] | None, NoDecode] = Field(
         None,
-        description="names under which clients may call the door, without ports, besides this machine's and that of "
-        "public_url; *: any; None: where the door listens beyond loopback, IP addresses and names without a dot; "
+        description="names under which clients may call the gateway, without ports, besides this machine's and that of "
+        "public_url; *: any; None: where the gateway listens beyond loopback, IP addresses and names without a dot; "
         "with keys, any",
     )
     log_inputs: bool = Field(False, description="log predictions' inputs and errors' texts")
     keys: Literal["required", "off"] = Field("off", description="required: each request needs a key of scripts/keys")
+
+    def __init__(self, **values: Any) -> None:
+        rename_old_variables()
+        super().__init__(**values)
 
     @field_validator("upstreams", "webhook_hosts", "prefix_inputs", "cors_origins", "hosts", mode="before")
     @classmethod
@@ -103,13 +109,13 @@ class DoorSettings(BaseSettings):
         return value
 
     def allows_webhook(self, host: str) -> bool:
-        """Whether webhooks may be sent to a host. A stranger must not make the door call into its own network."""
+        """Whether webhooks may be sent to a host. A stranger must not make the gateway call into its own network."""
         if self.webhook_hosts is None:
             return self.is_local
         return "*" in self.webhook_hosts or host in self.webhook_hosts
 
     def allows_host(self, name: str) -> bool:
-        """Whether clients may call the door by this name; an IPv6 address has no brackets."""
+        """Whether clients may call the gateway by this name; an IPv6 address has no brackets."""
         if is_loopback(name) or name in (self.host, urlsplit(self.public_url or "").hostname):
             return True
         if self.hosts is None:
@@ -124,34 +130,36 @@ class DoorSettings(BaseSettings):
         """
         if self.cache_mb is None:
             if unused := sorted({"cache_days", "cache_shared"} & self.model_fields_set):
-                raise SettingsError(f"DOOR_{unused[0].upper()}: there is no cache; set DOOR_CACHE_MB too, or remove it")
+                text = f"GATEWAY_{unused[0].upper()}: there is no cache; set GATEWAY_CACHE_MB too, or remove it"
+                raise SettingsError(text)
             return
         if not self.weights_digest:
             raise SettingsError(
-                "DOOR_CACHE_MB: answers are kept for certain weights, and the door does not know their digest; "
-                "start it with scripts/serve in a package with weights.lock, or set DOOR_WEIGHTS_DIGEST"
+                "GATEWAY_CACHE_MB: answers are kept for certain weights, and the gateway does not know their digest; "
+                "start it with scripts/serve in a package with weights.lock, or set GATEWAY_WEIGHTS_DIGEST"
             )
         if not self.keep:
-            raise SettingsError("DOOR_CACHE_MB: with DOOR_KEEP=false there are no kept answers; remove one of the two")
+            text = "GATEWAY_CACHE_MB: with GATEWAY_KEEP=false there are no kept answers; remove one of the two"
+            raise SettingsError(text)
         if self.cache_shared and self.keys == "off":
             raise SettingsError(
-                "DOOR_CACHE_SHARED: without keys all callers share the cache anyway; "
-                "set DOOR_KEYS=required too, or remove it"
+                "GATEWAY_CACHE_SHARED: without keys all callers share the cache anyway; "
+                "set GATEWAY_KEYS=required too, or remove it"
             )
 
     @property
     def key_file(self) -> Path:
-        """The API keys, beside the predictions: commands change it while the door has the predictions locked."""
+        """The API keys, beside the predictions: commands change it while the gateway has the predictions locked."""
         return self.database.with_name("keys.sqlite")
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach the door. A public address means that a proxy passes others' requests."""
+        """Whether only this machine can reach it. A public address means that a proxy passes others' requests."""
         return self.public_url is None and is_loopback(self.host)
 
     @property
     def base_url(self) -> str:
-        """The address for links where no request says under which name the client knows the door."""
+        """The address for links where no request says under which name the client knows the gateway."""
         return self.public_url or self.local_url
 
     @property
@@ -159,6 +167,24 @@ class DoorSettings(BaseSettings):
         """The address for this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+
+def rename_old_variables() -> None:
+    """Give the environment variables DOOR_… of earlier versions their new names, with a line on stderr for each.
+
+    Where a variable is set under both names, the new one counts.
+    """
+    for name in map(str.upper, (*GatewaySettings.model_fields, "api_key")):
+        value = os.environ.pop(f"DOOR_{name}", None)
+        if value is not None:
+            os.environ.setdefault(f"GATEWAY_{name}", value)
+            sys.stderr.write(f"DOOR_{name} is now called GATEWAY_{name}; the old name still works, but rename it.\n")
+
+
+def _folder() -> Path:
+    """The folder of what is kept: the one of earlier versions where it exists."""
+    old = Path(".door")
+    return old if old.is_dir() else Path(".gateway")
 
 
 def is_loopback(host: str) -> bool:

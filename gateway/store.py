@@ -1,4 +1,4 @@
-"""Keeps predictions in SQLite, where what was written survives a kill of the door."""
+"""Keeps predictions in SQLite, where what was written survives a kill of the gateway."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import aiosqlite
 
 from gateway.predictions import Prediction, Status, Webhook, now
 
-INTERRUPTED: Final = "interrupted: the door stopped while this prediction ran; send it again"
+INTERRUPTED: Final = "interrupted: the gateway stopped while this prediction ran; send it again"
 _JSON: Final = ("input", "output", "metrics", "webhook")
 _COLUMNS: Final = tuple(Prediction.__dataclass_fields__)
 # `number` orders predictions by creation; AUTOINCREMENT never gives one twice, so cursors stay right after deletions.
@@ -42,7 +42,7 @@ _LOAD: Final = f"SELECT number, {', '.join(_COLUMNS)} FROM predictions"
 
 
 class DatabaseInUseError(Exception):
-    """Another door has the database open."""
+    """Another gateway has the database open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Page:
 
 
 class Store:
-    """The database of one door.
+    """The database of one gateway.
 
     Args:
         path: of the file; None keeps everything in memory.
@@ -85,7 +85,7 @@ class Store:
             Those predictions.
 
         Raises:
-            DatabaseInUseError: another door has it open.
+            DatabaseInUseError: another gateway has it open.
         """
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ class Store:
         return int(number)
 
     async def secret(self, name: str, if_new: str) -> str:
-        """A secret of this door, which is `if_new` when it is asked for the first time."""
+        """A secret of this gateway, which is `if_new` when it is asked for the first time."""
         async with self._writing:
             await self._db.execute("INSERT INTO secrets VALUES (?, ?) ON CONFLICT DO NOTHING", (name, if_new))
         async with self._db.execute("SELECT value FROM secrets WHERE name = ?", (name,)) as cursor:
@@ -199,13 +199,13 @@ class Store:
 
 
 def _lock(path: Path) -> IO[str]:
-    """Two doors with one database would each take the other's predictions for interrupted ones."""
+    """Two gateways with one database would each take the other's predictions for interrupted ones."""
     file = path.with_name(path.name + ".lock").open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()
-        raise DatabaseInUseError(f"{path} is used by another door; stop that one or set DOOR_DATABASE") from error
+        raise DatabaseInUseError(f"{path} is used by another gateway; stop that one or set GATEWAY_DATABASE") from error
     return file
 
 

@@ -18,10 +18,10 @@ import certifi
 from pydantic import JsonValue
 from yarl import URL
 
-from gateway.errors import DoorError, FieldError, InvalidInputError
+from gateway.errors import FieldError, GatewayError, InvalidInputError
 from gateway.event_stream import EventReader
 
-# Also when Cog's parser refuses what the door's accepts, such as 1e999: the server is well, so it must not be ejected.
+# Also when Cog's parser refuses what the gateway's accepts, such as 1e999: the server is well, so it is not ejected.
 _CALLERS_FAULT = (400, 413, 415, 422)
 _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10)  # an answer may take any time
 _DUMPS = partial(json.dumps, ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # a body has limits
@@ -241,7 +241,7 @@ def _refusal(status: int, body: bytes) -> Exception:
     return UpstreamError(f"answered {status}: {body[:500].decode(errors='replace')}")
 
 
-def _invalid_input(body: bytes) -> DoorError:
+def _invalid_input(body: bytes) -> GatewayError:
     """Cog lists the wrong inputs as {"detail": [{"loc": ["body", "input", NAME], "msg", "type"}]}."""
     try:
         details = json.loads(body)["detail"]

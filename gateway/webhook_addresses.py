@@ -1,4 +1,4 @@
-"""Where webhooks may be sent: to the hosts that the operator allows, and never to the door or its servers."""
+"""Where webhooks may be sent: to the hosts that the operator allows, and never to the gateway or its servers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from contextlib import closing
 from yarl import URL
 
 from gateway.errors import FieldError, InvalidInputError
-from gateway.settings import DoorSettings
+from gateway.settings import GatewaySettings
 
 
-async def check_webhook(url: object, settings: DoorSettings, name: str = "webhook") -> None:
+async def check_webhook(url: object, settings: GatewaySettings, name: str = "webhook") -> None:
     """Refuse an address to which nothing may be sent; None is no address.
 
     Raises:
-        InvalidInputError: it is no address, its host is not allowed, or the door or one of its servers listens there.
+        InvalidInputError: it is no address, its host is not allowed, or the gateway or a server of it listens there.
     """
     if url is None:
         return
@@ -26,25 +26,25 @@ async def check_webhook(url: object, settings: DoorSettings, name: str = "webhoo
     if place is None:
         raise InvalidInputError.of((FieldError((name,), "is not an address such as https://example.com/hook", "url"),))
     if not settings.allows_webhook(place[0]):
-        text = f"the door may not send to {place[0][:100]}; its operator allows hosts with DOOR_WEBHOOK_HOSTS"
+        text = f"the gateway may not send to {place[0][:100]}; its operator allows hosts with GATEWAY_WEBHOOK_HOSTS"
         raise InvalidInputError.of((FieldError((name,), text, "not_allowed"),))
     if await is_own(str(url), settings):
-        text = "is an address of the door or of one of its servers, which take no webhooks"
+        text = "is an address of the gateway or of one of its servers, which take no webhooks"
         raise InvalidInputError.of((FieldError((name,), text, "not_allowed"),))
 
 
-async def is_own(url: str, settings: DoorSettings) -> bool:
-    """Whether the door or one of its servers listens at an address, under whatever name."""
+async def is_own(url: str, settings: GatewaySettings) -> bool:
+    """Whether the gateway or one of its servers listens at an address, under whatever name."""
     place = _place(url)
     if place is None:
         return False
     return place == _place(settings.public_url) or await lead_here(await _resolve(*place), place[1], settings)
 
 
-async def lead_here(addresses: set[str], port: int, settings: DoorSettings) -> bool:
-    """Whether the door or one of its servers listens at a port of one of these IP addresses.
+async def lead_here(addresses: set[str], port: int, settings: GatewaySettings) -> bool:
+    """Whether the gateway or one of its servers listens at a port of one of these IP addresses.
 
-    A server on this machine may listen at all of the machine's addresses, whichever of them the door knows.
+    A server on this machine may listen at all of the machine's addresses, whichever of them the gateway knows.
     """
     addresses = {_plain(address) for address in addresses}
     own_ports = {settings.port, settings.cog_port}

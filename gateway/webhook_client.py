@@ -1,4 +1,4 @@
-"""Sends webhooks; none to the door or its servers, whatever name or redirect leads there."""
+"""Sends webhooks; none to the gateway or its servers, whatever name or redirect leads there."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import certifi
 from aiohttp.abc import ResolveResult
 from yarl import URL
 
-from gateway.settings import DoorSettings
+from gateway.settings import GatewaySettings
 from gateway.webhook_addresses import is_own, lead_here
 
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
-_OWN = "its address is the door's or a server's"
+_OWN = "its address is the gateway's or a server's"
 
 
 class WebhookError(Exception):
@@ -28,10 +28,10 @@ class WebhookClient:
     """A client of the receivers of webhooks. To be made in the event loop that uses it.
 
     Args:
-        settings: of the door.
+        settings: of the gateway.
     """
 
-    def __init__(self, settings: DoorSettings) -> None:
+    def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
         trusted = ssl.create_default_context(cafile=certifi.where())
         self._session = aiohttp.ClientSession(
@@ -69,10 +69,10 @@ class _Resolver(aiohttp.ThreadedResolver):
     """Resolves names for the connection itself: a name may lead elsewhere than when it was checked.
 
     Args:
-        settings: of the door.
+        settings: of the gateway.
     """
 
-    def __init__(self, settings: DoorSettings) -> None:
+    def __init__(self, settings: GatewaySettings) -> None:
         super().__init__()
         self._settings = settings
 

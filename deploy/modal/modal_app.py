@@ -9,7 +9,7 @@ import modal
 
 ROOT: Final = Path(__file__).resolve().parents[2]  # in the container it is /src
 _PLACE: Final = "/src"
-_LEFT_OUT: Final = [".git", ".venv*", "weights", "models", "build", ".door", "**/__pycache__"]
+_LEFT_OUT: Final = [".git", ".venv*", "weights", "models", "build", ".door", ".gateway", "**/__pycache__"]
 
 # Modal fills the volume once: modal volume create weights; modal volume put weights weights /
 weights = modal.Volume.from_name("weights", create_if_missing=True)

@@ -17,7 +17,7 @@ from gateway.cache.cache_use import CacheUse
 from gateway.meters import Meters
 from gateway.model_info import ModelInfo
 from gateway.predictions import Prediction
-from gateway.settings import DoorSettings
+from gateway.settings import GatewaySettings
 from gateway.store import Store
 
 _log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _OF_ANSWER: Final = ("input_token_count", "output_token_count", "finish_reason",
 
 
 class AnswerCache:
-    """The cache of one door.
+    """The cache of one gateway.
 
     Args:
         table: where answers are looked up.
@@ -120,12 +120,12 @@ class CacheEntry:
 
 
 async def open_cache(
-    settings: DoorSettings, store: Store, read_model: Callable[[], Awaitable[ModelInfo]], meters: Meters
+    settings: GatewaySettings, store: Store, read_model: Callable[[], Awaitable[ModelInfo]], meters: Meters
 ) -> AnswerCache | None:
     """The cache that the settings ask for; `check_cache` has found that it can work.
 
     Args:
-        settings: of the door.
+        settings: of the gateway.
         store: of the predictions, open.
         read_model: see `AnswerCache`.
         meters: see `AnswerCache`.

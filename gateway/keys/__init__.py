@@ -1,1 +1,1 @@
-"""API keys of the door: who may call it, how often, and whose predictions are whose."""
+"""API keys of the gateway: who may call it, how often, and whose predictions are whose."""

@@ -1,4 +1,4 @@
-"""Who calls the door, and how many predictions this caller may start."""
+"""Who calls the gateway, and how many predictions this caller may start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from starlette.requests import HTTPConnection
 from gateway.errors import TooManyPredictionsError, UnauthorizedError
 from gateway.keys.key_file import ApiKey, KeyFile
 
-COOKIE = "door_key"
+COOKIE = "gateway_key"
+_OLD_COOKIE = "door_key"  # the name in browsers that logged in at an earlier version
 _BUSY_SECONDS = 1.0  # after which one of a caller's predictions may have ended
 
 
@@ -73,7 +74,7 @@ class Callers:
         """
         key = key_of(request)
         if key is None:
-            text = "this door asks for an API key: send it as Authorization: Bearer KEY; in a browser open /login"
+            text = "this gateway asks for an API key: send it as Authorization: Bearer KEY; in a browser open /login"
             raise UnauthorizedError(text)
         found = self._file.find(key)
         if found is None:
@@ -94,4 +95,4 @@ def key_of(request: HTTPConnection) -> str | None:
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() in ("bearer", "token"):
         return key.strip()
-    return request.cookies.get(COOKIE)
+    return request.cookies.get(COOKIE) or request.cookies.get(_OLD_COOKIE)

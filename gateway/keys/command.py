@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.keys.key_file import KeyFile, KeyNameError
-from gateway.settings import DoorSettings
+from gateway.settings import GatewaySettings
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="API keys of the door (DOOR_KEYS=required).")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="API keys of the gateway (GATEWAY_KEYS=required).")
 _errors = Console(stderr=True)
 
 
@@ -57,7 +57,7 @@ def revoke(name: Annotated[str, typer.Argument(help="of the caller")]) -> None:
 
 
 def _open() -> KeyFile:
-    return KeyFile(DoorSettings().key_file)
+    return KeyFile(GatewaySettings().key_file)
 
 
 def _per_minute(text: str) -> float:

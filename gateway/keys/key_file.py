@@ -57,7 +57,7 @@ class ApiKey:
 
 
 class KeyFile:
-    """The file; the door reads it while commands change it.
+    """The file; the gateway reads it while commands change it.
 
     Args:
         path: of the file, which is created if there is none.

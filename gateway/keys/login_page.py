@@ -11,8 +11,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from gateway.api import Api
 from gateway.bodies import read_bytes
-from gateway.door import Door, get_whole_door
-from gateway.errors import DoorError
+from gateway.errors import GatewayError
+from gateway.gateway import Gateway, get_whole_gateway
 from gateway.keys.callers import COOKIE
 
 _router = APIRouter()
@@ -33,14 +33,14 @@ async def show() -> Response:
 
 
 @_router.post("/login")
-async def log_in(request: Request, door: Annotated[Door, Depends(get_whole_door)]) -> Response:
+async def log_in(request: Request, gateway: Annotated[Gateway, Depends(get_whole_gateway)]) -> Response:
     """Keep a valid key in a cookie that scripts cannot read and other sites cannot send."""
     content = await read_bytes(request, max_bytes=_MAX_BYTES)
     key = parse_qs(content.decode(errors="replace")).get("key", [""])[0].strip()
-    if door.callers is not None and not door.callers.knows(key):
+    if gateway.callers is not None and not gateway.callers.knows(key):
         return _page("This key is unknown or was revoked.", 401)
     response = RedirectResponse("/", 303)
-    is_https = (door.settings.public_url or str(request.url)).startswith("https:")
+    is_https = (gateway.settings.public_url or str(request.url)).startswith("https:")
     response.set_cookie(COOKIE, key, httponly=True, samesite="strict", secure=is_https)
     return response
 
@@ -50,7 +50,7 @@ def _page(message: str, status: int) -> Response:
     return HTMLResponse(_PAGE.format(message=text), status, headers=_HEADERS)
 
 
-def _render_error(request: Request, error: DoorError) -> Response:
+def _render_error(request: Request, error: GatewayError) -> Response:
     return _page(error.detail, error.status)
 
 

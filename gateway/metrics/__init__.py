@@ -1,4 +1,4 @@
-"""What the door counts and measures, for Prometheus."""
+"""What the gateway counts and measures, for Prometheus."""
 
 from gateway.metrics.metrics_page import METRICS
 

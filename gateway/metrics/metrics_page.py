@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -10,20 +11,25 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from gateway.api import Api
-from gateway.door import Door, get_door
-from gateway.errors import DoorError
+from gateway.errors import GatewayError
+from gateway.gateway import Gateway, get_gateway
 from gateway.metrics.prediction_observer import observe
 
 _router = APIRouter()
 
 
 @_router.get("/metrics")
-async def metrics(door: Annotated[Door, Depends(get_door)]) -> Response:
-    """All counters, gauges and histograms of this door since its start."""
-    return Response(generate_latest(door.meters.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+async def metrics(gateway: Annotated[Gateway, Depends(get_gateway)]) -> Response:
+    """All counters, gauges and histograms of this gateway since its start.
+
+    What begins with gateway_ is there under its name of earlier versions as well, for dashboards that ask for door_.
+    """
+    lines = generate_latest(gateway.meters.registry).splitlines(keepends=True)
+    old = [line.replace(b"gateway_", b"door_", 1) for line in lines if re.match(rb"(# \w+ )?gateway_", line)]
+    return Response(b"".join(lines + old), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
-def _render_error(request: Request, error: DoorError) -> Response:
+def _render_error(request: Request, error: GatewayError) -> Response:
     return PlainTextResponse(f"{error.title}: {error.detail}\n", error.status)
 
 

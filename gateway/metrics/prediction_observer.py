@@ -13,7 +13,7 @@ import httpx
 from pydantic import JsonValue
 
 from gateway.cache.answer_cache import is_from_cache
-from gateway.door import Door
+from gateway.gateway import Gateway
 from gateway.meters import Meters
 from gateway.pool import Server
 from gateway.predictions import Prediction, Status, seconds_between
@@ -24,10 +24,10 @@ _NAME: Final = re.compile(r"\w{1,60}")
 
 
 @asynccontextmanager
-async def observe(door: Door) -> AsyncIterator[None]:
-    """Measure every prediction of a door, and show its servers."""
-    meters, following = door.meters, set[asyncio.Task[None]]()
-    pool = door.pool
+async def observe(gateway: Gateway) -> AsyncIterator[None]:
+    """Measure every prediction of a gateway, and show its servers."""
+    meters, following = gateway.meters, set[asyncio.Task[None]]()
+    pool = gateway.pool
     for server in pool.servers:
         _watch(meters, server)
     meters.running.set_function(lambda: sum(server.outstanding for server in pool.servers))
@@ -38,7 +38,7 @@ async def observe(door: Door) -> AsyncIterator[None]:
         following.add(task)
         task.add_done_callback(following.discard)
 
-    door.runner.on_start.append(on_start)
+    gateway.runner.on_start.append(on_start)
     try:
         yield
     finally:
@@ -119,12 +119,12 @@ def _count_drafts(metrics: Mapping[str, JsonValue], meters: Meters) -> None:
 
 
 def _failure(prediction: Prediction) -> str:
-    """The error's name where the server gives one; else whether the model, the door or a server between failed."""
+    """The error's name where the server gives one; else whether the model, the gateway or a server between failed."""
     if (name := _word(prediction.metrics.get("error_type"))) is not None:
         return name
     if prediction.error == INTERRUPTED:
         return "interrupted"
-    # Cog puts this into the end of each prediction; without it the door ended the prediction.
+    # Cog puts this into the end of each prediction; without it the gateway ended the prediction.
     return "model" if "predict_time" in prediction.metrics else "upstream"
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.door import Door
+from gateway.gateway import Gateway
 
 METHODS: Final = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
@@ -39,12 +39,12 @@ class RequestCounter:
         try:
             await self._app(scope, receive, note)
         finally:
-            door: Door = scope["app"].state.door
-            door.meters.count_request(
+            gateway: Gateway = scope["app"].state.gateway
+            gateway.meters.count_request(
                 api=api_of(scope),
                 method=scope["method"] if scope["method"] in METHODS else "other",
                 status=status,
-                error=scope.get("door_error"),
+                error=scope.get("gateway_error"),
                 seconds=time.monotonic() - start if seconds is None else seconds,
             )
 

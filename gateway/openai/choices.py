@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from gateway.cache.cache_use import CacheUse
-from gateway.door import Door
 from gateway.errors import InvalidInputError
+from gateway.gateway import Gateway
 from gateway.model_info import ModelInfo
 from gateway.openai.finished_answers import Answer, read_answer
 from gateway.openai.model_inputs import ModelInputs
@@ -89,7 +89,7 @@ class Choices:
 
 @asynccontextmanager
 async def run_choices(
-    request: Request, door: Door, info: ModelInfo, inputs: Sequence[ModelInputs], n: int
+    request: Request, gateway: Gateway, info: ModelInfo, inputs: Sequence[ModelInputs], n: int
 ) -> AsyncIterator[Choices]:
     """Start `n` predictions for each of the inputs. They are cancelled at the end and when the client disconnects.
 
@@ -103,12 +103,12 @@ async def run_choices(
     def cancel() -> None:
         for run in runs:
             if not run.is_finished:
-                door.runner.cancel(run.id)
+                gateway.runner.cancel(run.id)
 
     watching, cache_use = None, CacheUse.of(request.headers)
     try:
         for number, one in enumerate(each):
-            runs.append(await _start(door, info, one, number % n, cache_use))
+            runs.append(await _start(gateway, info, one, number % n, cache_use))
         watching = asyncio.create_task(_call_on_disconnect(request, cancel))
         yield Choices(runs, each)
     finally:
@@ -117,17 +117,17 @@ async def run_choices(
         cancel()
 
 
-async def _start(door: Door, info: ModelInfo, inputs: ModelInputs, number: int, cache_use: CacheUse) -> Run:
+async def _start(gateway: Gateway, info: ModelInfo, inputs: ModelInputs, number: int, cache_use: CacheUse) -> Run:
     prediction = Prediction(
         id=new_id(),
         model=info.name,
         version=info.version,
         input=inputs.numbered(number),
         created_at=now(),
-        weights_digest=door.settings.weights_digest,
+        weights_digest=gateway.settings.weights_digest,
     )
     try:
-        return await door.runner.start(prediction, cache_use)
+        return await gateway.runner.start(prediction, cache_use)
     except InvalidInputError as refusal:
         raise inputs.explain(refusal) from refusal
 

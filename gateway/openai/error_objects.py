@@ -8,12 +8,12 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import JsonValue
 
-from gateway.errors import DoorError
+from gateway.errors import GatewayError
 
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
-class ApiError(DoorError):
+class ApiError(GatewayError):
     """An error with the parts that OpenAI's clients read.
 
     Args:
@@ -39,12 +39,12 @@ class ApiError(DoorError):
         self.status = status
 
 
-def render_error(request: Request, error: DoorError) -> Response:
+def render_error(request: Request, error: GatewayError) -> Response:
     """The answer for an error. Clients retry 408, 409, 429 and from 500 on, and no other status."""
     return JSONResponse(error_object(error), 400 if error.status == 422 else error.status)
 
 
-def error_object(error: DoorError) -> dict[str, JsonValue]:
+def error_object(error: GatewayError) -> dict[str, JsonValue]:
     """The error as JSON; in a stream it takes the place of a chunk."""
     param, code, message = None, None, error.detail
     if isinstance(error, ApiError):

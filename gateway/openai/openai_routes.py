@@ -12,8 +12,8 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from gateway.api import Api
 from gateway.bodies import read_body
-from gateway.door import Door, get_door
-from gateway.errors import DoorError
+from gateway.errors import GatewayError
+from gateway.gateway import Gateway, get_gateway
 from gateway.model_info import ModelInfo
 from gateway.openai.chat_body import ChatBody
 from gateway.openai.choices import Choices, Piece, run_choices
@@ -28,7 +28,7 @@ from gateway.replicate.objects import model_object as replicate_model
 
 _DONE: Final = b"data: [DONE]\n\n"
 _router = APIRouter(prefix="/v1")
-TheDoor = Annotated[Door, Depends(get_door)]
+TheGateway = Annotated[Gateway, Depends(get_gateway)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class _Call:
     """
 
     request: Request
-    door: Door
+    gateway: Gateway
     info: ModelInfo
     body: SharedBody
     inputs: Sequence[ModelInputs]
@@ -55,48 +55,48 @@ class _Call:
 
 
 @_router.post("/chat/completions")
-async def create_chat_completion(request: Request, door: TheDoor) -> Response:
+async def create_chat_completion(request: Request, gateway: TheGateway) -> Response:
     """The model's answer to a conversation."""
-    body = await read_body(request, ChatBody, max_bytes=door.settings.max_body_bytes)
-    info = await _check(door, body)
+    body = await read_body(request, ChatBody, max_bytes=gateway.settings.max_body_bytes)
+    info = await _check(gateway, body)
     inputs = chat_inputs(body, info)
     functions = body.forced_functions
-    return await _answer(_Call(request, door, info, body, [inputs], lambda own_id: ChatShape(functions, own_id)))
+    return await _answer(_Call(request, gateway, info, body, [inputs], lambda own_id: ChatShape(functions, own_id)))
 
 
 @_router.post("/completions")
-async def create_completion(request: Request, door: TheDoor) -> Response:
+async def create_completion(request: Request, gateway: TheGateway) -> Response:
     """The model's continuation of a prompt, or of several."""
-    body = await read_body(request, CompletionBody, max_bytes=door.settings.max_body_bytes)
-    info = await _check(door, body)
+    body = await read_body(request, CompletionBody, max_bytes=gateway.settings.max_body_bytes)
+    info = await _check(gateway, body)
     inputs = [completion_inputs(body, info, prompt) for prompt in body.prompts]
-    return await _answer(_Call(request, door, info, body, inputs, lambda own_id: CompletionShape()))
+    return await _answer(_Call(request, gateway, info, body, inputs, lambda own_id: CompletionShape()))
 
 
 @_router.get("/models")
-async def list_models(request: Request, door: TheDoor) -> Response:
+async def list_models(request: Request, gateway: TheGateway) -> Response:
     """The only model, as a list of OpenAI's and as a page of Replicate's, whose clients ask the same path."""
-    info = await door.model.read()
-    shown = replicate_model(info, base_url(request, door.settings), run_count=await door.store.count())
+    info = await gateway.model.read()
+    shown = replicate_model(info, base_url(request, gateway.settings), run_count=await gateway.store.count())
     page = {"previous": None, "next": None, "results": [shown]}
     return JSONResponse({"object": "list", "data": [model_object(info)], **page})
 
 
 @_router.get("/models/{model_id}")
-async def get_one_model(request: Request, door: TheDoor, model_id: str) -> Response:
+async def get_one_model(request: Request, gateway: TheGateway, model_id: str) -> Response:
     """The model."""
     try:
-        info = await door.model.read()
+        info = await gateway.model.read()
         _check_model(model_id, info)
-    except DoorError as error:
+    except GatewayError as error:
         return render_error(request, error)  # this path's other errors are Replicate's
     return JSONResponse(model_object(info))
 
 
-async def _check(door: Door, body: SharedBody) -> ModelInfo:
+async def _check(gateway: Gateway, body: SharedBody) -> ModelInfo:
     for param, fault in body.faults().items():
         raise ApiError(f"{param}: {fault}", param=param)
-    info = await door.model.read()
+    info = await gateway.model.read()
     _check_model(body.model, info)
     return info
 
@@ -110,7 +110,7 @@ def _check_model(model: str, info: ModelInfo) -> None:
 
 async def _answer(call: _Call) -> Response:
     if not call.body.stream:
-        async with run_choices(call.request, call.door, call.info, call.inputs, call.n) as choices:
+        async with run_choices(call.request, call.gateway, call.info, call.inputs, call.n) as choices:
             answers = await choices.answers()
             shape, envelope = _begin(call, choices)
             whole = [shape.whole(index, answer) for index, answer in enumerate(answers)]
@@ -140,7 +140,7 @@ async def _stream(call: _Call) -> AsyncIterator[bytes]:
     Raises:
         ApiError: it failed before the first chunk; a later failure is the last chunk.
     """
-    async with run_choices(call.request, call.door, call.info, call.inputs, call.n) as choices:
+    async with run_choices(call.request, call.gateway, call.info, call.inputs, call.n) as choices:
         shape, envelope = _begin(call, choices)
         no_usage = {"usage": None} if call.body.includes_usage else {}
         answers: dict[int, Answer] = {}

@@ -12,8 +12,8 @@ from pydantic import JsonValue
 
 from gateway.api import Api
 from gateway.cache.answer_cache import ORIGINAL
-from gateway.door import Door, get_door, get_whole_door
-from gateway.errors import DoorError, NotFoundError, UnauthorizedError, UnavailableError
+from gateway.errors import GatewayError, NotFoundError, UnauthorizedError, UnavailableError
+from gateway.gateway import Gateway, get_gateway, get_whole_gateway
 from gateway.pages.form_fields import as_text, form_fields
 from gateway.pages.profile import profile_for
 from gateway.pages.rendering import output_text, render_page
@@ -29,21 +29,21 @@ _START_SECONDS = "2"  # until a page that waits for the model asks again
 async def playground(request: Request, tweak: str | None = None) -> Response:
     """The playground, with the inputs of the prediction `tweak` if it is given."""
     try:
-        return await _playground(request, await get_door(request), tweak)
+        return await _playground(request, await get_gateway(request), tweak)
     except UnauthorizedError:
         return RedirectResponse("/login", 303)
     except UnavailableError as error:
         page = render_page("starting.html", status=error.status, detail=error.detail)
         page.headers["Refresh"] = _START_SECONDS
         return page
-    except DoorError as error:  # the address `/` alone has no prefix for `include`
+    except GatewayError as error:  # the address `/` alone has no prefix for `include`
         return _render_error(request, error)
 
 
 @_router.get("/p/{prediction_id}")
-async def permalink(door: Annotated[Door, Depends(get_whole_door)], prediction_id: str) -> Response:
+async def permalink(gateway: Annotated[Gateway, Depends(get_whole_gateway)], prediction_id: str) -> Response:
     """The page of one prediction. Who has the link may see it, also without a key: an id cannot be guessed."""
-    prediction = await _find(door, prediction_id)
+    prediction = await _find(gateway, prediction_id)
     return render_page(
         "prediction.html",
         prediction=prediction,
@@ -65,33 +65,33 @@ async def static_file(request: Request, name: str) -> Response:
     return Response(file.content, headers=headers, media_type=file.media_type)
 
 
-async def _playground(request: Request, door: Door, tweak: str | None) -> Response:
-    info = await door.model.read()
-    profile = profile_for(info.input_properties, door.settings.playground)
+async def _playground(request: Request, gateway: Gateway, tweak: str | None) -> Response:
+    info = await gateway.model.read()
+    profile = profile_for(info.input_properties, gateway.settings.playground)
     values: Mapping[str, JsonValue] = profile.examples[0].input if profile.examples else {}
     if tweak is not None:
-        values = (await _find(door, tweak)).input
+        values = (await _find(gateway, tweak)).input
     return render_page(
         "playground.html",
         model=info.name,
         version=info.version,
-        base=base_url(request, door.settings),
+        base=base_url(request, gateway.settings),
         fields=form_fields(info.openapi, profile, values),
         examples=[(example.title, json.dumps(example.input)) for example in profile.examples],
         openai=info.has_conversations or bool(info.required_texts),
         texts=() if info.has_conversations else info.required_texts,
-        keys=door.callers is not None,
+        keys=gateway.callers is not None,
     )
 
 
-async def _find(door: Door, prediction_id: str) -> Prediction:
-    prediction = await door.runner.get(prediction_id)
+async def _find(gateway: Gateway, prediction_id: str) -> Prediction:
+    prediction = await gateway.runner.get(prediction_id)
     if prediction is None:
         raise NotFoundError("There is no such prediction. It may have been deleted, or the link is incomplete.")
     return prediction
 
 
-def _render_error(request: Request, error: DoorError) -> Response:
+def _render_error(request: Request, error: GatewayError) -> Response:
     return render_page("problem.html", status=error.status, title=error.title, detail=error.detail)
 
 

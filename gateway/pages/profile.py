@@ -9,12 +9,12 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from gateway.errors import DoorError
+from gateway.errors import GatewayError
 
 _BUILT_IN: Final = Path(__file__).parent / "profiles"
 
 
-class ProfileError(DoorError):
+class ProfileError(GatewayError):
     """The operator's file cannot be read."""
 
     status = 500
@@ -69,7 +69,7 @@ def _read(path: Path) -> Profile:
     try:
         return Profile.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise ProfileError(f"DOOR_PLAYGROUND: {path} cannot be read: {error.strerror}") from error
+        raise ProfileError(f"GATEWAY_PLAYGROUND: {path} cannot be read: {error.strerror}") from error
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'file'}: {one['msg']}" for one in error.errors())
-        raise ProfileError(f"DOOR_PLAYGROUND: {path}: {wrong}") from error
+        raise ProfileError(f"GATEWAY_PLAYGROUND: {path}: {wrong}") from error

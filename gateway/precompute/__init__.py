@@ -1,1 +1,1 @@
-"""Fills a door's cache of answers from a file of inputs."""
+"""Fills a gateway's cache of answers from a file of inputs."""

@@ -1,4 +1,4 @@
-"""Sends lines of inputs to a door, several at once, and counts what became of them."""
+"""Sends lines of inputs to a gateway, several at once, and counts what became of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from gateway.precompute.door_client import LineError, Outcome
+from gateway.precompute.gateway_client import LineError, Outcome
 from gateway.precompute.input_lines import InputLine, WrongLine
 
 
@@ -36,7 +36,7 @@ class LineRunner:
         """Send all lines, `concurrency` at once.
 
         Raises:
-            DoorUnusableError: the rest was not sent.
+            GatewayUnusableError: the rest was not sent.
         """
         waiting = iter(lines)
 

@@ -10,13 +10,13 @@ from pydantic import JsonValue
 
 from gateway.model_info import ModelInfo
 from gateway.predictions import Prediction, Status
-from gateway.settings import DoorSettings
+from gateway.settings import GatewaySettings
 
 _HOST: Final = re.compile(r"[A-Za-z0-9.-]{1,253}(:\d{1,5})?|\[[0-9a-fA-F:]{2,45}\](:\d{1,5})?")
 
 
-def base_url(request: Request, settings: DoorSettings) -> str:
-    """The door's address for links: the configured one, else the one that the client used."""
+def base_url(request: Request, settings: GatewaySettings) -> str:
+    """The gateway's address for links: the configured one, else the one that the client used."""
     host = request.headers.get("host", "")
     if settings.public_url is None and _HOST.fullmatch(host):
         return f"{request.url.scheme}://{host}"
@@ -28,7 +28,7 @@ def prediction_object(prediction: Prediction, base: str) -> dict[str, JsonValue]
 
     Args:
         prediction: to show.
-        base: the door's address.
+        base: the gateway's address.
     """
     address = f"{base}/v1/predictions/{prediction.id}"
     return {

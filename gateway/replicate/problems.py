@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
-from gateway.errors import DoorError
+from gateway.errors import GatewayError
 
 
-def render_problem(request: Request, error: DoorError) -> Response:
+def render_problem(request: Request, error: GatewayError) -> Response:
     """The answer for an error."""
     content: dict[str, object] = {"title": error.title, "status": error.status, "detail": error.detail}
     if error.fields:

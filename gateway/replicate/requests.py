@@ -12,7 +12,7 @@ from gateway.errors import BadRequestError, FieldError, InvalidInputError, NotFo
 from gateway.model_info import ModelInfo
 from gateway.predictions import Webhook
 from gateway.runs import Position
-from gateway.settings import DoorSettings
+from gateway.settings import GatewaySettings
 from gateway.webhook_addresses import check_webhook
 
 MAX_WAIT: Final = 60.0
@@ -55,7 +55,7 @@ def check_model(owner: str, name: str, info: ModelInfo) -> None:
         raise NotFoundError(f"model {owner}/{name} is not served here; {info.name} is")
 
 
-async def webhook_of(body: CreateBody, settings: DoorSettings) -> Webhook | None:
+async def webhook_of(body: CreateBody, settings: GatewaySettings) -> Webhook | None:
     """Whom to tell about the prediction.
 
     Raises:
@@ -89,7 +89,7 @@ def position_of(event_id: str | None) -> Position:
     """Where a stream goes on after the header Last-Event-ID; the start without it.
 
     Raises:
-        BadRequestError: the door does not give such ids.
+        BadRequestError: the gateway does not give such ids.
     """
     if not event_id:
         return Position()
@@ -108,7 +108,7 @@ def decode_cursor(cursor: str) -> dict[str, int]:
     """Arguments of `Store.page`.
 
     Raises:
-        BadRequestError: the door did not make this cursor.
+        BadRequestError: the gateway did not make this cursor.
     """
     try:
         text = base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4)).decode()

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from gateway.door import Door
+from gateway.gateway import Gateway
 from gateway.predictions import Prediction, Status, new_id
 from gateway.replicate.objects import prediction_object
 from gateway.runs import Finished, LogText, OutputPiece, Run
@@ -24,15 +24,15 @@ from gateway.webhook_client import WebhookClient, WebhookError
 _log = logging.getLogger(__name__)
 QUIET_SECONDS: Final = 0.5  # between two POSTs about output or logs
 RETRY_SECONDS: Final = (0.5, 1, 2, 4, 8, 16)  # before each further attempt for `completed`
-CLOSE_SECONDS: Final = 10.0  # for what must still be sent when the door stops
+CLOSE_SECONDS: Final = 10.0  # for what must still be sent when the gateway stops
 _SECRET_BYTES: Final = 24
 
 
 @asynccontextmanager
-async def open_webhooks(door: Door) -> AsyncIterator[None]:
-    """Send webhooks while the door is open, first those of predictions that were interrupted."""
-    secret = await webhook_secret(door.store)
-    sender = Sender(door.webhooks, secret, door.settings.base_url)
+async def open_webhooks(gateway: Gateway) -> AsyncIterator[None]:
+    """Send webhooks while the gateway is open, first those of predictions that were interrupted."""
+    secret = await webhook_secret(gateway.store)
+    sender = Sender(gateway.webhooks, secret, gateway.settings.base_url)
     tasks: set[asyncio.Task[bool]] = set()
 
     def keep(task: asyncio.Task[bool]) -> None:
@@ -43,8 +43,8 @@ async def open_webhooks(door: Door) -> AsyncIterator[None]:
         if run.snapshot().webhook is not None:
             keep(asyncio.create_task(sender.follow(run)))
 
-    door.runner.on_start.append(tell)
-    for prediction in door.interrupted:
+    gateway.runner.on_start.append(tell)
+    for prediction in gateway.interrupted:
         keep(asyncio.create_task(sender.send("completed", prediction)))
     try:
         yield
@@ -52,20 +52,20 @@ async def open_webhooks(door: Door) -> AsyncIterator[None]:
         if tasks:
             _, unsent = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
             if unsent:
-                _log.warning("the door stops; webhooks of %d predictions were not delivered", len(unsent))
+                _log.warning("the gateway stops; webhooks of %d predictions were not delivered", len(unsent))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def webhook_secret(store: Store) -> str:
-    """The door's key, made once."""
+    """The gateway's key, made once."""
     new = base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
     return await store.secret("webhook", f"whsec_{new}")
 
 
 def secret_of(secret: str, owner: str | None) -> str:
-    """The key of one caller, who could otherwise sign for others; where callers have no API keys, the door's own."""
+    """The key of one caller, who could otherwise sign for others; where callers have no API keys, the gateway's own."""
     if owner is None:
         return secret
     derived = hmac.new(base64.b64decode(secret.removeprefix("whsec_")), owner.encode(), hashlib.sha256).digest()
@@ -85,7 +85,7 @@ class Sender:
     Args:
         client: for the POSTs.
         secret: `whsec_` and a key in base64.
-        base_url: the door's address in the prediction objects.
+        base_url: the gateway's address in the prediction objects.
     """
 
     def __init__(self, client: WebhookClient, secret: str, base_url: str) -> None:

@@ -28,7 +28,7 @@ class PredictionSpans(RunTrace):
 
     def __init__(self, tracer: Tracer, prediction_id: str) -> None:
         self._tracer = tracer
-        self._span = tracer.start_span("prediction", attributes={"door.prediction.id": prediction_id})
+        self._span = tracer.start_span("prediction", attributes={"gateway.prediction.id": prediction_id})
         self._inside = set_span_in_context(self._span)
         self._waits_since: int | None = time.time_ns()
         self.trace_id = format_trace_id(self._span.get_span_context().trace_id)
@@ -55,7 +55,7 @@ class PredictionSpans(RunTrace):
         """See `RunTrace.end`."""
         if prediction.started_at is None:  # else it waited no more
             self._end_wait()
-        self._span.set_attribute("door.prediction.status", prediction.status.value)
+        self._span.set_attribute("gateway.prediction.status", prediction.status.value)
         if prediction.status is Status.FAILED:
             fail(self._span, str(prediction.metrics.get("error_type", "failed"))[:60])
         self._span.end()

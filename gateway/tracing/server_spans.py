@@ -45,7 +45,7 @@ class ServerSpans:
         with self._tracer.start_as_current_span(
             method, parent, SpanKind.SERVER, record_exception=False, set_status_on_exception=False
         ) as span:
-            scope["door_trace_id"] = format_trace_id(span.get_span_context().trace_id)  # for the log
+            scope["gateway_trace_id"] = format_trace_id(span.get_span_context().trace_id)  # for the log
             try:
                 await self._app(scope, receive, note)
             finally:
@@ -68,4 +68,4 @@ def _describe(span: Span, scope: Scope, method: str, status: int) -> None:
         span.update_name(f"{method} {route}")
     span.set_attributes(attributes)
     if status >= 500:
-        fail(span, scope.get("door_error") or str(status))
+        fail(span, scope.get("gateway_error") or str(status))

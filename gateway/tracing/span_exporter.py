@@ -1,4 +1,4 @@
-"""The door's tracer, and the thread that sends its spans."""
+"""The gateway's tracer, and the thread that sends its spans."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gateway.runs import Run
 from gateway.tracing.prediction_spans import PredictionSpans
 from gateway.tracing.server_spans import ServerSpans
 
-_NAME: Final = "door"
-_EXPORT_SECONDS: Final = 3.0  # when the door stops and the collector is silent, it waits for this twice
+_NAME: Final = "gateway"
+_EXPORT_SECONDS: Final = 3.0  # when the gateway stops and the collector is silent, it waits for this twice
 
 
 class Tracing:
-    """The tracing of one door; its spans are sent in batches by a thread, and dropped where too many wait."""
+    """The tracing of one gateway; its spans are sent in batches by a thread, and dropped where too many wait."""
 
     def __init__(self) -> None:
         timeout = None if "OTEL_EXPORTER_OTLP_TIMEOUT" in os.environ else _EXPORT_SECONDS

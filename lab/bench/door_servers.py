@@ -72,9 +72,9 @@ def door_server(folder: Path, upstream: str, *, max_active: int) -> Iterator[str
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     env = {
-        "DOOR_DATABASE": str(folder / f"{port}.sqlite"),
-        "DOOR_MAX_ACTIVE": str(max_active),
-        "DOOR_DRAIN_SECONDS": "0",
+        "GATEWAY_DATABASE": str(folder / f"{port}.sqlite"),
+        "GATEWAY_MAX_ACTIVE": str(max_active),
+        "GATEWAY_DRAIN_SECONDS": "0",
     }
     command = [sys.executable, "-m", "gateway", "--upstream", upstream, "--port", str(port), "--model", MODEL]
     with _running(command, env, folder / f"door-{port}.log", f"{url}/ready", '"ready"'):
@@ -86,9 +86,9 @@ def served_playground(folder: Path, engine: str) -> Iterator[str]:
     """All that scripts/serve starts, once the playground answers; its address."""
     cog_port, port = free_port(), free_port()
     url = f"http://127.0.0.1:{port}/"
-    options = ["--engine", engine, "--port", str(cog_port), "--door-port", str(port)]
+    options = ["--engine", engine, "--port", str(cog_port), "--gateway-port", str(port)]
     command = [sys.executable, str(ROOT / "scripts" / "serve"), *options]
-    env = {"DOOR_DATABASE": str(folder / f"{port}.sqlite")}
+    env = {"GATEWAY_DATABASE": str(folder / f"{port}.sqlite")}
     with _running(command, env, folder / f"serve-{port}.log", url, 'id="input-title"'):
         yield url
 

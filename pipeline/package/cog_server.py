@@ -1,4 +1,4 @@
-"""Runs Cog's HTTP server, and the door in front of it, as child processes; says when they are ready, and ends them."""
+"""Runs Cog's HTTP server and the gateway in front of it as child processes, says when they are ready, and ends them."""
 
 from __future__ import annotations
 
@@ -13,42 +13,44 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.package.door_process import DoorProcess, local_url, read_json
+from gateway.settings import rename_old_variables
 from pipeline.package.errors import PortError
 from pipeline.package.example_inputs import curl_command, example_inputs
 from pipeline.package.free_ports import Listener, check_ports
+from pipeline.package.gateway_process import GatewayProcess, local_url, read_json
 from pipeline.paths import ROOT
 from pipeline.weights.default_weights import ensure_weights
 
 DRAIN_SECONDS = 60.0  # for predictions in flight; Cog itself has no limit
-SPARE_SHARE = 0.25  # of the concurrency: predictions that Cog takes beyond it with the door
+SPARE_SHARE = 0.25  # of the concurrency: predictions that Cog takes beyond it with the gateway
 # Cog's new names are run.py and Runner; this package keeps the old ones and pins the version that has both.
 _KNOWN_WARNINGS = (
     "ignore:Predictor.predict() is deprecated:DeprecationWarning,ignore:BasePredictor is deprecated:DeprecationWarning"
 )
 _READY = """
 READY on {url}  (Ctrl-C ends it)
-{door}
+{gateway}
 {example}
   With -N -H 'Accept: text/event-stream' the answer is streamed. Health: {url}/health-check
 
 """
 
 
-def serve(host: str, port: int, concurrency: int, *, door_port: int | None) -> int:
+def serve(host: str, port: int, concurrency: int, *, gateway_port: int | None) -> int:
     """Run the server with the default weights until it exits or a signal stops it.
 
     Args:
-        host, port: where it listens; with the door, where the door has Cog's protocol.
-        concurrency: how many predictions run at the same time; with the door, of one caller and adapter.
-        door_port: where the door listens, at the same host; None for no door.
+        host, port: where it listens; with the gateway, where the gateway has Cog's protocol.
+        concurrency: how many predictions run at the same time; with the gateway, of one caller and adapter.
+        gateway_port: where the gateway listens, at the same host; None for no gateway.
 
     Returns:
         The exit code; 1 if a port is taken.
     """
+    rename_old_variables()
     listeners = [Listener("Cog", host, port, "--port")]
-    if door_port is not None:
-        listeners.append(Listener("the door", host, door_port, "--door-port"))
+    if gateway_port is not None:
+        listeners.append(Listener("the gateway", host, gateway_port, "--gateway-port"))
     # If another server had the port, it would answer the health check in place of ours.
     try:
         check_ports(listeners)
@@ -57,12 +59,12 @@ def serve(host: str, port: int, concurrency: int, *, door_port: int | None) -> i
         return 1
     ensure_weights()
     os.chdir(ROOT)  # Cog looks for predict.py, .cog/ and weights/ there
-    if door_port is not None:
+    if gateway_port is not None:
         place = hidden_address()
-        door = DoorProcess(host, door_port, cog_port=port, cog_url=local_url(*place), concurrency=concurrency)
+        gateway = GatewayProcess(host, gateway_port, cog_port=port, cog_url=local_url(*place), concurrency=concurrency)
         concurrency += int(SPARE_SHARE * concurrency)  # for callers and adapters that have none there
-        has_keys = os.environ.get("DOOR_KEYS") == "required"
-        return Server(*place, concurrency, None if has_keys else example_inputs(), door).run()
+        has_keys = os.environ.get("GATEWAY_KEYS") == "required"
+        return Server(*place, concurrency, None if has_keys else example_inputs(), gateway).run()
     return Server(host, port, concurrency, example_inputs()).run()
 
 
@@ -87,7 +89,7 @@ class Server:
         host, port: where it listens.
         concurrency: how many predictions run at the same time.
         example: inputs of the example request that is printed once the server is ready; None prints no example.
-        door: runs as long as the server does.
+        gateway: runs as long as the server does.
     """
 
     def __init__(
@@ -96,18 +98,18 @@ class Server:
         port: int,
         concurrency: int,
         example: Mapping[str, Any] | None = None,
-        door: DoorProcess | None = None,
+        gateway: GatewayProcess | None = None,
     ) -> None:
         self._url = local_url(host, port)
-        self._public_url = self._url if door is None else door.cog_url
-        self._door = door
+        self._public_url = self._url if gateway is None else gateway.cog_url
+        self._gateway = gateway
         self._example = "" if example is None else curl_command(self._public_url, example) + "\n"
         self._command = [sys.executable, "-m", "cog.server.http", "--host", host]
         self._env = {
             "LOG_FORMAT": "console",
             "COG_LOG_LEVEL": "warning",
             "PYTHONWARNINGS": _KNOWN_WARNINGS,
-            **({} if door is None else {"TOKEN_TRACE": "1"}),  # the playground shows it
+            **({} if gateway is None else {"TOKEN_TRACE": "1"}),  # the playground shows it
             **os.environ,
             "PORT": str(port),
             "COG_PREDICT_TYPE_STUB": "predict.py:Predictor",
@@ -119,15 +121,15 @@ class Server:
         """Run until the server exits or a signal stops it; returns the exit code."""
         # The server gets its own process session: Ctrl-C reaches only this process, which lets predictions finish.
         self._process = subprocess.Popen(self._command, env=self._env, start_new_session=True)
-        if self._door is not None:
-            self._door.start(on_exit=self._process.terminate)
+        if self._gateway is not None:
+            self._gateway.start(on_exit=self._process.terminate)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._end)
         threading.Thread(target=self._announce, daemon=True).start()
         code = self._process.wait()
-        if self._door is not None:
-            self._door.kill()
-            if self._door.failed:
+        if self._gateway is not None:
+            self._gateway.kill()
+            if self._gateway.failed:
                 return 1
         return 0 if self._is_ending and code in (0, -signal.SIGTERM) else code or 1
 
@@ -138,8 +140,8 @@ class Server:
             return
         self._is_ending = True
         sys.stderr.write("finishing running predictions; press Ctrl-C again to stop now\n")
-        # The door ends first and then its end terminates the server: its waiting predictions still need the server.
-        (self._process if self._door is None else self._door).terminate()
+        # The gateway ends first and then its end terminates the server: its waiting predictions still need the server.
+        (self._process if self._gateway is None else self._gateway).terminate()
         timer = threading.Timer(DRAIN_SECONDS, self._kill)
         timer.daemon = True
         timer.start()
@@ -151,9 +153,9 @@ class Server:
     def _announce(self) -> None:
         while self._process.poll() is None:
             health = read_json(f"{self._url}/health-check")
-            if health.get("status") == "READY" and (self._door is None or self._door.is_ready()):
-                door = "" if self._door is None else self._door.addresses
-                sys.stderr.write(_READY.format(url=self._public_url, door=door, example=self._example))
+            if health.get("status") == "READY" and (self._gateway is None or self._gateway.is_ready()):
+                gateway = "" if self._gateway is None else self._gateway.addresses
+                sys.stderr.write(_READY.format(url=self._public_url, gateway=gateway, example=self._example))
                 return
             if health.get("status") == "SETUP_FAILED":
                 sys.stderr.write(f"{health['setup']['logs']}\nThe model did not load; the reason is above.\n")

@@ -24,6 +24,7 @@ PACKAGE: Final = "package.py"
 _NOT_IN_IMAGE: Final = """\
 .code
 .door
+.gateway
 .git
 .venv*
 before-upgrade
@@ -35,6 +36,7 @@ weights
 _NOT_IN_GIT: Final = """\
 .code/
 .door/
+.gateway/
 .venv*/
 /before-upgrade/
 /build/

@@ -11,7 +11,7 @@ import ray
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 
-from gateway.settings import DoorSettings
+from gateway.settings import GatewaySettings
 from pipeline.batch.engine_room import find_room
 from pipeline.paths import ENVIRONMENT
 from pipeline.ray_serve.door_replica import DOOR, MODEL, DoorReplica
@@ -46,7 +46,7 @@ def deploy_model(size: Size, settings: Settings, lock: str, prefix_inputs: tuple
         size: how much.
         settings: of the engines.
         lock: SHA-256 of the lock of weights.
-        prefix_inputs: see `DoorSettings`.
+        prefix_inputs: see `GatewaySettings`.
 
     Raises:
         BatchError: there is no room.
@@ -73,7 +73,7 @@ def deploy_model(size: Size, settings: Settings, lock: str, prefix_inputs: tuple
     serve.run(model.bind(lock), name=MODEL, route_prefix=None)
 
 
-def deploy_door(settings: DoorSettings) -> None:
+def deploy_door(settings: GatewaySettings) -> None:
     """Deploy the door where none runs; another's settings stay as they are.
 
     Args:
@@ -81,9 +81,9 @@ def deploy_door(settings: DoorSettings) -> None:
     """
     if DOOR in serve.status().applications:
         return
-    given = {name: value for name, value in os.environ.items() if name.startswith(("DOOR_", "OTEL_"))}
+    given = {name: value for name, value in os.environ.items() if name.startswith(("GATEWAY_", "OTEL_"))}
     own = settings.model_copy(update={"database": settings.database.resolve()})
-    given |= {f"DOOR_{name.upper()}": str(getattr(own, name)) for name in ("host", "port", "model", "database")}
+    given |= {f"GATEWAY_{name.upper()}": str(getattr(own, name)) for name in ("host", "port", "model", "database")}
     door = serve.deployment(DoorReplica).options(
         name=DOOR,
         num_replicas=1,

@@ -9,7 +9,7 @@ from ray import serve
 
 from gateway.app import create_app
 from gateway.request_log import configure_logging
-from gateway.settings import DoorSettings
+from gateway.settings import GatewaySettings
 from pipeline.ray_serve.ray_upstream import RayUpstream
 
 MODEL: Final = "model"  # name of the application and of its deployment
@@ -19,7 +19,7 @@ DOOR: Final = "door"
 def build_door() -> FastAPI:
     """The door's application, with the settings of its environment; called in the door's replica."""
     configure_logging()
-    return create_app(DoorSettings(), lambda: [RayUpstream(MODEL, MODEL)])
+    return create_app(GatewaySettings(), lambda: [RayUpstream(MODEL, MODEL)])
 
 
 @serve.ingress(build_door)

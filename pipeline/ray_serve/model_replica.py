@@ -12,7 +12,7 @@ from ray import serve
 
 from pipeline.batch.errors import BatchError
 from pipeline.package.command_inputs import read_schema
-from pipeline.package.door_process import served_model
+from pipeline.package.gateway_process import served_model
 from pipeline.paths import ROOT
 from pipeline.weights.digest import sha256
 from serving.config import Settings

@@ -12,12 +12,12 @@ import ray
 from pydantic import ValidationError
 from ray import serve
 
-from gateway.settings import DoorSettings
+from gateway.settings import GatewaySettings, rename_old_variables
 from pipeline.batch.errors import BatchError
 from pipeline.batch.ray_cluster import connect
-from pipeline.package.door_process import local_url, served_model
 from pipeline.package.errors import PortError
 from pipeline.package.free_ports import Listener, check_ports
+from pipeline.package.gateway_process import local_url, served_model
 from pipeline.paths import ROOT
 from pipeline.ray_serve.application import Size, deploy_door, deploy_model
 from pipeline.ray_serve.door_replica import DOOR
@@ -52,7 +52,7 @@ def serve_on_ray(host: str, port: int, size: Size, address: str | None) -> int:
         os.chdir(ROOT)  # paths of the weights in the settings are relative to it
         door = _door_settings(host, port)
         if address is None:
-            check_ports([Listener("the door", host, port, "--door-port")])
+            check_ports([Listener("the door", host, port, "--gateway-port")])
         connect(address)
         http = {"host": host, "port": port}
         serve.start(proxy_location="HeadOnly", http_options=http, logging_config={"log_level": "WARNING"})
@@ -74,23 +74,24 @@ def serve_on_ray(host: str, port: int, size: Size, address: str | None) -> int:
     return 0
 
 
-def _door_settings(host: str, port: int) -> DoorSettings:
+def _door_settings(host: str, port: int) -> GatewaySettings:
     """The door's settings.
 
     Raises:
         BatchError: one is wrong, or would be ignored.
     """
+    rename_old_variables()
     for name, reason in [
-        ("DOOR_UPSTREAMS", "on Ray the door has its own replicas"),
-        ("DOOR_CACHE_MB", "on Ray the weights can change while the door runs, and kept answers would be of others"),
+        ("GATEWAY_UPSTREAMS", "on Ray the door has its own replicas"),
+        ("GATEWAY_CACHE_MB", "on Ray the weights can change while the door runs, and kept answers would be of others"),
     ]:
         if os.environ.get(name):
             raise BatchError(f"{name}: {reason}; remove it")
     try:
-        name = os.environ.get("DOOR_MODEL") or served_model()[0]
-        return DoorSettings(host=host, port=port, model=name)
+        name = os.environ.get("GATEWAY_MODEL") or served_model()[0]
+        return GatewaySettings(host=host, port=port, model=name)
     except ValidationError as error:
-        lines = [f"DOOR_{'.'.join(map(str, one['loc'])).upper()}: {one['msg']}" for one in error.errors()]
+        lines = [f"GATEWAY_{'.'.join(map(str, one['loc'])).upper()}: {one['msg']}" for one in error.errors()]
         raise BatchError("The door's settings are wrong:\n" + "\n".join(lines)) from error
 
 

@@ -18,13 +18,13 @@ import pytest
 import yaml
 
 from gateway.probes import PROBES
-from gateway.settings import DoorSettings
+from gateway.settings import GatewaySettings
 from serving.config import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER, KUBERNETES = ROOT / "deploy" / "docker", ROOT / "deploy" / "kubernetes"
 KNOWN_SETTINGS = {name.upper() for name in Settings.model_fields} | {
-    f"DOOR_{name.upper()}" for name in DoorSettings.model_fields
+    f"GATEWAY_{name.upper()}" for name in GatewaySettings.model_fields
 }
 
 
@@ -40,7 +40,8 @@ def compose() -> dict[str, Any]:
 
 
 def manifests() -> dict[tuple[str, str], dict[str, Any]]:
-    found = [one for name in ("model.yaml", "door.yaml") for one in yaml.safe_load_all((KUBERNETES / name).read_text())]
+    files = [KUBERNETES / name for name in ("model.yaml", "gateway.yaml")]
+    found = [one for file in files for one in yaml.safe_load_all(file.read_text())]
     return {(one["kind"], one["metadata"]["name"]): one for one in found}
 
 
@@ -75,15 +76,15 @@ def test_settings_of_compose_are_settings() -> None:
     services = compose()["services"]
     given = {name: value for service in services.values() for name, value in service["environment"].items()}
     assert given.keys() <= KNOWN_SETTINGS
-    upstreams = re.findall(r"http://([\w-]+):(\d+)", services["door"]["environment"]["DOOR_UPSTREAMS"])
-    assert {name for name, _ in upstreams} == services.keys() - {"door"}
+    upstreams = re.findall(r"http://([\w-]+):(\d+)", services["gateway"]["environment"]["GATEWAY_UPSTREAMS"])
+    assert {name for name, _ in upstreams} == services.keys() - {"gateway"}
     assert {port for _, port in upstreams} == {services["model-0"]["command"][-1]}
-    assert services["door"]["ports"] == ["127.0.0.1:8080:8080"], "only this machine can call it unless told otherwise"
+    assert services["gateway"]["ports"] == ["127.0.0.1:8080:8080"], "only this machine calls it unless told otherwise"
     assert (DOCKER / services["model-0"]["build"]["context"]).resolve() == ROOT
     assert (ROOT / services["model-0"]["build"]["dockerfile"]).is_file()
 
 
-@pytest.mark.parametrize(("kind", "name"), [("StatefulSet", "model"), ("Deployment", "door")])
+@pytest.mark.parametrize(("kind", "name"), [("StatefulSet", "model"), ("Deployment", "gateway")])
 def test_a_workload_is_selected_by_itself_and_its_service(kind: str, name: str) -> None:
     spec = manifests()[kind, name]["spec"]
     labels = spec["template"]["metadata"]["labels"]
@@ -100,17 +101,17 @@ def test_a_workload_is_selected_by_itself_and_its_service(kind: str, name: str) 
     assert {mount["name"] for mount in one["volumeMounts"]} == volumes
 
 
-def test_the_door_has_the_address_of_every_server() -> None:
+def test_the_gateway_has_the_address_of_every_server() -> None:
     servers = manifests()["StatefulSet", "model"]["spec"]
-    env = {one["name"]: one["value"] for one in container("Deployment", "door")["env"]}
+    env = {one["name"]: one["value"] for one in container("Deployment", "gateway")["env"]}
     port = manifests()["Service", "model"]["spec"]["ports"][0]["port"]
     wanted = [f"http://model-{number}.{servers['serviceName']}:{port}" for number in range(servers["replicas"])]
-    assert env["DOOR_UPSTREAMS"].split(",") == wanted
+    assert env["GATEWAY_UPSTREAMS"].split(",") == wanted
 
 
 def test_probes_ask_for_what_is_served() -> None:
-    door = container("Deployment", "door")
-    assert {door[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe")} <= set(PROBES.prefixes)
+    gateway = container("Deployment", "gateway")
+    assert {gateway[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe")} <= set(PROBES.prefixes)
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         code = container("StatefulSet", "model")[probe]["exec"]["command"][-1]
         compile(code, probe, "exec")

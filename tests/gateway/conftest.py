@@ -1,4 +1,4 @@
-"""One Cog server and doors without and with keys for all tests; the engine is a fake that repeats the question."""
+"""One Cog server and gateways without and with keys for all tests; the engine is a fake that repeats the question."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.endurance.cog_process import CogServer
-from tests.gateway.door_server import DoorServer
+from tests.gateway.gateway_server import GatewayServer
 from tests.gateway.hook_receiver import Receiver
 from tests.gateway.javascript_clients import JavascriptClients
 from tests.gateway.open_app import make_keys
@@ -31,18 +31,18 @@ def held(cog: CogServer) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def door(cog: CogServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoorServer]:
-    """It may also be called door.example."""
-    with DoorServer([cog.url], tmp_path_factory.mktemp("door"), HOSTS="door.example") as server:
+def gateway(cog: CogServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayServer]:
+    """It may also be called gateway.example."""
+    with GatewayServer([cog.url], tmp_path_factory.mktemp("gateway"), HOSTS="gateway.example") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def keyed_door(cog: CogServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoorServer]:
-    """A door that asks for keys; its `keys` are those of alice and bob, and its client sends alice's."""
-    folder = tmp_path_factory.mktemp("keyed-door")
+def keyed_gateway(cog: CogServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayServer]:
+    """A gateway that asks for keys; its `keys` are those of alice and bob, and its client sends alice's."""
+    folder = tmp_path_factory.mktemp("keyed-gateway")
     keys = make_keys(folder, "alice", "bob")
-    with DoorServer([cog.url], folder, keys=keys, KEYS="required") as server:
+    with GatewayServer([cog.url], folder, keys=keys, KEYS="required") as server:
         yield server
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from lab.endurance.random_inputs import value
-from tests.gateway.door_server import MODEL
+from tests.gateway.gateway_server import MODEL
 
 METHODS = ("GET", "POST", "POST", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "BREW")
 PATHS = (

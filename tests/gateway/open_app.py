@@ -1,4 +1,4 @@
-"""The door's application in this process, with a client that needs no socket, and what the tests ask it."""
+"""The gateway's application in this process, with a client that needs no socket, and what the tests ask it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx
 
 from gateway.app import create_app
 from gateway.keys.key_file import KeyFile
-from gateway.settings import DoorSettings
+from gateway.settings import GatewaySettings
 from tests.gateway.fake_cog import FakeCog
 
 CREATE = "/v1/models/local/model/predictions"
@@ -21,8 +21,9 @@ CACHE = {"cache_mb": 1, "weights_digest": "d" * 64}
 
 @asynccontextmanager
 async def open_app(folder: Path, *servers: FakeCog, **settings: object) -> AsyncIterator[httpx.AsyncClient]:
-    own = {"upstreams": tuple(server.url for server in servers), "database": folder / "door.sqlite", "drain_seconds": 0}
-    app = create_app(DoorSettings(**{**own, **settings}))
+    upstreams = tuple(server.url for server in servers)
+    own = {"upstreams": upstreams, "database": folder / "gateway.sqlite", "drain_seconds": 0}
+    app = create_app(GatewaySettings(**{**own, **settings}))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
@@ -37,7 +38,7 @@ def bearer(key: str) -> dict[str, str]:
 
 
 def make_keys(folder: Path, *names: str, per_minute: int | None = None) -> dict[str, str]:
-    """New keys, by name, of the door in this folder."""
+    """New keys, by name, of the gateway in this folder."""
     with closing(KeyFile(folder / "keys.sqlite")) as file:
         return {name: file.create(name, per_minute=per_minute) for name in names}
 

@@ -1,4 +1,4 @@
-"""A door in this process without its application, and predictions on it."""
+"""A gateway in this process without its application, and predictions on it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from inspect import isawaitable
 
-from gateway.door import Door, open_door
+from gateway.gateway import Gateway, open_gateway
 from gateway.predictions import Prediction, new_id, now
 from gateway.runs import OutputPiece, Run
-from gateway.settings import DoorSettings
+from gateway.settings import GatewaySettings
 from tests.gateway.fake_cog import FakeCog
 
 
 @asynccontextmanager
-async def door_to(*servers: FakeCog, **settings: object) -> AsyncIterator[Door]:
+async def gateway_to(*servers: FakeCog, **settings: object) -> AsyncIterator[Gateway]:
     own = {"upstreams": tuple(server.url for server in servers), "keep": False, "drain_seconds": 0, **settings}
-    async with open_door(DoorSettings(**own)) as door:
-        await door.model.read()  # as each API does before it starts a prediction
-        yield door
+    async with open_gateway(GatewaySettings(**own)) as gateway:
+        await gateway.model.read()  # as each API does before it starts a prediction
+        yield gateway
 
 
 def prediction(text: str = "hello") -> Prediction:
@@ -38,12 +38,12 @@ async def first_piece(run: Run) -> OutputPiece:
         return await anext(event async for event in run.follow() if isinstance(event, OutputPiece))
 
 
-async def run(door: Door) -> Prediction:
-    return await (await door.runner.start(prediction())).finished()
+async def run(gateway: Gateway) -> Prediction:
+    return await (await gateway.runner.start(prediction())).finished()
 
 
-async def started(door: Door) -> Run:
+async def started(gateway: Gateway) -> Run:
     """A prediction that has written its first piece."""
-    one = await door.runner.start(prediction())
+    one = await gateway.runner.start(prediction())
     await first_piece(one)
     return one

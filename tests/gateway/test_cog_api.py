@@ -1,4 +1,4 @@
-"""Cog's protocol at the door, in front of a fake of Cog."""
+"""Cog's protocol at the gateway, in front of a fake of Cog."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ INPUT = {"input": {"text": "a"}}
 
 @pytest.fixture
 async def hook(tmp_path, receiver):
-    """The door's client, and the address that Cog gets in place of the receiver's."""
+    """The gateway's client, and the address that Cog gets in place of the receiver's."""
     async with FakeCog() as cog, open_app(tmp_path, cog, port=4321) as client:
         await client.put("/predictions/a", json={**INPUT, "webhook": receiver.url})
         yield client, cog.requests[-1][1]["webhook"]
 
 
-async def test_a_webhook_of_cog_goes_through_the_door(hook, receiver):
+async def test_a_webhook_of_cog_goes_through_the_gateway(hook, receiver):
     client, address = hook
     assert address.startswith("http://127.0.0.1:4321/cog-webhooks?")
     receiver.statuses = [200, 503]

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tests.gateway.door_server import DoorServer
+from tests.gateway.gateway_server import GatewayServer
 
 pytestmark = pytest.mark.server
 
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.server
         b"POST /v1/predictions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{",  # and no more
     ],
 )
-def test_what_is_no_http_hurts_nobody(door: DoorServer, text: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", door.port), timeout=10) as connection:
+def test_what_is_no_http_hurts_nobody(gateway: GatewayServer, text: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as connection:
         connection.sendall(text)
         connection.shutdown(socket.SHUT_WR)
         answer = b""
@@ -34,5 +34,5 @@ def test_what_is_no_http_hurts_nobody(door: DoorServer, text: bytes) -> None:
         except ConnectionError:
             pass
     assert b" 500 " not in answer.partition(b"\r\n")[0]
-    assert door.client.get("/health").status_code == 200
-    assert "Traceback" not in door.log.read_text()
+    assert gateway.client.get("/health").status_code == 200
+    assert "Traceback" not in gateway.log.read_text()

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.settings import DoorSettings
+from gateway.settings import GatewaySettings
 from tests.free_ports import free_port
-from tests.gateway.door_server import DoorServer
 from tests.gateway.fake_cog import FakeCog
+from tests.gateway.gateway_server import GatewayServer
 from tests.gateway.open_app import BODY, CREATE, open_app
 from tests.gateway.running import until
 
@@ -21,20 +21,20 @@ SITE = {"Origin": "https://example.com"}
 
 
 @pytest.fixture(scope="module")
-def lone_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoorServer]:
-    """A door without a Cog server: what is refused never gets to one."""
+def lone_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayServer]:
+    """A gateway without a Cog server: what is refused never gets to one."""
     nobody = f"http://127.0.0.1:{free_port()}"
     folder = tmp_path_factory.mktemp("lone")
     settings = {"HEAD_SECONDS": 0.5, "MAX_BODY_BYTES": 4096}
-    with DoorServer([nobody], folder, wait_until="/health", **settings) as door:
-        yield door
+    with GatewayServer([nobody], folder, wait_until="/health", **settings) as gateway:
+        yield gateway
 
 
-def exchange(door: DoorServer, *parts: bytes) -> bytes:
-    """Send parts over one connection; all that comes back until the door closes it."""
+def exchange(gateway: GatewayServer, *parts: bytes) -> bytes:
+    """Send parts over one connection; all that comes back until the gateway closes it."""
     answer = b""
-    with socket.create_connection(("127.0.0.1", door.port), timeout=20) as connection:
-        with contextlib.suppress(ConnectionError):  # the door may answer and close before all is sent
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as connection:
+        with contextlib.suppress(ConnectionError):  # the gateway may answer and close before all is sent
             for part in parts:
                 connection.sendall(part)
         with contextlib.suppress(ConnectionError):
@@ -43,9 +43,9 @@ def exchange(door: DoorServer, *parts: bytes) -> bytes:
     return answer
 
 
-def test_every_response_has_the_headers_that_browsers_obey(lone_door):
+def test_every_response_has_the_headers_that_browsers_obey(lone_gateway):
     for path in ("/health", "/metrics", "/v1/nothing", "/login", "/"):
-        headers = lone_door.client.get(path).headers
+        headers = lone_gateway.client.get(path).headers
         policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
         assert policy["default-src"] == "'self'"
         assert policy["frame-ancestors"] == "'none'"
@@ -55,8 +55,8 @@ def test_every_response_has_the_headers_that_browsers_obey(lone_door):
         assert "server" not in headers
 
 
-def test_until_a_server_is_ready_a_page_says_that_it_starts(lone_door):
-    response = lone_door.client.get("/")
+def test_until_a_server_is_ready_a_page_says_that_it_starts(lone_gateway):
+    response = lone_gateway.client.get("/")
     assert (response.status_code, response.headers["refresh"]) == (503, "2")
     assert "The model is starting" in response.text
 
@@ -65,23 +65,23 @@ HEALTH = b"GET /health HTTP/1.1\r\n"
 
 
 @pytest.mark.parametrize("start", [b"", HEALTH, HEALTH + b"Host: localhost\r\n\r\nGET /health HTT"])
-def test_headers_that_never_end_are_given_up(lone_door, start):
+def test_headers_that_never_end_are_given_up(lone_gateway, start):
     """Those of a connection's second request too."""
-    answer = exchange(lone_door, start)
+    answer = exchange(lone_gateway, start)
     assert answer.startswith(b"HTTP/1.1 200 ") == (b"GET /health HTT" in start[1:])
     assert b"HTTP/1.1 408 " in answer
 
 
-def test_headers_without_end_are_too_large(lone_door):
+def test_headers_without_end_are_too_large(lone_gateway):
     for start, more in ((b"", b"X-Name: value\r\n" * 1000), (b"X: ", b"y" * 10_000)):
-        assert b"HTTP/1.1 431 " in exchange(lone_door, HEALTH + start, *[more] * 100)
+        assert b"HTTP/1.1 431 " in exchange(lone_gateway, HEALTH + start, *[more] * 100)
 
 
-def test_a_body_in_chunks_has_the_same_limit_as_one_with_a_length(lone_door):
+def test_a_body_in_chunks_has_the_same_limit_as_one_with_a_length(lone_gateway):
     chunk = b"400\r\n" + b" " * 1024 + b"\r\n"
     head = f"POST {CREATE} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    chunked = exchange(lone_door, head.encode() + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 5)
-    whole = exchange(lone_door, head.encode() + b"Content-Length: 5000\r\n\r\n", b" " * 5000)
+    chunked = exchange(lone_gateway, head.encode() + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 5)
+    whole = exchange(lone_gateway, head.encode() + b"Content-Length: 5000\r\n\r\n", b" " * 5000)
     assert [answer.partition(b"\r\n")[0].split()[1] for answer in (chunked, whole)] == [b"413", b"413"]
 
 
@@ -132,16 +132,16 @@ STRANGE = (*SITES, "[::2]")
     ("settings", "allowed", "refused"),
     [
         ({"host": "LocalHost"}, LOCAL, STRANGE),
-        ({"public_url": "https://door.example"}, (*LOCAL, "Door.example", "door.example:443"), STRANGE),
+        ({"public_url": "https://gateway.example"}, (*LOCAL, "Gateway.example", "gateway.example:443"), STRANGE),
         ({"hosts": "One.example, two.example"}, (*LOCAL, "one.example:80", "two.example"), STRANGE),
         ({"hosts": "*"}, (*LOCAL, *STRANGE), ()),
-        ({"host": "0.0.0.0"}, (*LOCAL, "[::2]", "10.1.2.3:8080", "door", "model-0:8080"), SITES),
-        ({"host": "0.0.0.0", "public_url": "https://door.example"}, (*LOCAL, "door.example"), SITES),
+        ({"host": "0.0.0.0"}, (*LOCAL, "[::2]", "10.1.2.3:8080", "gateway", "model-0:8080"), SITES),
+        ({"host": "0.0.0.0", "public_url": "https://gateway.example"}, (*LOCAL, "gateway.example"), SITES),
         ({"host": "0.0.0.0", "hosts": "*"}, (*LOCAL, *STRANGE), ()),
         ({"host": "0.0.0.0", "hosts": "one.example"}, (*LOCAL, "one.example", "0.0.0.0:80"), STRANGE),
     ],
 )
-async def test_a_door_answers_only_to_its_own_names(tmp_path, settings, allowed, refused):
+async def test_a_gateway_answers_only_to_its_own_names(tmp_path, settings, allowed, refused):
     """Else a page of a site whose name resolves to this machine could read all predictions."""
     async with FakeCog() as cog, open_app(tmp_path, cog, **settings) as client:
         for host in allowed:
@@ -150,26 +150,27 @@ async def test_a_door_answers_only_to_its_own_names(tmp_path, settings, allowed,
             for path in ("/v1/predictions", "/", "/p/x", "/metrics"):
                 assert (await client.get(path, headers={"Host": host})).status_code == 403, (host, path)
             problem = (await client.get("/v1/predictions", headers={"Host": host})).json()
-            assert "DOOR_HOSTS" in problem["detail"]
+            assert "GATEWAY_HOSTS" in problem["detail"]
             error = (await client.get("/v1/models", headers={"Host": host})).json()["error"]
             assert error["type"] == "permission_error"
 
 
-def test_a_request_to_two_names_is_refused(lone_door):
-    """A proxy may look at one of them and the door at the other."""
+def test_a_request_to_two_names_is_refused(lone_gateway):
+    """A proxy may look at one of them and the gateway at the other."""
     for second in (b"localhost", b"evil.example"):
-        answer = exchange(lone_door, HEALTH + b"Host: localhost\r\nHost: " + second + b"\r\nConnection: close\r\n\r\n")
+        asked = HEALTH + b"Host: localhost\r\nHost: " + second + b"\r\nConnection: close\r\n\r\n"
+        answer = exchange(lone_gateway, asked)
         assert answer.startswith(b"HTTP/1.1 400 ") and b"several Host headers" in answer
 
 
-def test_an_origin_that_is_no_url_is_refused(lone_door):
+def test_an_origin_that_is_no_url_is_refused(lone_gateway):
     for origin in ("http://[", "null", "http://[::1", "a"):
-        assert lone_door.client.post(CREATE, json=BODY, headers={"Origin": origin}).status_code == 403
+        assert lone_gateway.client.post(CREATE, json=BODY, headers={"Origin": origin}).status_code == 403
 
 
 async def test_an_internal_error_has_the_same_headers_is_counted_and_has_an_id(tmp_path, monkeypatch):
     async def fail(*_, **__):
-        raise RuntimeError("a secret of the door")
+        raise RuntimeError("a secret of the gateway")
 
     async with FakeCog() as cog, open_app(tmp_path, cog) as client:
         monkeypatch.setattr("gateway.store.Store.page", fail)
@@ -179,22 +180,22 @@ async def test_an_internal_error_has_the_same_headers_is_counted_and_has_an_id(t
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert len(answer.headers["x-request-id"]) >= 8
         metrics = (await client.get("/metrics")).text
-        assert re.search(r"^door_errors_total.*InternalError", metrics, re.MULTILINE), metrics[:2000]
+        assert re.search(r"^gateway_errors_total.*InternalError", metrics, re.MULTILINE), metrics[:2000]
 
 
-def test_behind_a_proxy_the_door_is_not_local():
-    """A proxy on the same machine passes strangers' requests: these must not make the door call anywhere."""
-    assert DoorSettings().allows_webhook("169.254.169.254")
-    behind = DoorSettings(public_url="https://example.com")
+def test_behind_a_proxy_the_gateway_is_not_local():
+    """A proxy on the same machine passes strangers' requests: these must not make the gateway call anywhere."""
+    assert GatewaySettings().allows_webhook("169.254.169.254")
+    behind = GatewaySettings(public_url="https://example.com")
     assert not behind.is_local
     assert not behind.allows_webhook("169.254.169.254")
 
 
 def test_every_spelling_of_this_machine_is_local():
     for host in ("127.0.0.1", "127.1.2.3", "::1", "0:0:0:0:0:0:0:1", "LocalHost"):
-        assert DoorSettings(host=host).is_local
+        assert GatewaySettings(host=host).is_local
     for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.example", "127.0.0.1.example", ""):
-        assert not DoorSettings(host=host).is_local
+        assert not GatewaySettings(host=host).is_local
 
 
 async def test_a_server_s_password_is_neither_answered_nor_logged(tmp_path, caplog):
@@ -212,6 +213,6 @@ async def test_a_server_s_password_is_neither_answered_nor_logged(tmp_path, capl
     assert "secret" not in ready.text + unready.text + caplog.text
 
 
-def test_the_doors_own_address():
+def test_the_gateways_own_address():
     for host, address in (("::1", "[::1]"), ("::", "[::1]"), ("0.0.0.0", "127.0.0.1")):
-        assert DoorSettings(host=host).base_url == f"http://{address}:8080"
+        assert GatewaySettings(host=host).base_url == f"http://{address}:8080"

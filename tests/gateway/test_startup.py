@@ -1,14 +1,15 @@
-"""A door that cannot start says why and leaves nothing behind that would keep its process alive."""
+"""A gateway that cannot start says why and leaves nothing behind that would keep its process alive."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from gateway.door import open_door
-from gateway.settings import DoorSettings
+from gateway.gateway import open_gateway
+from gateway.settings import GatewaySettings
 from gateway.store import Store
 
 CACHE = {"cache_mb": 1, "weights_digest": "d" * 64}
@@ -33,16 +34,16 @@ async def test_what_was_open_is_closed_when_a_part_cannot_start(tmp_path, monkey
     def fail(*_: object, **__: object) -> None:
         raise ValueError("a part is broken")
 
-    monkeypatch.setattr(f"gateway.door.{part}", fail)
-    settings = DoorSettings(database=tmp_path / "door.sqlite", keys="required", **CACHE)
+    monkeypatch.setattr(f"gateway.gateway.{part}", fail)
+    settings = GatewaySettings(database=tmp_path / "gateway.sqlite", keys="required", **CACHE)
     with pytest.raises(ValueError, match="a part is broken"):
-        async with open_door(settings):
+        async with open_gateway(settings):
             pass
     check_threads()
 
 
 async def test_a_file_that_is_no_database_is_closed(tmp_path, check_threads):
-    path = tmp_path / "door.sqlite"
+    path = tmp_path / "gateway.sqlite"
     path.write_text("no database" * 1000)
     with pytest.raises(Exception, match="not a database"):
         await Store(path).open()
@@ -53,6 +54,32 @@ async def test_a_file_that_is_no_database_is_closed(tmp_path, check_threads):
     await again.close()
 
 
+def test_old_names_of_variables_work_and_a_line_names_the_new_ones(monkeypatch, capsys):
+    for name in ("PORT", "KEYS", "UPSTREAMS"):
+        monkeypatch.setenv(f"GATEWAY_{name}", "")  # so that what the settings set is undone
+        monkeypatch.delenv(f"GATEWAY_{name}")
+    monkeypatch.setenv("DOOR_PORT", "9001")
+    monkeypatch.setenv("DOOR_UPSTREAMS", "http://127.0.0.1:1,http://127.0.0.1:2")
+    monkeypatch.setenv("DOOR_KEYS", "off")
+    monkeypatch.setenv("GATEWAY_KEYS", "required")
+    settings = GatewaySettings()
+    assert (settings.port, len(settings.upstreams), settings.keys) == (9001, 2, "required")
+    said = capsys.readouterr().err.splitlines()
+    assert sorted(line.split(";")[0] for line in said) == [
+        f"DOOR_{name} is now called GATEWAY_{name}" for name in ("KEYS", "PORT", "UPSTREAMS")
+    ]
+    assert "DOOR_PORT" not in os.environ
+    assert GatewaySettings().port == 9001
+    assert capsys.readouterr().err == ""
+
+
+def test_a_folder_of_kept_predictions_of_an_earlier_version_stays_in_use(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert str(GatewaySettings().database) == ".gateway/predictions.sqlite"
+    (tmp_path / ".door").mkdir()
+    assert str(GatewaySettings().database) == ".door/predictions.sqlite"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -61,10 +88,10 @@ async def test_a_file_that_is_no_database_is_closed(tmp_path, check_threads):
         ("upstreams", "http://127.0.0.1:1,http://[::1", "'http://\\[::1' is not an address"),
         ("upstreams", "http://", "'http:' is not an address"),
         ("upstreams", "127.0.0.1:5000", "'127.0.0.1:5000' is not an address"),
-        *(("hosts", f"one.example,{name}", "hosts") for name in ("https://door.example", "door.example:80", "")),
+        *(("hosts", f"one.example,{name}", "hosts") for name in ("https://gateway.example", "gateway.example:80", "")),
         ("upstreams", "http://user:secret@host:x", "value error, 'host:x' is not an address"),
     ],
 )
-def test_values_with_which_no_door_starts_are_refused(name, value, message):
+def test_values_with_which_no_gateway_starts_are_refused(name, value, message):
     with pytest.raises(ValueError, match=f"(?i){message}"):
-        DoorSettings(**{name: value})
+        GatewaySettings(**{name: value})

@@ -12,7 +12,7 @@ import pytest
 from gateway.predictions import Prediction, Status, Webhook, new_id, now
 from gateway.store import Store
 from tests.gateway.fake_cog import FakeCog
-from tests.gateway.running import door_to, run, until
+from tests.gateway.running import gateway_to, run, until
 
 RUNNING = Prediction(
     new_id(),
@@ -82,9 +82,9 @@ async def test_old_predictions_are_deleted_when_they_have_ended(store: Store):
 @pytest.mark.parametrize("keep", [True, False])
 async def test_with_keep_off_nothing_reaches_the_disk(tmp_path: Path, keep: bool):
     path = tmp_path / "predictions.sqlite"
-    async with FakeCog(pieces=("secret",)) as cog, door_to(cog, database=path, keep=keep) as door:
-        one = await run(door)
-        assert (await door.store.get(one.id)).status is Status.SUCCEEDED
+    async with FakeCog(pieces=("secret",)) as cog, gateway_to(cog, database=path, keep=keep) as gateway:
+        one = await run(gateway)
+        assert (await gateway.store.get(one.id)).status is Status.SUCCEEDED
     assert path.exists() is keep
     assert any(b"secret" in file.read_bytes() for file in tmp_path.iterdir()) is keep
 
@@ -109,7 +109,7 @@ async def test_deletions_of_what_is_old_go_on_after_an_error_of_the_database(mon
             asked.append(time)
             raise sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr("gateway.door.DELETE_SECONDS", 0.01)
-    monkeypatch.setattr("gateway.door.Store", Broken)
-    async with FakeCog() as cog, door_to(cog):
+    monkeypatch.setattr("gateway.gateway.DELETE_SECONDS", 0.01)
+    monkeypatch.setattr("gateway.gateway.Store", Broken)
+    async with FakeCog() as cog, gateway_to(cog):
         await until(lambda: len(asked) >= 3)

@@ -1,4 +1,4 @@
-"""The client of a Cog server: addresses, credentials, and servers that break off or send the door elsewhere."""
+"""The client of a Cog server: addresses, credentials, and servers that break off or send the gateway elsewhere."""
 
 from __future__ import annotations
 

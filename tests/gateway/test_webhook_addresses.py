@@ -1,4 +1,4 @@
-"""No webhook goes to the door or its servers, however their address is written."""
+"""No webhook goes to the gateway or its servers, however their address is written."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import socket
 
 import pytest
 
-from gateway.settings import DoorSettings
+from gateway.settings import GatewaySettings
 from gateway.webhook_addresses import is_own
 from gateway.webhook_client import WebhookClient, WebhookError
 from tests.gateway.fake_cog import FakeCog
 
-SETTINGS = DoorSettings(port=8080, cog_port=5000, upstreams=("http://127.77.1.2:6000",))
+SETTINGS = GatewaySettings(port=8080, cog_port=5000, upstreams=("http://127.77.1.2:6000",))
 
 
 def own_address() -> str:
@@ -25,7 +25,7 @@ def own_address() -> str:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1", "2130706433", "0x7f.1", "0.0.0.0", "127.9.9.9"])
-async def test_every_name_of_this_machine_leads_to_the_door(host):
+async def test_every_name_of_this_machine_leads_to_the_gateway(host):
     for port in (8080, 5000):
         assert await is_own(f"http://{host}:{port}/shutdown", SETTINGS)
     assert not await is_own(f"http://{host}:8081/hook", SETTINGS)
@@ -47,15 +47,15 @@ async def test_a_server_of_this_machine_may_listen_at_all_of_its_addresses(host)
     assert await is_own(f"http://{host}:6000/shutdown", SETTINGS)
 
 
-async def test_the_public_address_is_the_door_s():
-    settings = SETTINGS.model_copy(update={"public_url": "https://door.invalid"})
-    assert await is_own("https://Door.invalid:443/v1/predictions", settings)
+async def test_the_public_address_is_the_gateway_s():
+    settings = SETTINGS.model_copy(update={"public_url": "https://gateway.invalid"})
+    assert await is_own("https://Gateway.invalid:443/v1/predictions", settings)
     assert not await is_own("https://hooks.invalid/", settings)
 
 
 async def test_a_name_that_leads_elsewhere_after_it_was_checked_is_not_followed(monkeypatch):
     async with FakeCog() as receiver:
-        settings = DoorSettings(upstreams=(receiver.url,))
+        settings = GatewaySettings(upstreams=(receiver.url,))
         found = iter(["192.0.2.7"])
 
         def change(host, port, *args, **kwargs):
@@ -64,11 +64,11 @@ async def test_a_name_that_leads_elsewhere_after_it_was_checked_is_not_followed(
         real = socket.getaddrinfo
         monkeypatch.setattr(socket, "getaddrinfo", change)
         async with WebhookClient(settings) as client:
-            with pytest.raises(WebhookError, match="address is the door's or a server's"):
+            with pytest.raises(WebhookError, match="address is the gateway's or a server's"):
                 await client.post(f"http://changes.example:{receiver.port}/shutdown", b"{}", {})
         assert receiver.paths == []
 
 
 @pytest.mark.parametrize("url", ["https://192.0.2.7:8080/hook", "http://nowhere.invalid:8080/", "no address"])
-async def test_other_machines_and_unknown_names_are_not_this_door(url):
+async def test_other_machines_and_unknown_names_are_not_this_gateway(url):
     assert not await is_own(url, SETTINGS)

@@ -50,10 +50,10 @@ def test_it_prints_a_request_that_works_and_shuts_down_with_0(serve, tmp_path, p
     assert server.process.wait(30) == 0, server.said
 
 
-def test_the_door_is_beside_it_and_ends_with_it(serve, tmp_path):
+def test_the_gateway_is_beside_it_and_ends_with_it(serve, tmp_path):
     ports = free_port(), free_port()
-    options = ("--engine", "fake", "--port", str(ports[0]), "--door-port", str(ports[1]))
-    server = Serve(tmp_path, *options, DOOR_DATABASE=str(tmp_path / "predictions.sqlite"))
+    options = ("--engine", "fake", "--port", str(ports[0]), "--gateway-port", str(ports[1]))
+    server = Serve(tmp_path, *options, GATEWAY_DATABASE=str(tmp_path / "predictions.sqlite"))
     serve.append(server)
     server.wait_for("/health-check")
     url = f"http://127.0.0.1:{ports[1]}"
@@ -63,7 +63,7 @@ def test_the_door_is_beside_it_and_ends_with_it(serve, tmp_path):
     body = {"input": {"nlq": "a", "cols": "a"}}
     answer = httpx.post(f"{url}/v1/models/local/tiny/predictions", json=body, headers={"Prefer": "wait"})
     assert answer.json()["status"] == "succeeded"
-    cog = f"http://127.0.0.1:{ports[0]}"  # the door has Cog's protocol there, but for what ends it
+    cog = f"http://127.0.0.1:{ports[0]}"  # the gateway has Cog's protocol there, but for what ends it
     assert httpx.post(f"{cog}/predictions", json=body, timeout=60).json()["status"] == "succeeded"
     events = httpx.put(f"{cog}/predictions/it", json=body, headers={"Accept": "text/event-stream"}, timeout=60).text
     assert events.startswith("event: start") and '"succeeded"' in events
@@ -85,19 +85,19 @@ def test_the_door_is_beside_it_and_ends_with_it(serve, tmp_path):
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_a_door_that_is_killed_starts_again_beside_the_same_server(serve, tmp_path, end):
+def test_a_gateway_that_is_killed_starts_again_beside_the_same_server(serve, tmp_path, end):
     ports = free_port(), free_port()
-    options = ("--engine", "fake", "--port", str(ports[0]), "--door-port", str(ports[1]))
-    server = Serve(tmp_path, *options, DOOR_DATABASE=str(tmp_path / "predictions.sqlite"))
+    options = ("--engine", "fake", "--port", str(ports[0]), "--gateway-port", str(ports[1]))
+    server = Serve(tmp_path, *options, GATEWAY_DATABASE=str(tmp_path / "predictions.sqlite"))
     serve.append(server)
     server.wait_for("/health-check")
     children = psutil.Process(server.process.pid).children()
-    (door,) = [child for child in children if "gateway" in child.cmdline()]
+    (gateway,) = [child for child in children if "gateway" in child.cmdline()]
     (cog,) = [child for child in children if "cog.server.http" in child.cmdline()]
-    door.send_signal(end)
+    gateway.send_signal(end)
     server.wait_for("it starts again")
     url, body = f"http://127.0.0.1:{ports[1]}", {"input": {"nlq": "a", "cols": "a"}}
-    transport = httpx.HTTPTransport(retries=8)  # of connections: until the new door listens
+    transport = httpx.HTTPTransport(retries=8)  # of connections: until the new gateway listens
     with httpx.Client(transport=transport, timeout=60) as client:
         created = client.post(f"{url}/v1/models/local/tiny/predictions", json=body, headers={"Prefer": "wait"})
     assert created.json()["status"] == "succeeded", created.text
@@ -106,13 +106,13 @@ def test_a_door_that_is_killed_starts_again_beside_the_same_server(serve, tmp_pa
     assert server.process.wait(30) == 0, server.said
 
 
-def test_a_door_that_cannot_start_ends_all_with_an_error(serve, tmp_path, port):
-    options = ("--engine", "fake", "--port", str(port), "--door-port", str(free_port()))
-    server = Serve(tmp_path, *options, DOOR_MAX_ACTIVE="0")
+def test_a_gateway_that_cannot_start_ends_all_with_an_error(serve, tmp_path, port):
+    options = ("--engine", "fake", "--port", str(port), "--gateway-port", str(free_port()))
+    server = Serve(tmp_path, *options, GATEWAY_MAX_ACTIVE="0")
     serve.append(server)
     assert server.process.wait(60) == 1
     server.wait_for("max_active")
-    server.wait_for("The door ended")
+    server.wait_for("The gateway ended")
 
 
 def test_concurrency_is_the_number_of_slots(serve, tmp_path, port):
@@ -148,7 +148,8 @@ class Healthy(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(
-    ("option", "other", "server_name"), [("--port", "--door-port", "Cog"), ("--door-port", "--port", "the door")]
+    ("option", "other", "server_name"),
+    [("--port", "--gateway-port", "Cog"), ("--gateway-port", "--port", "the gateway")],
 )
 def test_a_port_in_use_is_one_line_that_names_the_option(serve, tmp_path, option, other, server_name):
     with ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as taken:
@@ -163,11 +164,18 @@ def test_a_port_in_use_is_one_line_that_names_the_option(serve, tmp_path, option
     assert server.said == f"{wanted}end the other server, or choose another port with {option}\n"
 
 
-def test_both_servers_cannot_have_one_port(serve, tmp_path, port):
+def test_the_old_name_of_the_gateway_s_port_works(serve, tmp_path, port):
     server = Serve(tmp_path, "--engine", "fake", "--port", str(port), "--door-port", str(port))
     serve.append(server)
     assert server.process.wait(60) == 1
-    server.wait_for(f"port {port} on 127.0.0.1, for the door, is in use")
+    server.wait_for("--gateway-port")
+
+
+def test_both_servers_cannot_have_one_port(serve, tmp_path, port):
+    server = Serve(tmp_path, "--engine", "fake", "--port", str(port), "--gateway-port", str(port))
+    serve.append(server)
+    assert server.process.wait(60) == 1
+    server.wait_for(f"port {port} on 127.0.0.1, for the gateway, is in use")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-// The door's HTTP API, as far as the pages need it.
+// The gateway's HTTP API, as far as the pages need it.
 
 /** A refusal: `fields` are {name, message} of the inputs that are wrong. */
 export class ApiError extends Error {

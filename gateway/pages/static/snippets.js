@@ -1,8 +1,8 @@
 // Writes the code of a call in several languages. Inputs become literals that no shell or language reads otherwise.
 
-/** The languages that fit: {id, label, write(call)}; a call is {base, model, version, keys, input}. Where the door asks
- * for keys, the code reads the key from the variable DOOR_KEY. `texts` are the inputs that make up the one message of a
- * model without conversations. */
+/** The languages that fit: {id, label, write(call)}; a call is {base, model, version, keys, input}. Where the gateway
+ * asks for keys, the code reads the key from the variable GATEWAY_KEY. `texts` are the inputs that make up the one
+ * message of a model without conversations. */
 export function languages({ openai, texts }) {
   const found = [
     { id: "curl", label: "curl", write: curl },
@@ -16,7 +16,7 @@ export function languages({ openai, texts }) {
 
 function curl({ base, model, keys, input }) {
   return `curl -s ${quote(`${base}/v1/models/${model}/predictions`)} \\${keys ? `
-  -H "Authorization: Bearer $DOOR_KEY" \\` : ""}
+  -H "Authorization: Bearer $GATEWAY_KEY" \\` : ""}
   -H 'Content-Type: application/json' -H 'Prefer: wait' \\
   -d ${quote(JSON.stringify({ input }))}`;
 }
@@ -35,7 +35,7 @@ for event in client.stream(
 function javascript({ base, model, keys, input }) {
   return `import Replicate from "replicate"; // npm install replicate
 
-const replicate = new Replicate({ baseUrl: ${JSON.stringify(`${base}/v1`)}, auth: ${keys ? "process.env.DOOR_KEY" : '"any"'} });
+const replicate = new Replicate({ baseUrl: ${JSON.stringify(`${base}/v1`)}, auth: ${keys ? "process.env.GATEWAY_KEY" : '"any"'} });
 const input = ${JSON.stringify(input, null, 2)};
 for await (const event of replicate.stream(${JSON.stringify(model)}, { input })) {
   process.stdout.write(String(event));
@@ -49,7 +49,7 @@ function cog({ input }) {
   return ["cog predict", ...words].join(" \\\n  ");
 }
 
-// predict's inputs that OpenAI's API has, by its names there; the door takes the others in extra_body.
+// predict's inputs that OpenAI's API has, by its names there; the gateway takes the others in extra_body.
 const OPENAI_NAMES = ["max_tokens", "temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "tools"];
 
 function openaiPython({ base, model, keys, input }, texts) {
@@ -88,7 +88,7 @@ const oneText = (input, texts) =>
   texts.length === 1 ? input[texts[0]] ?? "" : JSON.stringify(Object.fromEntries(texts.map((name) => [name, input[name]])));
 
 const pythonImports = (keys) => (keys ? "import os\n\n" : "");
-const pythonKey = (keys) => (keys ? 'os.environ["DOOR_KEY"]' : '"any"');
+const pythonKey = (keys) => (keys ? 'os.environ["GATEWAY_KEY"]' : '"any"');
 
 /** A word of a POSIX shell. */
 function quote(text) {

@@ -24,7 +24,7 @@ ROW = 1000  # bytes of one prediction
 
 @pytest.fixture
 async def store(tmp_path) -> AsyncIterator[Store]:
-    store = Store(tmp_path / "door.sqlite")
+    store = Store(tmp_path / "gateway.sqlite")
     await store.open()
     yield store
     await store.close()
@@ -32,7 +32,7 @@ async def store(tmp_path) -> AsyncIterator[Store]:
 
 @asynccontextmanager
 async def table(folder: Path, num_rows: float = 10, max_age: float = 1000) -> AsyncIterator[AnswerTable]:
-    one = AnswerTable(folder / "door.sqlite", max_bytes=round(num_rows * ROW), max_age=timedelta(seconds=max_age))
+    one = AnswerTable(folder / "gateway.sqlite", max_bytes=round(num_rows * ROW), max_age=timedelta(seconds=max_age))
     await one.open()
     try:
         yield one
@@ -49,7 +49,7 @@ async def add(store: Store, table: AnswerTable, key: str, size: int = ROW) -> st
     return prediction.id
 
 
-async def test_an_answer_is_found_until_another_door_s_limits_say_otherwise(tmp_path, store):
+async def test_an_answer_is_found_until_another_gateway_s_limits_say_otherwise(tmp_path, store):
     async with table(tmp_path) as one:
         ids = {key: await add(store, one, key) for key in ("a", "b")}
         assert {key: await one.find(key) for key in ("a", "b", "c")} == ids | {"c": None}
@@ -105,7 +105,7 @@ async def test_the_database_is_not_locked_while_the_event_loop_is_busy(tmp_path,
         task = asyncio.create_task(work)
         await asyncio.sleep(0)  # it asks the table's thread
         time.sleep(0.1)
-        with closing(sqlite3.connect(tmp_path / "door.sqlite", timeout=10, isolation_level=None)) as other:
+        with closing(sqlite3.connect(tmp_path / "gateway.sqlite", timeout=10, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             other.execute("ROLLBACK")
         await task
@@ -114,7 +114,7 @@ async def test_the_database_is_not_locked_while_the_event_loop_is_busy(tmp_path,
 async def test_a_table_that_cannot_be_opened_leaves_no_thread(tmp_path, store):
     before = set(threading.enumerate())
     with pytest.raises(OverflowError):
-        await AnswerTable(tmp_path / "door.sqlite", max_bytes=1, max_age=timedelta.max).open()
+        await AnswerTable(tmp_path / "gateway.sqlite", max_bytes=1, max_age=timedelta.max).open()
     for thread in set(threading.enumerate()) - before:
         thread.join(5)
         assert not thread.is_alive()

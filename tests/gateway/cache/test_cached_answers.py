@@ -151,12 +151,12 @@ async def test_hits_and_misses_are_counted_and_hits_cost_no_tokens(tmp_path):
             text = (await client.get("/metrics")).text
             lines = [line for line in text.splitlines() if 'model_name="local/model"' in line]
             values.update({line.split("{")[0]: float(line.split()[-1]) for line in lines})
-            return values.get("door_predictions_total") == 5
+            return values.get("gateway_predictions_total") == 5
 
         await until(are_counted)
-        assert (values["door_cache_hits_total"], values["door_cache_misses_total"]) == (2, 2)
-        assert values["door_cache_bytes"] > 100
-        assert (values["door_predictions_total"], values["vllm:request_success_total"]) == (5, 5)
+        assert (values["gateway_cache_hits_total"], values["gateway_cache_misses_total"]) == (2, 2)
+        assert values["gateway_cache_bytes"] > 100
+        assert (values["gateway_predictions_total"], values["vllm:request_success_total"]) == (5, 5)
         assert values["vllm:generation_tokens_total"] == 9
         assert values["vllm:e2e_request_latency_seconds_count"] == 3
 
@@ -164,12 +164,15 @@ async def test_hits_and_misses_are_counted_and_hits_cost_no_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"cache_mb": 1}, "DOOR_CACHE_MB: .* does not know their digest"),
-        ({"cache_mb": 1, "weights_digest": ""}, "DOOR_WEIGHTS_DIGEST"),
-        ({"cache_mb": 1, "weights_digest": "d", "keep": False}, "DOOR_KEEP=false"),
-        ({"cache_days": 1}, "DOOR_CACHE_DAYS: there is no cache"),
-        ({"cache_shared": True}, "DOOR_CACHE_SHARED: there is no cache"),
-        ({"cache_shared": True, "cache_mb": 1, "weights_digest": "d"}, "DOOR_CACHE_SHARED: .* set DOOR_KEYS=required"),
+        ({"cache_mb": 1}, "GATEWAY_CACHE_MB: .* does not know their digest"),
+        ({"cache_mb": 1, "weights_digest": ""}, "GATEWAY_WEIGHTS_DIGEST"),
+        ({"cache_mb": 1, "weights_digest": "d", "keep": False}, "GATEWAY_KEEP=false"),
+        ({"cache_days": 1}, "GATEWAY_CACHE_DAYS: there is no cache"),
+        ({"cache_shared": True}, "GATEWAY_CACHE_SHARED: there is no cache"),
+        (
+            {"cache_shared": True, "cache_mb": 1, "weights_digest": "d"},
+            "GATEWAY_CACHE_SHARED: .* GATEWAY_KEYS",
+        ),
     ],
 )
 async def test_a_cache_that_cannot_work_is_refused(tmp_path, settings, message):

@@ -1,4 +1,4 @@
-// Asks the door with OpenAI's JavaScript client: node openai.mjs ADDRESS, beside node_modules.
+// Asks the gateway with OpenAI's JavaScript client: node openai.mjs ADDRESS, beside node_modules.
 import OpenAI from "openai";
 
 const client = new OpenAI({ baseURL: `${process.argv[2]}/v1`, apiKey: "any", maxRetries: 0 });

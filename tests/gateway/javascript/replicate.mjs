@@ -1,4 +1,4 @@
-// Asks the door with Replicate's JavaScript client: node replicate.mjs ADDRESS KEY MODEL QUESTION, beside node_modules.
+// Asks the gateway with Replicate's JavaScript client: node replicate.mjs ADDRESS KEY MODEL QUESTION, beside node_modules.
 // The question has an answer that takes seconds.
 import Replicate from "replicate";
 

@@ -139,7 +139,7 @@ def test_names_that_cannot_be_used_are_refused(keys):
 
 
 def test_the_command_creates_lists_and_revokes(tmp_path, keys, monkeypatch):
-    monkeypatch.setenv("DOOR_DATABASE", str(tmp_path / "door.sqlite"))
+    monkeypatch.setenv("GATEWAY_DATABASE", str(tmp_path / "gateway.sqlite"))
     runner = CliRunner()
     key = runner.invoke(app, ["create", "alice", "--rate", "60/min", "--concurrent", "4"]).stdout.strip()
     found = keys.find(key)
@@ -152,10 +152,10 @@ def test_the_command_creates_lists_and_revokes(tmp_path, keys, monkeypatch):
     assert key[15:] not in shown
 
 
-async def test_a_door_with_keys_that_others_reach_answers_to_any_name(tmp_path, keys):
+async def test_a_gateway_with_keys_that_others_reach_answers_to_any_name(tmp_path, keys):
     """A site that has its name lead here gets no answers: browsers do not send it the key of another name."""
     key = keys.create("alice")
     async with FakeCog() as cog, open_app(tmp_path, cog, keys="required", host="0.0.0.0") as client:
-        name = {"Host": "door.company.example"}
+        name = {"Host": "gateway.company.example"}
         assert (await client.get("/v1/predictions", headers={**bearer(key), **name})).status_code == 200
         assert (await client.get("/v1/predictions", headers=name)).status_code == 401

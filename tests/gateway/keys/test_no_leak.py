@@ -6,9 +6,9 @@ import asyncio
 import random
 from typing import Any
 
-from tests.gateway.door_server import MODEL
 from tests.gateway.fake_cog import FakeCog
 from tests.gateway.fuzzed_requests import PIECES, FuzzedRequest, is_error
+from tests.gateway.gateway_server import MODEL
 from tests.gateway.open_app import bearer, make_keys, open_app
 from tests.gateway.running import until
 

@@ -1,4 +1,4 @@
-"""Doors in front of a chat package and of a schema package with a fake engine, and the official client."""
+"""Gateways in front of a chat package and of a schema package with a fake engine, and the official client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lab.endurance.cog_process import CogServer
 from pipeline.package.signature import write_inputs
 from pipeline.paths import ROOT
 from tests.cog.tiny_weights import make_tiny_weights
-from tests.gateway.door_server import DoorServer
+from tests.gateway.gateway_server import GatewayServer
 
 TEMPLATES = ROOT / "pipeline" / "package" / "templates"
 MODEL = "test"
@@ -59,27 +59,27 @@ def chat_cog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogServer]:
 
 
 @pytest.fixture(scope="session")
-def chat_door(chat_cog: CogServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoorServer]:
-    with DoorServer([chat_cog.url], tmp_path_factory.mktemp("chat-door")) as server:
+def chat_gateway(chat_cog: CogServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayServer]:
+    with GatewayServer([chat_cog.url], tmp_path_factory.mktemp("chat-gateway")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def schema_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoorServer]:
+def schema_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayServer]:
     source = (TEMPLATES / "predict_schema.py").read_text("utf-8")
     task = {"task": "schema", "name": "tiny", "schema": ORDER, "template": "{text}"}
     with (
         start_package(tmp_path_factory.mktemp("schema"), "predict_schema.py", source, task) as cog,
-        DoorServer([cog.url], tmp_path_factory.mktemp("schema-door")) as server,
+        GatewayServer([cog.url], tmp_path_factory.mktemp("schema-gateway")) as server,
     ):
         yield server
 
 
-def client_of(door: DoorServer, max_retries: int = 0) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{door.url}/v1", api_key="any", max_retries=max_retries)
+def client_of(gateway: GatewayServer, max_retries: int = 0) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=max_retries)
 
 
 @pytest.fixture
-def client(chat_door: DoorServer) -> Iterator[openai.OpenAI]:
-    with client_of(chat_door) as client:
+def client(chat_gateway: GatewayServer) -> Iterator[openai.OpenAI]:
+    with client_of(chat_gateway) as client:
         yield client

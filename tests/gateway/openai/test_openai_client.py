@@ -1,4 +1,4 @@
-"""The official openai client, with only its address and key set, against the door and a real Cog server."""
+"""The official openai client, with only its address and key set, against the gateway and a real Cog server."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_an_answer_is_streamed_in_the_official_order(client):
     assert usage.usage.completion_tokens == ask(client).usage.completion_tokens
 
 
-async def test_the_asynchronous_client_streams(chat_door):
-    async with openai.AsyncOpenAI(base_url=f"{chat_door.url}/v1", api_key="any") as client:
+async def test_the_asynchronous_client_streams(chat_gateway):
+    async with openai.AsyncOpenAI(base_url=f"{chat_gateway.url}/v1", api_key="any") as client:
         stream = await ask(client, stream=True)
         assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == TEXT
 

@@ -13,7 +13,7 @@ import pytest
 from langchain_openai import ChatOpenAI
 
 from tasks.honeycomb.query import parse_query
-from tests.gateway.door_server import ROOT
+from tests.gateway.gateway_server import ROOT
 from tests.gateway.openai.conftest import MODEL, ORDER, Order, ask, client_of
 
 pytestmark = pytest.mark.server
@@ -40,8 +40,8 @@ def test_instructor_streams_a_growing_object(client):
 
 
 @pytest.fixture
-def chat(chat_door):
-    return ChatOpenAI(model=MODEL, base_url=f"{chat_door.url}/v1", api_key="any", max_retries=0)
+def chat(chat_gateway):
+    return ChatOpenAI(model=MODEL, base_url=f"{chat_gateway.url}/v1", api_key="any", max_retries=0)
 
 
 async def test_langchain_asks_streams_and_binds_stop(chat):
@@ -59,8 +59,8 @@ def test_langchain_gets_an_object_of_its_model(chat, method):
     assert structured.invoke(TEXT) == TEA
 
 
-def test_a_schema_package_takes_the_user_s_message(schema_door):
-    with client_of(schema_door) as client:
+def test_a_schema_package_takes_the_user_s_message(schema_gateway):
+    with client_of(schema_gateway) as client:
         answer = ask(client, TEXT, temperature=0, top_p=1, n=1)
         assert json.loads(answer.choices[0].message.content) == {"item": "tea", "count": 2}
         answer = client.completions.create(model=MODEL, prompt=TEXT, max_tokens=3)
@@ -78,8 +78,8 @@ def test_a_schema_package_takes_the_user_s_message(schema_door):
             assert caught.value.param == param
 
 
-def test_a_package_with_several_texts_takes_a_json_object_of_them(door):
-    with client_of(door) as client:
+def test_a_package_with_several_texts_takes_a_json_object_of_them(gateway):
+    with client_of(gateway) as client:
         answer = ask(client, json.dumps({"cols": "a,b", "nlq": "how many?"})).choices[0].message.content
         assert parse_query(answer, ["a", "b"]).filters[0].value == "how many?"
         for text in ("how many?", "[]", '{"nlq": "how many?"}', '{"nlq": 5, "cols": "a"}', '{"nlq": " ", "cols": "a"}'):
@@ -89,9 +89,9 @@ def test_a_package_with_several_texts_takes_a_json_object_of_them(door):
 
 
 @pytest.mark.index
-def test_the_javascript_client_asks_streams_and_forces_a_tool(chat_door, javascript):
+def test_the_javascript_client_asks_streams_and_forces_a_tool(chat_gateway, javascript):
     """It is unmodified, and needs Node.js and npm's registry."""
-    assert javascript.run("openai.mjs", chat_door.url) == {
+    assert javascript.run("openai.mjs", chat_gateway.url) == {
         "whole": TEXT,
         "streamed": TEXT,
         "call": {"item": "tea", "count": 2},
@@ -101,10 +101,10 @@ def test_the_javascript_client_asks_streams_and_forces_a_tool(chat_door, javascr
     }
 
 
-def test_the_example_of_openai_s_api_prints_the_answer(chat_door):
+def test_the_example_of_openai_s_api_prints_the_answer(chat_gateway):
     section = (ROOT / "docs" / "http-api.md").read_text("utf-8").partition("## OpenAI's API")[2]
     example = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
     assert "http://127.0.0.1:8080/v1" in example
-    code = example.replace("http://127.0.0.1:8080", chat_door.url)
+    code = example.replace("http://127.0.0.1:8080", chat_gateway.url)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "Name three colours."

@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from tests.gateway.door_server import DoorServer
+from tests.gateway.gateway_server import GatewayServer
 from tests.gateway.openai.conftest import MODEL, client_of
 
 pytestmark = pytest.mark.server
@@ -27,9 +27,9 @@ def tool(schema=None):
     return {"type": "function", "function": {"name": "order", "parameters": schema or {"type": "object"}}}
 
 
-def post(door, path="chat/completions", **parameters):
+def post(gateway, path="chat/completions", **parameters):
     body = {"model": MODEL, **({"messages": HI} if path.startswith("chat") else {"prompt": "hi"}), **parameters}
-    return door.client.post(f"/v1/{path}", json=body)
+    return gateway.client.post(f"/v1/{path}", json=body)
 
 
 def error_of(response: httpx.Response, status: int) -> dict[str, str | None]:
@@ -40,17 +40,17 @@ def error_of(response: httpx.Response, status: int) -> dict[str, str | None]:
     return error
 
 
-def test_an_endpoint_that_is_missing_is_refused_in_openai_s_shape(chat_door):
+def test_an_endpoint_that_is_missing_is_refused_in_openai_s_shape(chat_gateway):
     for path in ("responses", "embeddings"):
-        error = error_of(post(chat_door, path), 404)
+        error = error_of(post(chat_gateway, path), 404)
         assert error["type"] == "not_found_error"
         assert f"/v1/{path}" in error["message"]
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
-def test_unknown_parameters_are_refused_by_name(chat_door, path):
+def test_unknown_parameters_are_refused_by_name(chat_gateway, path):
     for name in ("guided_json", "best", "max_new_tokens", "__class__"):
-        error = error_of(post(chat_door, path, **{name: {"type": "object"}}), 400)
+        error = error_of(post(chat_gateway, path, **{name: {"type": "object"}}), 400)
         assert (error["param"], error["code"], error["type"]) == (name, "unknown_parameter", "invalid_request_error")
         assert repr(name) in error["message"]
 
@@ -62,8 +62,8 @@ def test_unknown_parameters_are_refused_by_name(chat_door, path):
         ({"tools": [tool() | {"strict": True}]}, "tools[0].strict"),
     ],
 )
-def test_an_unknown_parameter_inside_another_is_named_with_its_place(chat_door, parameters, param):
-    error = error_of(post(chat_door, **parameters), 400)
+def test_an_unknown_parameter_inside_another_is_named_with_its_place(chat_gateway, parameters, param):
+    error = error_of(post(chat_gateway, **parameters), 400)
     assert (error["param"], error["code"]) == (param, "unknown_parameter")
     assert repr(param) in error["message"]
 
@@ -107,47 +107,47 @@ def test_an_unknown_parameter_inside_another_is_named_with_its_place(chat_door, 
         ({"functions": [{"name": "f"}]}, "functions", "not supported"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_with_its_parameter(chat_door, parameters, param, message):
+def test_what_cannot_be_honoured_is_refused_with_its_parameter(chat_gateway, parameters, param, message):
     for streamed in ({}, {"stream": True}) if "stream_options" not in parameters else ({},):
-        error = error_of(post(chat_door, **parameters, **streamed), 404 if param == "model" else 400)
+        error = error_of(post(chat_gateway, **parameters, **streamed), 404 if param == "model" else 400)
         assert error["param"] == param
         assert message in error["message"]
         assert "Prediction failed" not in error["message"]
 
 
-def test_what_completions_cannot_honour_is_refused_with_its_parameter(chat_door):
+def test_what_completions_cannot_honour_is_refused_with_its_parameter(chat_gateway):
     for param, value in (("echo", True), ("best_of", 2), ("suffix", "x"), ("prompt", [1, 2]), ("prompt", "")):
-        assert error_of(post(chat_door, "completions", **{param: value}), 400)["param"] == param
-    assert error_of(post(chat_door, "completions", prompt=["a"] * 4, n=5), 400)["param"] == "n"
+        assert error_of(post(chat_gateway, "completions", **{param: value}), 400)["param"] == param
+    assert error_of(post(chat_gateway, "completions", prompt=["a"] * 4, n=5), 400)["param"] == "n"
 
 
-def test_parameters_at_the_value_that_changes_nothing_are_accepted(chat_door):
+def test_parameters_at_the_value_that_changes_nothing_are_accepted(chat_gateway):
     neutral = {"frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "n": 1, "top_logprobs": None}
     neutral |= {"logprobs": False, "stop": None, "store": False, "metadata": {}, "service_tier": "auto", "tools": []}
     neutral |= {"modalities": ["text"], "response_format": {"type": "text"}, "user": "somebody", "stream": False}
     neutral |= {"parallel_tool_calls": True}
-    assert post(chat_door, **neutral).json()["choices"][0]["message"]["content"] == "hi"
+    assert post(chat_gateway, **neutral).json()["choices"][0]["message"]["content"] == "hi"
 
 
-def test_an_adapter_that_the_server_does_not_have_is_refused(chat_door):
-    error = error_of(post(chat_door, adapter="nowhere"), 400)
+def test_an_adapter_that_the_server_does_not_have_is_refused(chat_gateway):
+    error = error_of(post(chat_gateway, adapter="nowhere"), 400)
     assert error["param"] == "adapter"
     assert "adapter 'nowhere' is unknown; this server has none" in error["message"]
 
 
-def test_a_body_that_cannot_be_read_is_refused(chat_door):
+def test_a_body_that_cannot_be_read_is_refused(chat_gateway):
     for content in (b"", b"{", b"[]", b'"text"', b"\xff", b'{"model": NaN}', b"[" * 100_000):
-        error_of(chat_door.client.post("/v1/chat/completions", content=content), 400)
-    error_of(chat_door.client.get("/v1/chat/completions"), 405)
-    error_of(chat_door.client.post("/v1/chat/other"), 404)
-    error_of(chat_door.client.get("/v1/models/other"), 404)
+        error_of(chat_gateway.client.post("/v1/chat/completions", content=content), 400)
+    error_of(chat_gateway.client.get("/v1/chat/completions"), 405)
+    error_of(chat_gateway.client.post("/v1/chat/other"), 404)
+    error_of(chat_gateway.client.get("/v1/models/other"), 404)
 
 
 def test_bodies_over_the_limit_and_requests_over_it_are_refused(chat_cog, tmp_path):
     settings = {"MAX_BODY_BYTES": 2048, "MAX_ACTIVE": 1}
-    with DoorServer([chat_cog.url], tmp_path, **settings) as door:
-        error_of(post(door, user="x" * 3000), 413)
-        with client_of(door) as client:
+    with GatewayServer([chat_cog.url], tmp_path, **settings) as gateway:
+        error_of(post(gateway, user="x" * 3000), 413)
+        with client_of(gateway) as client:
             long = [{"role": "user", "content": "word " * 300}]
             with client.chat.completions.create(model=MODEL, messages=long, stream=True) as stream:
                 next(stream)
@@ -156,40 +156,41 @@ def test_bodies_over_the_limit_and_requests_over_it_are_refused(chat_cog, tmp_pa
         assert int(caught.value.response.headers["retry-after"]) >= 1
         assert caught.value.type == "rate_limit_error"
         # The client went away in the middle of the stream, so there is room again; the client retries until there is.
-        with client_of(door, max_retries=9) as client:
+        with client_of(gateway, max_retries=9) as client:
             answer = client.chat.completions.create(model=MODEL, messages=HI)
         assert answer.choices[0].message.content == "hi"
-        error_of(post(door, n=2), 429)
+        error_of(post(gateway, n=2), 429)
 
 
-def test_an_error_in_the_middle_of_a_stream_takes_a_chunk_s_place(chat_door):
+def test_an_error_in_the_middle_of_a_stream_takes_a_chunk_s_place(chat_gateway):
     """A stop sequence that ends JSON too early is found when some of it has been sent."""
     wrong = {"response_format": {"type": "json_object"}, "stop": "count"}
     messages = [{"role": "user", "content": '{"item": "tea", "count": 2}'}]
-    error = error_of(post(chat_door, messages=messages, **wrong), 400)
+    error = error_of(post(chat_gateway, messages=messages, **wrong), 400)
     assert "give stop_sequences that cannot occur in it" in error["message"]
-    response = post(chat_door, messages=messages, stream=True, **wrong)
+    response = post(chat_gateway, messages=messages, stream=True, **wrong)
     assert response.status_code == 200
     *_, text, failed, done, end = response.text.split("\n\n")
     assert json.loads(text.removeprefix("data: "))["choices"][0]["delta"]["content"]
     assert json.loads(failed.removeprefix("data: ")) == {"error": error}
     assert (done, end) == ("data: [DONE]", "")
-    with client_of(chat_door) as client:
+    with client_of(chat_gateway) as client:
         chunks = client.chat.completions.create(model=MODEL, messages=messages, stream=True, **wrong)
         with pytest.raises(openai.APIError, match="stop_sequences"):
             list(chunks)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_client_that_disconnects_cancels_its_prediction(chat_door, streamed):
+def test_a_client_that_disconnects_cancels_its_prediction(chat_gateway, streamed):
     messages = [{"role": "user", "content": "word " * 300}]
-    with chat_door.sent("/v1/chat/completions", {"model": MODEL, "messages": messages, "stream": streamed}):
-        while (own := chat_door.newest())["input"]["messages"] != messages or not chat_door.get(own["id"])["output"]:
-            pass
-    assert chat_door.wait_for(own["id"], "canceled", "succeeded", "failed")["status"] == "canceled"
+    with chat_gateway.sent("/v1/chat/completions", {"model": MODEL, "messages": messages, "stream": streamed}):
+        own = chat_gateway.newest()
+        while own["input"]["messages"] != messages or not chat_gateway.get(own["id"])["output"]:
+            own = chat_gateway.newest()
+    assert chat_gateway.wait_for(own["id"], "canceled", "succeeded", "failed")["status"] == "canceled"
 
 
-def test_fuzzed_bodies_get_an_answer_or_an_error_in_openai_s_shape(chat_door):
+def test_fuzzed_bodies_get_an_answer_or_an_error_in_openai_s_shape(chat_gateway):
     rng = random.Random(20)
     values = [
         *(None, True, False, 0, 1, -1, 2**31, 2**64, 10**40, 0.5, -1e300, 1e308, "", "x", "text", "\u0000", "🙂" * 50),
@@ -215,7 +216,7 @@ def test_fuzzed_bodies_get_an_answer_or_an_error_in_openai_s_shape(chat_door):
 
     def check(request: tuple[str, bytes]) -> int:
         path, content = request
-        response = chat_door.client.post(path, content=content)
+        response = chat_gateway.client.post(path, content=content)
         if response.status_code != 200:
             error_of(response, response.status_code)
             assert response.status_code < 500, (content, response.text)

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from lab.bench.door_pages import find_chromium
-from tests.gateway.door_server import DoorServer
+from tests.gateway.gateway_server import GatewayServer
 
 REFUSED = "Failed to load resource"  # the console's note about an answer such as 404, which some tests want
 OpenPage = Callable[..., Page]
@@ -33,21 +33,21 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def open_page(browser: Browser, door: DoorServer) -> Iterator[OpenPage]:
-    with pages_of(browser, door) as open_path:
+def open_page(browser: Browser, gateway: GatewayServer) -> Iterator[OpenPage]:
+    with pages_of(browser, gateway) as open_path:
         yield open_path
 
 
 @pytest.fixture
-def open_keyed_page(browser: Browser, keyed_door: DoorServer) -> Iterator[OpenPage]:
-    """Of a door that asks for keys."""
-    with pages_of(browser, keyed_door) as open_path:
+def open_keyed_page(browser: Browser, keyed_gateway: GatewayServer) -> Iterator[OpenPage]:
+    """Of a gateway that asks for keys."""
+    with pages_of(browser, keyed_gateway) as open_path:
         yield open_path
 
 
 @contextmanager
-def pages_of(browser: Browser, door: DoorServer) -> Iterator[OpenPage]:
-    """Opens a path of the door in a new window; options are those of Playwright's `new_context`."""
+def pages_of(browser: Browser, gateway: GatewayServer) -> Iterator[OpenPage]:
+    """Opens a path of the gateway in a new window; options are those of Playwright's `new_context`."""
     contexts = []
     troubles: list[str] = []
 
@@ -62,8 +62,8 @@ def pages_of(browser: Browser, door: DoorServer) -> Iterator[OpenPage]:
         page = context.new_page()
         page.on("console", listen)
         page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("request", lambda request: troubles.append(request.url) if not _is_own(request.url, door) else None)
-        page.goto(door.url + path)
+        page.on("request", lambda request: troubles.append(request.url) if not _is_own(request.url, gateway) else None)
+        page.goto(gateway.url + path)
         return page
 
     yield open_path
@@ -72,5 +72,5 @@ def pages_of(browser: Browser, door: DoorServer) -> Iterator[OpenPage]:
     assert troubles == []
 
 
-def _is_own(url: str, door: DoorServer) -> bool:
-    return url.startswith(f"{door.url}/")
+def _is_own(url: str, gateway: GatewayServer) -> bool:
+    return url.startswith(f"{gateway.url}/")

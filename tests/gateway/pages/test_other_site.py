@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.free_ports import free_port
-from tests.gateway.door_server import DoorServer
+from tests.gateway.gateway_server import GatewayServer
 from tests.gateway.hook_receiver import Receiver
 from tests.serve_command import Serve
 
@@ -44,15 +44,15 @@ def site() -> Iterator[str]:
     server.server_close()
 
 
-def test_it_cannot_shut_down_or_predict(browser: Browser, door: DoorServer, site: str):
+def test_it_cannot_shut_down_or_predict(browser: Browser, gateway: GatewayServer, site: str):
     page = browser.new_page()
     page.goto(site)
-    before = door.client.get("/v1/predictions").json()["results"]
+    before = gateway.client.get("/v1/predictions").json()["results"]
     for path in ("/shutdown", "/predictions", "/v1/predictions"):
-        assert page.evaluate(SEND, door.url + path) == "sent"  # a browser sends it, and hides the answer
-    assert door.client.get("/ready").status_code == 200
-    assert door.client.get("/v1/predictions").json()["results"] == before
-    log = door.log.read_text()
+        assert page.evaluate(SEND, gateway.url + path) == "sent"  # a browser sends it, and hides the answer
+    assert gateway.client.get("/ready").status_code == 200
+    assert gateway.client.get("/v1/predictions").json()["results"] == before
+    log = gateway.log.read_text()
     for path in ("/predictions", "/v1/predictions"):
         assert f'"path":"{path}","status":403' in log.replace('": ', '":').replace(", ", ","), log[-2000:]
     page.close()
@@ -62,8 +62,8 @@ def test_neither_it_nor_a_webhook_ends_what_scripts_serve_runs(
     browser: Browser, site: str, receiver: Receiver, tmp_path: Path
 ):
     ports = free_port(), free_port()
-    options = ("--engine", "fake", "--port", str(ports[0]), "--door-port", str(ports[1]))
-    server = Serve(tmp_path, *options, DOOR_DATABASE=str(tmp_path / "predictions.sqlite"))
+    options = ("--engine", "fake", "--port", str(ports[0]), "--gateway-port", str(ports[1]))
+    server = Serve(tmp_path, *options, GATEWAY_DATABASE=str(tmp_path / "predictions.sqlite"))
     try:
         server.wait_for("/health-check")
         page = browser.new_page()

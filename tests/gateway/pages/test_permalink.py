@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.gateway.door_server import DoorServer
+from tests.gateway.gateway_server import GatewayServer
 from tests.gateway.pages.page_actions import answer, expect_chips
 from tests.gateway.started_cog import SLOWEST
 
 pytestmark = pytest.mark.server
 
 
-def test_the_page_has_all_that_is_known_and_tweak_takes_the_inputs_along(open_page, door: DoorServer):
-    created = door.create(nlq="how <many>?", cols="['x', 'y']", max_tokens=300)
-    done = door.wait_for(created["id"], "succeeded")
+def test_the_page_has_all_that_is_known_and_tweak_takes_the_inputs_along(open_page, gateway: GatewayServer):
+    created = gateway.create(nlq="how <many>?", cols="['x', 'y']", max_tokens=300)
+    done = gateway.wait_for(created["id"], "succeeded")
     page = open_page(f"/p/{created['id']}")
     assert page.url == created["urls"]["web"]
     text = page.locator("main").inner_text()
@@ -27,37 +27,37 @@ def test_the_page_has_all_that_is_known_and_tweak_takes_the_inputs_along(open_pa
     expect(page.locator("#input-max_tokens")).to_have_value("300")
 
 
-def test_a_failed_prediction_says_why(open_page, door: DoorServer):
-    created = door.create(nlq=" ", cols="a")
-    door.wait_for(created["id"], "failed")
+def test_a_failed_prediction_says_why(open_page, gateway: GatewayServer):
+    created = gateway.create(nlq=" ", cols="a")
+    gateway.wait_for(created["id"], "failed")
     page = open_page(f"/p/{created['id']}")
     expect(page.locator("#prediction-error")).to_contain_text("nlq: is blank")
 
 
-def test_delete_asks_and_then_deletes(open_page, door: DoorServer):
-    created = door.create(nlq="how many?", cols="a")
-    door.wait_for(created["id"], "succeeded")
+def test_delete_asks_and_then_deletes(open_page, gateway: GatewayServer):
+    created = gateway.create(nlq="how many?", cols="a")
+    gateway.wait_for(created["id"], "succeeded")
     page = open_page(f"/p/{created['id']}")
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("button", name="Keep").click()
-    assert door.get(created["id"])["status"] == "succeeded"
+    assert gateway.get(created["id"])["status"] == "succeeded"
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    page.wait_for_url(f"{door.url}/")
-    assert door.client.get(f"/v1/predictions/{created['id']}").status_code == 404
+    page.wait_for_url(f"{gateway.url}/")
+    assert gateway.client.get(f"/v1/predictions/{created['id']}").status_code == 404
 
 
-def test_an_unknown_prediction_has_a_page_that_says_so(door: DoorServer):
-    response = door.client.get("/p/<script>alert(1)")
+def test_an_unknown_prediction_has_a_page_that_says_so(gateway: GatewayServer):
+    response = gateway.client.get("/p/<script>alert(1)")
     assert response.status_code == 404
     assert response.headers["content-type"].startswith("text/html")
     assert "There is no such prediction" in response.text
     assert "<script>alert" not in response.text
 
 
-def test_a_running_prediction_is_cancelled_before_it_is_deleted(door: DoorServer):
-    created = door.create(nlq=SLOWEST, cols="a")
+def test_a_running_prediction_is_cancelled_before_it_is_deleted(gateway: GatewayServer):
+    created = gateway.create(nlq=SLOWEST, cols="a")
     address = f"/v1/predictions/{created['id']}"
-    assert door.client.delete(address).status_code == 204
-    assert door.client.get(address).status_code == 404
-    assert door.client.delete(address).status_code == 404
+    assert gateway.client.delete(address).status_code == 204
+    assert gateway.client.get(address).status_code == 404
+    assert gateway.client.delete(address).status_code == 404

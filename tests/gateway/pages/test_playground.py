@@ -1,4 +1,4 @@
-"""The playground in a real Chromium, against the door and a real Cog server."""
+"""The playground in a real Chromium, against the gateway and a real Cog server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tasks.honeycomb.columns import parse_columns
-from tests.gateway.door_server import MODEL, DoorServer
+from tests.gateway.gateway_server import MODEL, GatewayServer
 from tests.gateway.pages.page_actions import answer, code_of, copied, expect_chips, fill, paste, run, wait_for_status
 from tests.gateway.started_cog import SLOWER, SLOWEST
 
@@ -59,7 +59,7 @@ def test_an_answer_appears_while_it_is_written_and_then_its_figures_and_tokens(o
     expect(page.locator("#tokens .pass-time").last).to_have_text(re.compile(r"[\d.]+ ms"))
 
 
-def test_cancel_ends_the_prediction_and_keeps_what_was_written(open_page, door: DoorServer):
+def test_cancel_ends_the_prediction_and_keeps_what_was_written(open_page, gateway: GatewayServer):
     page = open_page()
     expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
     fill(page, SLOWEST)
@@ -70,7 +70,7 @@ def test_cancel_ends_the_prediction_and_keeps_what_was_written(open_page, door: 
     expect(page.locator("#pretty")).to_contain_text("breakdowns")
     expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
     address = page.get_by_role("link", name="Permalink").get_attribute("href")
-    assert door.get(address.removeprefix("/p/"))["status"] == "canceled"
+    assert gateway.get(address.removeprefix("/p/"))["status"] == "canceled"
 
 
 def test_an_error_is_shown_beside_the_input_that_it_names(open_page):
@@ -86,8 +86,8 @@ def test_an_error_is_shown_beside_the_input_that_it_names(open_page):
     expect(error).to_be_hidden()
 
 
-def test_what_the_schema_refuses_is_not_sent(open_page, door: DoorServer):
-    before = door.create(nlq="before", cols="a")["id"]
+def test_what_the_schema_refuses_is_not_sent(open_page, gateway: GatewayServer):
+    before = gateway.create(nlq="before", cols="a")["id"]
     page = open_page()
     page.get_by_role("button", name="Reset").click()
     page.get_by_text("More settings").click()
@@ -97,7 +97,7 @@ def test_what_the_schema_refuses_is_not_sent(open_page, door: DoorServer):
     expect(page.locator("#input-nlq-error")).to_have_text("is required")
     expect(page.locator("#input-cols-error")).to_have_text("needs at least one name")
     expect(page.locator("#input-max_tokens-error")).to_have_text("9999 is too large; the most is 2500")
-    assert door.newest()["id"] == before
+    assert gateway.newest()["id"] == before
 
 
 def test_columns_are_chips_that_can_be_added_and_removed(open_page):
@@ -177,7 +177,7 @@ def printed(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_the_code_in_every_language_makes_the_form_s_call(open_page, door: DoorServer):
+def test_the_code_in_every_language_makes_the_form_s_call(open_page, gateway: GatewayServer):
     page = open_page()
     fill(page, QUESTION)
     prediction = json.loads(printed("bash", "-c", code_of(page, "curl")))
@@ -185,7 +185,7 @@ def test_the_code_in_every_language_makes_the_form_s_call(open_page, door: DoorS
 
     for language in ("Python", "Python (openai)"):
         output = printed(sys.executable, "-c", code_of(page, language))
-        newest = door.newest()
+        newest = gateway.newest()
         assert newest["id"] != prediction["id"], language
         assert (newest["input"], "".join(newest["output"])) == (INPUTS, output), language
         prediction = newest

@@ -1,4 +1,4 @@
-"""scripts/precompute: what a file may have, and what becomes of its lines at a door with a cache."""
+"""scripts/precompute: what a file may have, and what becomes of its lines at a gateway with a cache."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.precompute.command import app
-from gateway.precompute.door_client import DoorClient, DoorUnusableError, Outcome
+from gateway.precompute.gateway_client import GatewayClient, GatewayUnusableError, Outcome
 from gateway.precompute.input_lines import InputLine, WrongLine, read_lines
 from gateway.precompute.line_runner import LineRunner
-from tests.gateway.door_server import DoorServer
 from tests.gateway.fake_cog import FakeCog
+from tests.gateway.gateway_server import GatewayServer
 from tests.gateway.open_app import CACHE, make_keys, open_app
 from tests.gateway.running import until
 
@@ -29,9 +29,9 @@ def lines_of(*texts: str) -> list[InputLine]:
 async def precomputed(client: httpx.AsyncClient, lines, *, refresh=False, concurrency=2) -> tuple[int, int, list]:
     """How many were new and already cached, and the problems."""
     problems: list[WrongLine] = []
-    door = DoorClient(client, refresh=refresh)
-    await door.connect()
-    runner = LineRunner(door.predict, lambda problem: problem and problems.append(problem))
+    gateway = GatewayClient(client, refresh=refresh)
+    await gateway.connect()
+    runner = LineRunner(gateway.predict, lambda problem: problem and problems.append(problem))
     await runner.run(lines, concurrency)
     assert runner.num_done == len(lines)
     return runner.counts[Outcome.NEW], runner.counts[Outcome.CACHED], problems
@@ -69,7 +69,7 @@ async def test_problems_name_their_line(tmp_path):
         assert problem == WrongLine(1, "the model is tired")
 
 
-async def test_no_more_than_asked_run_at_once_and_full_doors_and_slow_answers_are_waited_for(tmp_path):
+async def test_no_more_than_asked_run_at_once_and_full_gateways_and_slow_answers_are_waited_for(tmp_path):
     async with (
         FakeCog(held=True, properties=PROPERTIES) as cog,
         open_app(tmp_path, cog, max_active=3, **CACHE) as client,
@@ -98,24 +98,24 @@ async def test_no_more_than_asked_run_at_once_and_full_doors_and_slow_answers_ar
 @pytest.mark.parametrize(
     ("settings", "host", "status", "message"),
     [
-        ({}, "localhost", "READY", "has no cache of answers; start it with DOOR_CACHE_MB"),
+        ({}, "localhost", "READY", "has no cache of answers; start it with GATEWAY_CACHE_MB"),
         ({"keys": "required", **CACHE}, "localhost", "READY", "asks for an API key"),
-        (CACHE, "evil.example", "READY", r"not called 'evil\.example'.* DOOR_HOSTS"),
+        (CACHE, "evil.example", "READY", r"not called 'evil\.example'.* GATEWAY_HOSTS"),
         (CACHE, "localhost", "STARTING", "no Cog server is ready: its health check says STARTING"),
     ],
 )
-async def test_an_unusable_door_is_refused_before_any_prediction(tmp_path, settings, host, status, message):
+async def test_an_unusable_gateway_is_refused_before_any_prediction(tmp_path, settings, host, status, message):
     make_keys(tmp_path)
     async with FakeCog() as cog:
         cog.status = status
         async with open_app(tmp_path, cog, **settings) as client:
             client.headers["Host"] = host
-            with pytest.raises(DoorUnusableError, match=message):
+            with pytest.raises(GatewayUnusableError, match=message):
                 await precomputed(client, lines_of("a"))
         assert cog.asked == []
 
 
-def test_a_door_that_is_away_and_a_file_that_is_missing_are_said_plainly(tmp_path, monkeypatch):
+def test_a_gateway_that_is_away_and_a_file_that_is_missing_are_said_plainly(tmp_path, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "nonsense://proxy")  # which is not used
     file = tmp_path / "inputs.jsonl"
     file.write_text('{"text": "a"}\n')
@@ -132,17 +132,17 @@ def test_a_real_server_s_answers_are_precomputed_once(cog, tmp_path):
     inputs = [{"nlq": f"question {number}", "cols": "a, b"} for number in range(5)]
     file.write_text("".join(json.dumps(one) + "\n" for one in inputs))
     settings = {"CACHE_MB": 1, "WEIGHTS_DIGEST": "d" * 64}
-    with DoorServer([cog.url], tmp_path, **settings) as door:
+    with GatewayServer([cog.url], tmp_path, **settings) as gateway:
         for counts in ("5 new, 0 already cached, 0 failed", "0 new, 5 already cached, 0 failed"):
-            result = CliRunner().invoke(app, [str(file), "--server", door.url])
+            result = CliRunner().invoke(app, [str(file), "--server", gateway.url])
             assert (result.exit_code, counts in result.output) == (0, True), result.output
-        listed = door.client.get("/v1/predictions").json()["results"]
+        listed = gateway.client.get("/v1/predictions").json()["results"]
         first = listed[-1]
         [copy] = [one for one in listed if one["metrics"].get("cached_from") == first["id"]]
         assert (copy["output"], copy["logs"]) == (first["output"], first["logs"])
         assert copy["metrics"]["token_trace"] == first["metrics"]["token_trace"]
-        page = door.client.get(f"/p/{copy['id']}")
+        page = gateway.client.get(f"/p/{copy['id']}")
         assert (page.status_code, "token_trace" in page.text) == (200, True)
         file.write_text(json.dumps({"nlq": " ", "cols": "a"}))
-        result = CliRunner().invoke(app, [str(file), "--server", door.url])
+        result = CliRunner().invoke(app, [str(file), "--server", gateway.url])
         assert (result.exit_code, "line 1: " in result.output, "1 failed" in result.output) == (1, True, True)

@@ -1,4 +1,4 @@
-"""Asks the door with Replicate's client 2, in that client's own environment: python beta_client.py MODEL QUESTION.
+"""Asks the gateway with Replicate's client 2, in that client's own environment: python beta_client.py MODEL QUESTION.
 
 The question has an answer that takes seconds. Prints a JSON object of what each call gave.
 """

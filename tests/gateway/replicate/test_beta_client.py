@@ -1,4 +1,4 @@
-"""The beta of Replicate's Python client 2, with only its address and token set, against the door and a real Cog server.
+"""The beta of Replicate's Python client 2, with only address and token set, against the gateway and a real Cog server.
 
 It has an environment of its own, so a subprocess runs it: `beta_client.py`.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pipeline.environment.enter import prepare
-from tests.gateway.door_server import MODEL, DoorServer
+from tests.gateway.gateway_server import MODEL, GatewayServer
 from tests.gateway.replicate.answers import asked
 from tests.gateway.started_cog import SLOWER
 
@@ -23,10 +23,10 @@ SCRIPT = Path(__file__).with_name("beta_client.py")
 
 
 @pytest.fixture(scope="module")
-def found(keyed_door: DoorServer) -> dict[str, Any]:
+def found(keyed_gateway: GatewayServer) -> dict[str, Any]:
     """What the client got."""
     python = prepare("replicate2") / "bin" / "python"
-    own = {"REPLICATE_BASE_URL": f"{keyed_door.url}/v1", "REPLICATE_API_TOKEN": keyed_door.keys["alice"]}
+    own = {"REPLICATE_BASE_URL": f"{keyed_gateway.url}/v1", "REPLICATE_API_TOKEN": keyed_gateway.keys["alice"]}
     env = {**os.environ, **own, "REPLICATE_POLL_INTERVAL": "0.1"}
     done = subprocess.run([python, SCRIPT, MODEL, SLOWER], env=env, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Replicate's official JavaScript client, unmodified, against a door with keys; it needs Node.js and npm's registry."""
+"""Replicate's official JavaScript client, unmodified, against a gateway with keys; it needs Node.js and npm."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.door_server import MODEL, DoorServer
+from tests.gateway.gateway_server import MODEL, GatewayServer
 from tests.gateway.javascript_clients import JavascriptClients
 from tests.gateway.replicate.answers import asked
 from tests.gateway.started_cog import SLOWER
@@ -15,9 +15,9 @@ pytestmark = [pytest.mark.server, pytest.mark.index]
 
 
 @pytest.fixture(scope="module")
-def found(javascript: JavascriptClients, keyed_door: DoorServer) -> dict[str, Any]:
+def found(javascript: JavascriptClients, keyed_gateway: GatewayServer) -> dict[str, Any]:
     """What the client got."""
-    return javascript.run("replicate.mjs", keyed_door.url, keyed_door.keys["alice"], MODEL, SLOWER)
+    return javascript.run("replicate.mjs", keyed_gateway.url, keyed_gateway.keys["alice"], MODEL, SLOWER)
 
 
 def test_it_runs_streams_and_cancels(found):

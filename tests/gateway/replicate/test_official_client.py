@@ -1,4 +1,4 @@
-"""The official Python client, with only its base address set, against the door and a real Cog server."""
+"""The official Python client, with only its base address set, against the gateway and a real Cog server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import replicate
 from replicate.exceptions import ModelError, ReplicateError
 
-from tests.gateway.door_server import MODEL, DoorServer
+from tests.gateway.gateway_server import MODEL, GatewayServer
 from tests.gateway.replicate.answers import asked
 from tests.gateway.started_cog import SLOWER
 
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.server
 
 
 @pytest.fixture
-def client(door: DoorServer) -> Iterator[replicate.Client]:
-    client = replicate.Client(base_url=door.url, api_token="any", timeout=60)
+def client(gateway: GatewayServer) -> Iterator[replicate.Client]:
+    client = replicate.Client(base_url=gateway.url, api_token="any", timeout=60)
     with client._client:  # it has no close of its own
         yield client
 
@@ -49,8 +49,8 @@ def test_stream_gives_the_pieces_in_order(client, reference):
         assert asked(str(event) for event in events) == "one, two?"
 
 
-async def test_the_asynchronous_client_runs_and_streams(door, reference):
-    client = replicate.Client(base_url=door.url, api_token="any")
+async def test_the_asynchronous_client_runs_and_streams(gateway, reference):
+    client = replicate.Client(base_url=gateway.url, api_token="any")
     async with client._async_client:
         first, second = await asyncio.gather(
             client.async_run(MODEL, input=inputs("first?")), client.async_run(MODEL, input=inputs("second?"))

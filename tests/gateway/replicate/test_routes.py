@@ -12,8 +12,8 @@ from gateway.api import Api, include
 from gateway.predictions import Prediction, Status, new_id, now
 from gateway.replicate.problems import render_problem
 from gateway.store import Store
-from tests.gateway.door_server import MODEL, PREDICTIONS, DoorServer
 from tests.gateway.fake_cog import FakeCog
+from tests.gateway.gateway_server import MODEL, PREDICTIONS, GatewayServer
 from tests.gateway.open_app import open_app
 from tests.gateway.started_cog import CONCURRENCY, SLOW, SLOWER
 
@@ -38,82 +38,82 @@ def read_events(response: httpx.Response, stop_after: int | None = None) -> list
     return events
 
 
-def test_a_created_prediction_has_an_id_that_cannot_be_guessed_and_addresses_that_work(door):
-    created = door.create(**SHORT)
+def test_a_created_prediction_has_an_id_that_cannot_be_guessed_and_addresses_that_work(gateway):
+    created = gateway.create(**SHORT)
     assert len(created["id"]) >= 26
     assert created["id"] == created["id"].lower()
     assert (created["status"], created["output"], created["model"]) == ("starting", None, MODEL)
-    final = door.wait_for(created["id"], "succeeded")
-    assert door.client.get(created["urls"]["get"]).json() == final
-    assert door.client.post(created["urls"]["cancel"]).json() == final, "an end stays as it is"
+    final = gateway.wait_for(created["id"], "succeeded")
+    assert gateway.client.get(created["urls"]["get"]).json() == final
+    assert gateway.client.post(created["urls"]["cancel"]).json() == final, "an end stays as it is"
     assert final["metrics"]["total_time"] >= final["metrics"]["predict_time"] > 0
     assert final["created_at"] < final["started_at"] < final["completed_at"]
 
 
-def test_a_wait_ends_with_the_prediction_or_says_starting_without_output(door, held):
-    assert door.create(WAIT, **SHORT)["status"] == "succeeded"
-    early = door.create({"Prefer": "respond-async, wait=1"}, nlq="hold", cols="a")
+def test_a_wait_ends_with_the_prediction_or_says_starting_without_output(gateway, held):
+    assert gateway.create(WAIT, **SHORT)["status"] == "succeeded"
+    early = gateway.create({"Prefer": "respond-async, wait=1"}, nlq="hold", cols="a")
     assert (early["status"], early["output"]) == ("starting", None)
-    assert door.get(early["id"])["status"] == "processing"
+    assert gateway.get(early["id"])["status"] == "processing"
 
 
-def test_a_wrong_wait_is_refused(door):
+def test_a_wrong_wait_is_refused(gateway):
     for seconds in ("0", "61", "", "1.5", "-1", "x", "9" * 999):
-        response = door.post({"Prefer": f"wait={seconds}"}, input=SHORT)
+        response = gateway.post({"Prefer": f"wait={seconds}"}, input=SHORT)
         assert response.status_code == 400
         assert "from 1 to 60" in response.json()["detail"]
 
 
-def test_a_broken_stream_continues_after_the_last_event_while_it_runs_and_when_it_has_ended(door):
-    created = door.create(nlq=SLOW + " mend", cols="a")
+def test_a_broken_stream_continues_after_the_last_event_while_it_runs_and_when_it_has_ended(gateway):
+    created = gateway.create(nlq=SLOW + " mend", cols="a")
     url = created["urls"]["stream"]
-    with door.client.stream("GET", url) as response:
+    with gateway.client.stream("GET", url) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         first = read_events(response, stop_after=3)
-    rest = read_events(door.client.get(url, headers={"Last-Event-ID": first[-1]["id"]}))
-    whole = read_events(door.client.get(url))
+    rest = read_events(gateway.client.get(url, headers={"Last-Event-ID": first[-1]["id"]}))
+    whole = read_events(gateway.client.get(url))
     assert all(event["id"] for event in whole)
     assert {event["event"] for event in whole} == {"output", "logs", "done"}
-    prediction = door.get(created["id"])
+    prediction = gateway.get(created["id"])
     for name, text in (("output", "".join(prediction["output"])), ("logs", prediction["logs"])):
         assert "".join(event["data"] for event in [*first, *rest] if event["event"] == name) == text
     for number in (len(whole) // 2, len(whole) - 2):
-        again = door.client.get(url, headers={"Last-Event-ID": whole[number]["id"]})
+        again = gateway.client.get(url, headers={"Last-Event-ID": whole[number]["id"]})
         assert read_events(again) == whole[number + 1 :]
     for event_id in ("x", "1:2", "1:-1-0", "9" * 5000):
-        assert door.client.get(url, headers={"Last-Event-ID": event_id}).status_code == 400, event_id
-    beyond = door.client.get(url, headers={"Last-Event-ID": "1:99999-99999"})
+        assert gateway.client.get(url, headers={"Last-Event-ID": event_id}).status_code == 400, event_id
+    beyond = gateway.client.get(url, headers={"Last-Event-ID": "1:99999-99999"})
     assert [event["event"] for event in read_events(beyond)] == ["done"]
 
 
-def test_a_stream_tells_how_a_failed_and_a_cancelled_prediction_ended(door):
-    failed = door.create(WAIT, nlq=" ", cols="a")
-    *_, error, done = read_events(door.client.get(failed["urls"]["stream"]))
+def test_a_stream_tells_how_a_failed_and_a_cancelled_prediction_ended(gateway):
+    failed = gateway.create(WAIT, nlq=" ", cols="a")
+    *_, error, done = read_events(gateway.client.get(failed["urls"]["stream"]))
     assert (error["event"], json.loads(done["data"])) == ("error", {"reason": "error"})
     assert json.loads(error["data"]) == {"detail": failed["error"]}
-    cancelled = door.create(nlq=SLOWER, cols="a")
-    with door.client.stream("GET", cancelled["urls"]["stream"]) as response:
+    cancelled = gateway.create(nlq=SLOWER, cols="a")
+    with gateway.client.stream("GET", cancelled["urls"]["stream"]) as response:
         read_events(response, stop_after=1)  # Cog fails what is cancelled at once
-    door.client.post(cancelled["urls"]["cancel"])
-    *_, done = read_events(door.client.get(cancelled["urls"]["stream"]))
+    gateway.client.post(cancelled["urls"]["cancel"])
+    *_, done = read_events(gateway.client.get(cancelled["urls"]["stream"]))
     assert json.loads(done["data"]) == {"reason": "canceled"}
 
 
-def test_a_client_that_leaves_cancels_nothing(door, held):
-    streamed = door.create(nlq=SLOW, cols="a")
-    with door.client.stream("GET", streamed["urls"]["stream"]) as response:
+def test_a_client_that_leaves_cancels_nothing(gateway, held):
+    streamed = gateway.create(nlq=SLOW, cols="a")
+    with gateway.client.stream("GET", streamed["urls"]["stream"]) as response:
         read_events(response, stop_after=1)
-    with door.sent(PREDICTIONS, {"input": {"nlq": "hold", "cols": "a"}}, "Prefer: wait"):
-        while (waited := door.newest())["input"]["nlq"] != "hold":
+    with gateway.sent(PREDICTIONS, {"input": {"nlq": "hold", "cols": "a"}}, "Prefer: wait"):
+        while (waited := gateway.newest())["input"]["nlq"] != "hold":
             pass
     held.unlink()
     for one in (streamed, waited):
-        assert door.wait_for(one["id"], "succeeded", "canceled", "failed")["status"] == "succeeded"
+        assert gateway.wait_for(one["id"], "succeeded", "canceled", "failed")["status"] == "succeeded"
 
 
 async def test_the_list_is_read_page_by_page_in_both_directions(tmp_path):
     made = [Prediction(new_id(), "a/b", "0" * 64, {"n": n}, now(), status=Status.SUCCEEDED) for n in range(105)]
-    store = Store(tmp_path / "door.sqlite")
+    store = Store(tmp_path / "gateway.sqlite")
     await store.open()
     await store.save(*made)
     await store.close()
@@ -126,27 +126,27 @@ async def test_the_list_is_read_page_by_page_in_both_directions(tmp_path):
     assert back["results"] == first["results"]
 
 
-def test_the_model_has_one_version_with_its_schema(door):
-    version = door.client.get(f"/v1/models/{MODEL}").json()["latest_version"]
+def test_the_model_has_one_version_with_its_schema(gateway):
+    version = gateway.client.get(f"/v1/models/{MODEL}").json()["latest_version"]
     assert len(version["id"]) == 64
     assert "nlq" in version["openapi_schema"]["components"]["schemas"]["Input"]["properties"]
-    assert door.client.get(f"/v1/models/{MODEL}/versions").json()["results"] == [version]
-    assert door.client.get(f"/v1/models/{MODEL}/versions/{version['id']}").json() == version
+    assert gateway.client.get(f"/v1/models/{MODEL}/versions").json()["results"] == [version]
+    assert gateway.client.get(f"/v1/models/{MODEL}/versions/{version['id']}").json() == version
 
 
-def test_a_model_of_the_list_has_an_address_that_works(door):
-    page = door.client.get("/v1/models").json()
+def test_a_model_of_the_list_has_an_address_that_works(gateway):
+    page = gateway.client.get("/v1/models").json()
     (model,) = page["results"]
     assert (page["previous"], page["next"], f"{model['owner']}/{model['name']}") == (None, None, MODEL)
     assert (page["object"], [one["object"] for one in page["data"]]) == ("list", ["model"])
-    assert model == door.client.get(f"/v1/models/{MODEL}").json()
+    assert model == gateway.client.get(f"/v1/models/{MODEL}").json()
     assert httpx.get(model["url"]).status_code == 200
 
 
-def test_null_for_an_optional_input_is_its_default(door):
-    response = door.post(WAIT, input={**SHORT, "max_tokens": None, "adapter": None})
+def test_null_for_an_optional_input_is_its_default(gateway):
+    response = gateway.post(WAIT, input={**SHORT, "max_tokens": None, "adapter": None})
     assert (response.status_code, response.json()["status"], response.json()["input"]) == (201, "succeeded", SHORT)
-    (wrong,) = door.post(WAIT, input={**SHORT, "nlq": None}).json()["invalid_fields"]
+    (wrong,) = gateway.post(WAIT, input={**SHORT, "nlq": None}).json()["invalid_fields"]
     assert wrong["field"] == "input.nlq", "a required one must have a value"
 
 
@@ -197,34 +197,35 @@ async def test_errors_of_the_framework_keep_their_status():
         ("POST", PREDICTIONS, b'{"input": {"nlq": "a", "cols": "a", "x": 1}}', 422, "- input.x: is not an input"),
     ],
 )
-def test_what_is_wrong_is_a_problem_that_names_it(door, method, path, body, status, detail):
-    before = door.newest()["id"]
-    response = door.client.request(method, path, content=body)
+def test_what_is_wrong_is_a_problem_that_names_it(gateway, method, path, body, status, detail):
+    before = gateway.newest()["id"]
+    response = gateway.client.request(method, path, content=body)
     problem = response.json()
     assert (response.status_code, problem["status"]) == (status, status)
     assert response.headers["content-type"] == "application/problem+json"
     assert detail in problem["detail"]
     if status == 422:
         assert problem["invalid_fields"][0]["field"] in problem["detail"]
-    assert door.newest()["id"] == before, "nothing was created"
+    assert gateway.newest()["id"] == before, "nothing was created"
 
 
-def test_wrong_inputs_are_refused_at_once_also_while_all_slots_are_taken(door):
-    waiting = [door.create(nlq=f"{SLOWER} {number}", cols="a")["id"] for number in range(CONCURRENCY + 2)]
-    assert "starting" in {door.get(prediction_id)["status"] for prediction_id in waiting}
+def test_wrong_inputs_are_refused_at_once_also_while_all_slots_are_taken(gateway):
+    waiting = [gateway.create(nlq=f"{SLOWER} {number}", cols="a")["id"] for number in range(CONCURRENCY + 2)]
+    assert "starting" in {gateway.get(prediction_id)["status"] for prediction_id in waiting}
     for inputs, detail in (
         ({"nlq": "a"}, "- input.cols: Field required"),
         ({"nlq": 1, "cols": "a"}, "- input.nlq: 1 is not of type"),
         ({**SHORT, "max_tokens": 0}, "- input.max_tokens: 0 is less than the minimum of 1"),
     ):
-        response = door.post(input=inputs)
+        response = gateway.post(input=inputs)
         assert (response.status_code, response.json()["detail"][: len(detail)]) == (422, detail)
     for prediction_id in reversed(waiting):  # so that none starts now, because Cog fails what is cancelled at once
-        assert door.client.post(f"/v1/predictions/{prediction_id}/cancel").json()["status"] == "canceled"
+        assert gateway.client.post(f"/v1/predictions/{prediction_id}/cancel").json()["status"] == "canceled"
 
 
-def test_links_have_the_name_that_the_client_uses_unless_it_is_no_name(door: DoorServer):
-    assert door.create({"Host": "door.example:123"}, **SHORT)["urls"]["get"].startswith("http://door.example:123/v1/")
+def test_links_have_the_name_that_the_client_uses_unless_it_is_no_name(gateway: GatewayServer):
+    created = gateway.create({"Host": "gateway.example:123"}, **SHORT)
+    assert created["urls"]["get"].startswith("http://gateway.example:123/v1/")
     for hostile in ("evil.example/path", "a b", '"><script>'):
-        response = door.post({"Host": hostile}, input=SHORT)
-        assert response.status_code != 201 or response.json()["urls"]["get"].startswith(door.url)
+        response = gateway.post({"Host": hostile}, input=SHORT)
+        assert response.status_code != 201 or response.json()["urls"]["get"].startswith(gateway.url)

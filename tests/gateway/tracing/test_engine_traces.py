@@ -1,4 +1,4 @@
-"""One trace from the door's HTTP request to the engine's steps, with the real Cog server between them."""
+"""One trace from the gateway's HTTP request to the engine's steps, with the real Cog server between them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lab.endurance.cog_process import CogServer
 from tests import small_model
-from tests.gateway.door_server import DoorServer
+from tests.gateway.gateway_server import GatewayServer
 from tests.gateway.started_cog import start_cog
 from tests.otlp_receiver import OtlpReceiver
 
@@ -27,22 +27,22 @@ def receiver(monkeypatch):
         yield receiver
 
 
-def predict(door: DoorServer) -> dict:
-    created = door.create({"traceparent": f"00-{TRACE}-{CALLER_SPAN}-01"}, **INPUTS)
-    return door.wait_for(created["id"], "succeeded", "failed")
+def predict(gateway: GatewayServer) -> dict:
+    created = gateway.create({"traceparent": f"00-{TRACE}-{CALLER_SPAN}-01"}, **INPUTS)
+    return gateway.wait_for(created["id"], "succeeded", "failed")
 
 
 @pytest.mark.weights
 def test_the_engine_s_steps_are_below_the_request_and_drafts_are_counted_by_kind(tmp_path, receiver):
     cog = CogServer("predict.py:Predictor", env={"ENGINE": "paged", **small_model.SETTINGS}, log=tmp_path / "cog.log")
-    with cog, DoorServer([cog.url], tmp_path) as door:
-        metrics = predict(door)["metrics"]
+    with cog, GatewayServer([cog.url], tmp_path) as gateway:
+        metrics = predict(gateway)["metrics"]
         receiver.wait_for("predict", "decode", "prediction")
-        families = text_string_to_metric_families(door.client.get("/metrics").text)
+        families = text_string_to_metric_families(gateway.client.get("/metrics").text)
         samples = [one for family in families for one in family.samples]
     predicted = receiver.named("predict")
     assert predicted.parent_id == receiver.named(ASK).span_id
-    assert (predicted.service, receiver.named("prediction").service) == ("cog", "door")
+    assert (predicted.service, receiver.named("prediction").service) == ("cog", "gateway")
     phases = [receiver.named(name) for name in ("prepare", "queue", "prefill", "decode")]
     assert {span.parent_id for span in phases} == {predicted.span_id}
     assert {span.trace_id for span in (predicted, *phases)} == {TRACE}
@@ -56,15 +56,15 @@ def test_the_engine_s_steps_are_below_the_request_and_drafts_are_counted_by_kind
     assert all(step["rows"] >= 1 + step["drafts"] for step in steps)
     assert "secret" not in repr(receiver.spans)
     for name, metric in (("draft", "drafted_by_kind"), ("accepted", "accepted_by_kind")):
-        found = {one.labels["kind"]: one.value for one in samples if one.name == f"door_{name}_tokens_total"}
+        found = {one.labels["kind"]: one.value for one in samples if one.name == f"gateway_{name}_tokens_total"}
         assert {kind: number for kind, number in found.items() if number} == metrics[metric]
         assert any(found.values())
 
 
-def test_with_cog_s_own_tracing_its_spans_are_between_the_door_and_the_engine(tmp_path, receiver, monkeypatch):
+def test_with_cog_s_own_tracing_its_spans_are_between_the_gateway_and_the_engine(tmp_path, receiver, monkeypatch):
     monkeypatch.setenv("COG_TRACE_CONFIGURED", "1")
-    with start_cog(tmp_path) as cog, DoorServer([cog.url], tmp_path) as door:
-        predict(door)
+    with start_cog(tmp_path) as cog, GatewayServer([cog.url], tmp_path) as gateway:
+        predict(gateway)
         spans = receiver.wait_for("predict", "decode", "prediction", "cog.prediction.invoke", "cog.prediction.execute")
         by_id = {span.span_id: span for span in receiver.wait_for("PUT /predictions/{id}", "cog.prediction", ASK)}
     above = [receiver.named("predict")]

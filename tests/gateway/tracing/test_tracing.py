@@ -1,4 +1,4 @@
-"""Spans of the real door with a fake Cog server, as a collector gets them; and what tracing costs and cannot break."""
+"""Spans of the real gateway with a fake Cog server, as a collector gets them; what tracing costs and cannot break."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
 from gateway.request_log import JsonFormatter
-from tests.gateway.door_server import ROOT
 from tests.gateway.fake_cog import FakeCog
+from tests.gateway.gateway_server import ROOT
 from tests.gateway.open_app import BODY, CREATE, create, open_app
 from tests.otlp_receiver import NO_PARENT, OtlpReceiver
 
@@ -52,8 +52,8 @@ async def test_a_prediction_s_spans_continue_the_caller_s_trace_as_far_as_cog_an
     assert whole.start <= wait.start <= wait.end <= ask.start <= ask.end <= whole.end
     assert request.attributes["http.response.status_code"] == 201
     assert request.attributes["url.path"] == CREATE
-    assert whole.attributes == {"door.prediction.id": prediction["id"], "door.prediction.status": "succeeded"}
-    assert {span.service for span in receiver.spans} == {"door"}
+    assert whole.attributes == {"gateway.prediction.id": prediction["id"], "gateway.prediction.status": "succeeded"}
+    assert {span.service for span in receiver.spans} == {"gateway"}
     [(head, body)] = cog.requests
     sent = f"00-{CALLER_TRACE}-{ask.span_id}-01"
     assert body["context"] == {"traceparent": sent}
@@ -95,8 +95,9 @@ async def test_without_an_endpoint_nothing_is_sent_to_cog(tmp_path):
 
 
 def test_without_an_endpoint_opentelemetry_is_not_imported():
-    app = "from gateway.app import create_app\nfrom gateway.settings import DoorSettings\ncreate_app(DoorSettings())"
-    code = f"{app}\nimport sys\nprint([name for name in sys.modules if name.startswith('opentelemetry')])"
+    imports = "from gateway.app import create_app\nfrom gateway.settings import GatewaySettings\nimport sys"
+    shown = "print([name for name in sys.modules if name.startswith('opentelemetry')])"
+    code = f"{imports}\ncreate_app(GatewaySettings())\n{shown}"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]", done.stderr
 
@@ -123,6 +124,6 @@ async def test_a_dead_collector_neither_breaks_predictions_nor_holds_them_up(tmp
         async with asyncio.timeout(60), FakeCog() as cog, open_app(tmp_path, cog) as client:
             for _ in range(20):
                 assert (await create(client))["status"] == "succeeded"
-    assert limits[0] <= 3, "seconds; a door that stops waits for it twice"
+    assert limits[0] <= 3, "seconds; a gateway that stops waits for it twice"
     assert threads
     assert threading.main_thread() not in threads

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 from lab.endurance.cog_process import CogServer
 from pipeline.package.new_package import new_package
 from pipeline.package.task_choice import TaskChoice
-from tests.gateway.door_server import DoorServer
+from tests.gateway.gateway_server import GatewayServer
 
 pytestmark = [pytest.mark.server, pytest.mark.weights]
 
@@ -126,8 +126,8 @@ class Person(BaseModel):
 def test_a_chat_answers_openai_s_clients_through_the_door(chat: CogServer, tmp_path: Path) -> None:
     """The real model: logprobs are its own, and instructor's object is right because the prompt asks for it."""
     with (
-        DoorServer([str(chat.client.base_url)], tmp_path) as door,
-        openai.OpenAI(base_url=f"{door.url}/v1", api_key="any", max_retries=0) as client,
+        GatewayServer([str(chat.client.base_url)], tmp_path) as gateway,
+        openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=0) as client,
     ):
         capital = [{"role": "user", "content": "What is the capital of France?"}]
         answer = client.chat.completions.create(

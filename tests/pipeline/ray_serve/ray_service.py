@@ -38,7 +38,7 @@ class RayService:
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_TMPDIR": str(folder)}
         # Ray gives its proxy up after three checks of five seconds, in which it may not have started on busy cores.
         patience = {f"RAY_SERVE_PROXY_{check}_CHECK_TIMEOUT_S": "100" for check in ("READY", "HEALTH")}
-        self._env = {**os.environ, "ENGINE": "fake", "DOOR_DATABASE": str(database), **token, **patience}
+        self._env = {**os.environ, "ENGINE": "fake", "GATEWAY_DATABASE": str(database), **token, **patience}
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._said, self._changed, self._has_ended = "", threading.Condition(), False
@@ -47,7 +47,7 @@ class RayService:
         self._listener.start()
 
     def start(self, settings: Mapping[str, str], *options: str) -> subprocess.Popen[str]:
-        command = [sys.executable, str(ROOT / "scripts" / "serve"), "--door-port", str(self.port), *options]
+        command = [sys.executable, str(ROOT / "scripts" / "serve"), "--gateway-port", str(self.port), *options]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         return subprocess.Popen(command, env={**self._env, **settings}, text=True, **pipes)
 

@@ -1,4 +1,4 @@
-"""Asks a door for predictions, and learns whether they came from its cache."""
+"""Asks a gateway for predictions, and learns whether they came from its cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import httpx
 
-_WAIT_SECONDS: Final = 60  # the longest time for which a door holds an answer back
+_WAIT_SECONDS: Final = 60  # the longest time for which a gateway holds an answer back
 _POLL_SECONDS: Final = 1.0
 _MAX_REFUSALS: Final = 10  # answers 503 in a row, while no Cog server is ready, before a line fails
 _NOT_KEPT: Final = (
@@ -25,18 +25,18 @@ class Outcome(Enum):
 
 
 class LineError(Exception):
-    """The door does not answer these inputs, or may not keep the answer."""
+    """The gateway does not answer these inputs, or may not keep the answer."""
 
 
-class DoorUnusableError(Exception):
-    """The door cannot be reached, refuses the key, or has no cache."""
+class GatewayUnusableError(Exception):
+    """The gateway cannot be reached, refuses the key, or has no cache."""
 
 
-class DoorClient:
-    """One door.
+class GatewayClient:
+    """One gateway.
 
     Args:
-        client: with the door's address and the caller's key.
+        client: with the gateway's address and the caller's key.
         refresh: have every answer written again.
     """
 
@@ -46,21 +46,21 @@ class DoorClient:
         self._path = ""
 
     async def connect(self) -> None:
-        """Check that the door has a cache, and ask for the name of its model.
+        """Check that the gateway has a cache, and ask for the name of its model.
 
         Raises:
-            DoorUnusableError: it cannot be used.
+            GatewayUnusableError: it cannot be used.
         """
         response = await self._send("GET", "/ready")
         ready = _content(response)
         if "cache" not in ready:  # it is there also while no Cog server is ready
-            raise DoorUnusableError(f"the door at {self._client.base_url}: {_reason(response)}")
+            raise GatewayUnusableError(f"the gateway at {self._client.base_url}: {_reason(response)}")
         if not ready["cache"]:
-            text = "has no cache of answers; start it with DOOR_CACHE_MB, for example DOOR_CACHE_MB=256 scripts/serve"
-            raise DoorUnusableError(f"the door at {self._client.base_url} {text}")
+            text = "start it with GATEWAY_CACHE_MB, for example GATEWAY_CACHE_MB=256 scripts/serve"
+            raise GatewayUnusableError(f"the gateway at {self._client.base_url} has no cache of answers; {text}")
         response = await self._send("GET", "/v1/models")
         if response.status_code != httpx.codes.OK:
-            raise DoorUnusableError(f"the door at {self._client.base_url}: {_reason(response)}")
+            raise GatewayUnusableError(f"the gateway at {self._client.base_url}: {_reason(response)}")
         self._path = f"/v1/models/{response.json()['data'][0]['root']}/predictions"
 
     async def predict(self, inputs: Mapping[str, Any]) -> Outcome:
@@ -68,7 +68,7 @@ class DoorClient:
 
         Raises:
             LineError: it is refused or fails, or its answer is not kept.
-            DoorUnusableError: no prediction can be made.
+            GatewayUnusableError: no prediction can be made.
         """
         prediction = await self._create(inputs)
         while prediction["status"] in ("starting", "processing"):
@@ -97,7 +97,7 @@ class DoorClient:
                 case httpx.codes.SERVICE_UNAVAILABLE if refusals < _MAX_REFUSALS:
                     refusals += 1
                 case httpx.codes.UNAUTHORIZED:
-                    raise DoorUnusableError(_reason(response))
+                    raise GatewayUnusableError(_reason(response))
                 case _:
                     raise LineError(_reason(response))
             await asyncio.sleep(float(response.headers.get("retry-after", 1)))
@@ -107,7 +107,8 @@ class DoorClient:
             return await self._client.request(method, path, **request)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             trouble = f"{type(error).__name__} {error}".rstrip()
-            raise DoorUnusableError(f"the door at {self._client.base_url} cannot be reached: {trouble}") from error
+            text = f"the gateway at {self._client.base_url} cannot be reached: {trouble}"
+            raise GatewayUnusableError(text) from error
 
 
 def _content(response: httpx.Response) -> dict[str, Any]:
@@ -116,7 +117,7 @@ def _content(response: httpx.Response) -> dict[str, Any]:
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        raise DoorUnusableError(f"{response.url} does not answer as a door does")
+        raise GatewayUnusableError(f"{response.url} does not answer as a gateway does")
     return content
 
 

@@ -1,4 +1,4 @@
-"""Runs the door, which is in front of Cog's server, as a child process."""
+"""Runs the gateway, which is in front of Cog's server, as a child process."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _ADDRESSES = """
 """
 
 
-class DoorProcess:
-    """The door, which is started again if a signal ends it: the server and its predictions go on meanwhile.
+class GatewayProcess:
+    """The gateway, which is started again if a signal ends it: the server and its predictions go on meanwhile.
 
     Args:
         host, port: where it listens.
         cog_port: where it has Cog's protocol as well.
         cog_url: address of the server.
-        concurrency: see `DoorSettings`.
+        concurrency: see `GatewaySettings`.
     """
 
     def __init__(self, host: str, port: int, *, cog_port: int, cog_url: str, concurrency: int) -> None:
@@ -40,7 +40,7 @@ class DoorProcess:
         self._command += ["--cog-port", str(cog_port)]
         self._command += ["--upstream", cog_url, "--model", self._model]
         self._command += ["--weights-digest", digest] if digest else []
-        self._env = {"DOOR_CONCURRENCY": str(concurrency), **os.environ}
+        self._env = {"GATEWAY_CONCURRENCY": str(concurrency), **os.environ}
         self._is_ending = False
         self._lock = threading.Lock()  # of the process and whether it is to end
         self.failed = False  # has ended by itself, so it would end again
@@ -51,7 +51,7 @@ class DoorProcess:
 
         def watch() -> None:
             while self._was_killed():
-                sys.stderr.write("The door was ended by a signal; it starts again.\n")
+                sys.stderr.write("The gateway was ended by a signal; it starts again.\n")
                 self._launch()
             on_exit()
 
@@ -71,7 +71,7 @@ class DoorProcess:
                 return False
         if code < 0:
             return True
-        sys.stderr.write("The door ended; the reason is above.\n")
+        sys.stderr.write("The gateway ended; the reason is above.\n")
         self.failed = True
         return False
 

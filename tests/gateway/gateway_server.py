@@ -1,4 +1,4 @@
-"""The door as a process of its own, in front of Cog servers that already run."""
+"""The gateway as a process of its own, in front of Cog servers that already run."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MODEL = "local/test"
 PREDICTIONS = f"/v1/models/{MODEL}/predictions"
 
 
-class DoorServer:
-    """A door as a context manager: ready on entry, stopped on exit.
+class GatewayServer:
+    """A gateway as a context manager: ready on entry, stopped on exit.
 
     Args:
         upstreams: addresses of Cog servers.
         folder: of its database and log.
-        settings: environment variables without DOOR_.
-        wait_until: the path that must answer 200 before the door is used.
+        settings: environment variables without GATEWAY_.
+        wait_until: the path that must answer 200 before the gateway is used.
         keys: API keys by name; `client` sends the first.
     """
 
@@ -43,7 +43,7 @@ class DoorServer:
         **settings: object,
     ) -> None:
         self.folder = folder
-        self.log = folder / "door.log"
+        self.log = folder / "gateway.log"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.keys = keys or {}
@@ -52,7 +52,7 @@ class DoorServer:
         self._wait_until = wait_until
         own = {"PORT": self.port, "UPSTREAMS": ",".join(upstreams), "MODEL": MODEL, "DRAIN_SECONDS": 5}
         own |= {"DATABASE": folder / "predictions.sqlite", **settings}
-        self._env = {**os.environ, **{f"DOOR_{name}": str(value) for name, value in own.items()}}
+        self._env = {**os.environ, **{f"GATEWAY_{name}": str(value) for name, value in own.items()}}
 
     def __enter__(self) -> Self:
         with self.log.open("a") as log:
@@ -67,7 +67,7 @@ class DoorServer:
                 pass
             time.sleep(0.05)
         self.__exit__()
-        raise AssertionError(f"the door did not start:\n{self.log.read_text()[-4000:]}")
+        raise AssertionError(f"the gateway did not start:\n{self.log.read_text()[-4000:]}")
 
     def __exit__(self, *exc_info: object) -> None:
         self.client.close()

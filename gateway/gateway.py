@@ -1,4 +1,4 @@
-"""The parts of a running door, and how a request's handler gets them."""
+"""The parts of a running gateway, and how a request's handler gets them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gateway.model_server import ModelServer
 from gateway.pool import Pool
 from gateway.predictions import Prediction, timestamp
 from gateway.runner import Runner
-from gateway.settings import DoorSettings
+from gateway.settings import GatewaySettings
 from gateway.store import Store
 from gateway.upstream import Upstream
 from gateway.webhook_client import WebhookClient
@@ -32,7 +32,7 @@ _UNKEPT = timedelta(minutes=10)  # time for a client to read a prediction that i
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Gateway:
     """What handlers use.
 
     Args:
@@ -40,14 +40,14 @@ class Door:
         pool: of the Cog servers.
         store: of the predictions.
         runner: of the predictions that run.
-        interrupted: predictions that ran when the last door was killed.
+        interrupted: predictions that ran when the last gateway was killed.
         model: what the servers run.
         meters: what is counted and measured.
         webhooks: sends to receivers.
         callers: who may call; None: everybody.
     """
 
-    settings: DoorSettings
+    settings: GatewaySettings
     pool: Pool
     store: Store
     runner: Runner
@@ -57,37 +57,37 @@ class Door:
     webhooks: WebhookClient
     callers: Callers | None = None
 
-    def of(self, caller: Caller) -> Door:
-        """The door as one caller may use it."""
+    def of(self, caller: Caller) -> Gateway:
+        """The gateway as one caller may use it."""
         return replace(self, store=self.store.of(caller.name), runner=self.runner.of(caller))
 
 
-async def get_door(request: Request) -> Door:
-    """The door as the request's caller may use it; for `Depends`.
+async def get_gateway(request: Request) -> Gateway:
+    """The gateway as the request's caller may use it; for `Depends`.
 
     Raises:
-        UnauthorizedError: the door asks for keys, and the request has none that is valid.
+        UnauthorizedError: the gateway asks for keys, and the request has none that is valid.
     """
-    door = await get_whole_door(request)
-    if door.callers is None:
-        return door
-    caller = door.callers.identify(request)
-    request.scope["door_caller"] = caller.name  # for the log
-    return door.of(caller)
+    gateway = await get_whole_gateway(request)
+    if gateway.callers is None:
+        return gateway
+    caller = gateway.callers.identify(request)
+    request.scope["gateway_caller"] = caller.name  # for the log
+    return gateway.of(caller)
 
 
-async def get_whole_door(request: Request) -> Door:
-    """The door without a look at the caller's key: for health checks, and for links whose id is their secret."""
-    door = request.app.state.door
-    assert isinstance(door, Door), "the application has started"
-    return door
+async def get_whole_gateway(request: Request) -> Gateway:
+    """The gateway without a look at the caller's key: for health checks, and for links whose id is their secret."""
+    gateway = request.app.state.gateway
+    assert isinstance(gateway, Gateway), "the application has started"
+    return gateway
 
 
 @asynccontextmanager
-async def open_door(
-    settings: DoorSettings, servers: Callable[[], Sequence[ModelServer]] | None = None
-) -> AsyncIterator[Door]:
-    """A door that works; at the end, running predictions are finished or marked as interrupted.
+async def open_gateway(
+    settings: GatewaySettings, servers: Callable[[], Sequence[ModelServer]] | None = None
+) -> AsyncIterator[Gateway]:
+    """A gateway that works; at the end, running predictions are finished or marked as interrupted.
 
     Args:
         settings: of this process.
@@ -102,7 +102,7 @@ async def open_door(
         interrupted = await store.open()
         stack.push_async_callback(store.close)
         if interrupted:
-            _log.warning("%d predictions were interrupted when the door last stopped", len(interrupted))
+            _log.warning("%d predictions were interrupted when the gateway last stopped", len(interrupted))
         upstreams = [Upstream(url) for url in settings.upstreams] if servers is None else servers()
         pool = Pool(upstreams, concurrency=settings.concurrency)
         stack.push_async_callback(pool.close)
@@ -129,7 +129,7 @@ async def open_door(
         tasks = [asyncio.create_task(runner.save_changes()), asyncio.create_task(_delete_old(store, settings))]
         stack.push_async_callback(_cancel, tasks)
         stack.push_async_callback(runner.close, 0)
-        yield Door(settings, pool, store, runner, model, interrupted, meters, webhooks, callers)
+        yield Gateway(settings, pool, store, runner, model, interrupted, meters, webhooks, callers)
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -138,7 +138,7 @@ async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _delete_old(store: Store, settings: DoorSettings) -> None:
+async def _delete_old(store: Store, settings: GatewaySettings) -> None:
     keep = _UNKEPT
     if settings.keep:
         if settings.retention_days is None:
@@ -148,5 +148,5 @@ async def _delete_old(store: Store, settings: DoorSettings) -> None:
         try:
             await store.delete_created_before(timestamp(datetime.now(UTC) - keep))
         except sqlite3.Error:
-            _log.exception("old predictions could not be deleted; the door tries again")
+            _log.exception("old predictions could not be deleted; the gateway tries again")
         await asyncio.sleep(DELETE_SECONDS)
