@@ -11,8 +11,8 @@ import uvicorn
 from pydantic import ValidationError
 
 from gateway.app import create_app
-from gateway.http_protocol import limited_protocol
-from gateway.request_log import configure_logging
+from gateway.http.head_limits import limited_protocol
+from gateway.http.request_log import configure_logging
 from gateway.settings import GatewaySettings, SettingsError
 
 _OPEN = """

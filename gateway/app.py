@@ -7,21 +7,20 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from fastapi import Depends, FastAPI
 
-from gateway.api import Api, include
 from gateway.cog_api import COG
 from gateway.gateway import open_gateway
+from gateway.http.api import Api, include
+from gateway.http.request_log import PredictionLog, RequestLog
+from gateway.http.security import SecurityHeaders, allow_origins, check_sender
 from gateway.keys.login_page import LOGIN
-from gateway.metrics import METRICS
-from gateway.metrics.request_counter import RequestCounter
-from gateway.model_server import ModelServer
-from gateway.openai import OPENAI
-from gateway.pages import PAGES
+from gateway.metrics.measuring import METRICS, RequestCounter
+from gateway.openai.routes import OPENAI
+from gateway.pages.routes import PAGES
 from gateway.probes import PROBES
-from gateway.replicate import REPLICATE
-from gateway.request_log import PredictionLog, RequestLog
-from gateway.security import SecurityHeaders, allow_origins, check_sender
+from gateway.replicate.routes import REPLICATE
 from gateway.settings import GatewaySettings
 from gateway.tracing import open_tracing
+from gateway.upstream.model_server import ModelServer
 
 # A new API is one line here. The first one's errors are for paths that belong to none.
 APIS: tuple[Api, ...] = (

@@ -17,15 +17,14 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from yarl import URL
 
-from gateway.api import Api
-from gateway.bodies import read_bytes
 from gateway.errors import BadRequestError, FieldError, GatewayError, InvalidInputError, NotFoundError, UnavailableError
 from gateway.gateway import Gateway, get_gateway, get_whole_gateway
+from gateway.http.api import Api
+from gateway.http.bodies import read_bytes
+from gateway.http.webhook_client import WebhookError, check_webhook
 from gateway.replicate.webhooks import webhook_secret
 from gateway.settings import is_loopback
-from gateway.upstream import Upstream, UpstreamError
-from gateway.webhook_addresses import check_webhook
-from gateway.webhook_client import WebhookError
+from gateway.upstream.model_server import Upstream, UpstreamError
 
 _router = APIRouter()
 _PASSED_ON: Final = ("accept", "content-type", "prefer", "traceparent", "tracestate")

@@ -13,18 +13,17 @@ from datetime import UTC, datetime, timedelta
 from fastapi import Request
 
 from gateway.cache.answer_cache import open_cache
+from gateway.http.webhook_client import WebhookClient
 from gateway.keys.callers import Caller, Callers
 from gateway.keys.key_file import KeyFile
-from gateway.meters import Meters
-from gateway.model_info import ModelInfoReader
-from gateway.model_server import ModelServer
-from gateway.pool import Pool
-from gateway.predictions import Prediction, timestamp
-from gateway.runner import Runner
+from gateway.metrics.meters import Meters
+from gateway.predictions.prediction import Prediction, timestamp
+from gateway.predictions.runner import Runner
+from gateway.predictions.store import Store
 from gateway.settings import GatewaySettings
-from gateway.store import Store
-from gateway.upstream import Upstream
-from gateway.webhook_client import WebhookClient
+from gateway.upstream.model_info import ModelInfoReader
+from gateway.upstream.model_server import ModelServer, Upstream
+from gateway.upstream.pool import Pool
 
 _log = logging.getLogger(__name__)
 DELETE_SECONDS = 60.0  # between two deletions of what is too old

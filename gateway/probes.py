@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
-from gateway.api import Api
 from gateway.errors import GatewayError
 from gateway.gateway import Gateway, get_whole_gateway
+from gateway.http.api import Api
 
 _router = APIRouter()
 

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final
+from enum import Enum
+from typing import Any, Final
 
 from pydantic import JsonValue
+from starlette.datastructures import Headers
 
 from gateway.cache.answer_table import AnswerTable
-from gateway.cache.cache_key import cache_key
-from gateway.cache.cache_use import CacheUse
-from gateway.meters import Meters
-from gateway.model_info import ModelInfo
-from gateway.predictions import Prediction
+from gateway.metrics.meters import Meters
+from gateway.predictions.prediction import Prediction
+from gateway.predictions.store import Store
 from gateway.settings import GatewaySettings
-from gateway.store import Store
+from gateway.upstream.model_info import ModelInfo
 
 _log = logging.getLogger(__name__)
 CACHED: Final = "cached"  # metric: true for an answer from the cache, false for one that the cache keeps
 ORIGINAL: Final = "cached_from"  # metric: the prediction that the model answered, for its owner only
 # Metrics that describe the answer. The others say what the model's work cost, and now it has not worked.
 _OF_ANSWER: Final = ("input_token_count", "output_token_count", "finish_reason", "logprobs", "token_trace")
+_SAMPLING: Final = {"seed", "top_p", "top_k", "min_p", "num_return_sequences"}  # a model that has these can sample
+ADAPTER: Final = "adapter"  # an input that names one; the weights' digest does not say what the name stands for
 
 
 class AnswerCache:
@@ -161,3 +165,63 @@ def metrics_of_copy(original: Prediction, owner: str | None) -> dict[str, JsonVa
 def is_from_cache(prediction: Prediction) -> bool:
     """Whether the answer came from the cache."""
     return prediction.metrics.get(CACHED) is True
+
+
+class CacheUse(Enum):
+    """What the cache may do for one request."""
+
+    NORMAL = "give an answer, or keep the new one"
+    REFRESH = "keep the new answer, and give no old one"
+    NONE = "neither give nor keep"
+
+    @classmethod
+    def of(cls, headers: Headers) -> CacheUse:
+        """Of a request: `Cache-Control: no-cache` asks for a new answer, `no-store` also that it is not kept."""
+        directives = {part.strip().lower() for part in headers.get("cache-control", "").split(",")}
+        if "no-store" in directives:
+            return cls.NONE
+        return cls.REFRESH if "no-cache" in directives else cls.NORMAL
+
+
+def cache_key(prediction: Prediction, properties: Mapping[str, Any], owner: str | None) -> str | None:
+    """The same for predictions that have the same answer; None where the answer may differ each time.
+
+    Args:
+        prediction: that is asked for.
+        properties: JSON Schemas of the model's inputs by name.
+        owner: whose answers are found; None: everybody's.
+    """
+    inputs = complete_inputs(prediction.input, properties)
+    if not is_greedy(inputs, properties) or _reads_files(inputs, properties) or ADAPTER in inputs:
+        return None
+    # Cog sorts the keys of objects as well, so their order cannot change an answer.
+    text = json.dumps([owner, prediction.weights_digest, prediction.version, inputs], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def complete_inputs(inputs: Mapping[str, JsonValue], properties: Mapping[str, Any]) -> dict[str, JsonValue]:
+    """The inputs with the schema's defaults, without nulls, and with one way to write a number."""
+    defaults = {name: schema["default"] for name, schema in properties.items() if "default" in schema}
+    complete = {**defaults, **inputs}
+    return {name: _plain(value) for name, value in complete.items() if value is not None}
+
+
+def is_greedy(inputs: Mapping[str, JsonValue], properties: Mapping[str, Any]) -> bool:
+    """Whether the model takes the likeliest token each time: `temperature` is 0, or there is nothing to sample with.
+
+    Without a value and without a default in the schema, the temperature is the package's own, which may be any.
+    """
+    if "temperature" in properties:
+        return inputs.get("temperature") == 0
+    return _SAMPLING.isdisjoint(properties)
+
+
+def _reads_files(inputs: Mapping[str, JsonValue], properties: Mapping[str, Any]) -> bool:
+    """Whether an input is the address of a file, whose content may change."""
+    schemas = [properties.get(name, {}) for name in inputs]
+    return any("uri" in (schema.get("format"), schema.get("items", {}).get("format")) for schema in schemas)
+
+
+def _plain(value: JsonValue) -> JsonValue:
+    """Clients write the same number as 0 or as 0.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

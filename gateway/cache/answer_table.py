@@ -8,7 +8,7 @@ from typing import Final
 
 import aiosqlite
 
-from gateway.predictions import now, timestamp
+from gateway.predictions.prediction import now, timestamp
 
 _PRUNED: Final = 0.9  # share of the limit that a full table is reduced to, so that not every new answer prunes
 # A deleted prediction takes its answer with it, however it was deleted.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gateway.predictions import now
+from gateway.predictions.prediction import now
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS keys (

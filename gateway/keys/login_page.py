@@ -9,10 +9,10 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from gateway.api import Api
-from gateway.bodies import read_bytes
 from gateway.errors import GatewayError
 from gateway.gateway import Gateway, get_whole_gateway
+from gateway.http.api import Api
+from gateway.http.bodies import read_bytes
 from gateway.keys.callers import COOKIE
 
 _router = APIRouter()

@@ -1,5 +1,1 @@
 """OpenAI's HTTP API: chat completions, completions and models, as far as its official clients need them."""
-
-from gateway.openai.openai_routes import OPENAI
-
-__all__ = ["OPENAI"]

@@ -12,11 +12,9 @@ import pydantic_core
 from pydantic import JsonValue
 
 from gateway.errors import InvalidInputError
-from gateway.model_info import ModelInfo
-from gateway.openai.chat_body import ChatBody
-from gateway.openai.completion_body import CompletionBody
 from gateway.openai.error_objects import ApiError
-from gateway.openai.parameters import SAME_NAME, SharedBody
+from gateway.openai.request_bodies import SAME_NAME, ChatBody, CompletionBody, SharedBody
+from gateway.upstream.model_info import ModelInfo
 
 _ONE_TEXT = "this model takes one text and no conversation; send one message with the role user and a text as content"
 

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from gateway.model_info import ModelInfo
-from gateway.openai.finished_answers import Answer, Logprob
+from gateway.openai.choices import Answer, Logprob
 from gateway.openai.tool_calls import CallReader, Function
+from gateway.upstream.model_info import ModelInfo
 
 Object = dict[str, JsonValue]
 

@@ -1,16 +1,18 @@
-"""Predictions, models and versions as Replicate's API shows them."""
+"""Predictions, models, versions and errors as Replicate's API shows them."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from fastapi import Request
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import JsonValue
 
-from gateway.model_info import ModelInfo
-from gateway.predictions import Prediction, Status
+from gateway.errors import GatewayError
+from gateway.predictions.prediction import Prediction, Status
 from gateway.settings import GatewaySettings
+from gateway.upstream.model_info import ModelInfo
 
 _HOST: Final = re.compile(r"[A-Za-z0-9.-]{1,253}(:\d{1,5})?|\[[0-9a-fA-F:]{2,45}\](:\d{1,5})?")
 
@@ -90,3 +92,13 @@ def version_object(info: ModelInfo) -> dict[str, JsonValue]:
         "cog_version": info.cog_version,
         "openapi_schema": dict(info.openapi),
     }
+
+
+def render_problem(request: Request, error: GatewayError) -> Response:
+    """The answer for an error."""
+    content: dict[str, object] = {"title": error.title, "status": error.status, "detail": error.detail}
+    if error.fields:
+        content["invalid_fields"] = [
+            {"field": ".".join(field.path), "type": field.kind, "description": field.message} for field in error.fields
+        ]
+    return JSONResponse(content, error.status, media_type="application/problem+json")

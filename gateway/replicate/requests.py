@@ -9,11 +9,11 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from gateway.errors import BadRequestError, FieldError, InvalidInputError, NotFoundError
-from gateway.model_info import ModelInfo
-from gateway.predictions import Webhook
-from gateway.runs import Position
+from gateway.http.webhook_client import check_webhook
+from gateway.predictions.live_prediction import Position
+from gateway.predictions.prediction import Webhook
 from gateway.settings import GatewaySettings
-from gateway.webhook_addresses import check_webhook
+from gateway.upstream.model_info import ModelInfo
 
 MAX_WAIT: Final = 60.0
 _WAIT: Final = re.compile(r"(?:^|[,;\s])wait(?:\s*=\s*\"?([^\s,;\"]*)\"?)?(?=$|[,;\s])", re.IGNORECASE)

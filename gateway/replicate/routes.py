@@ -1,23 +1,41 @@
-"""The routes of Replicate's HTTP API."""
+"""The routes of Replicate's HTTP API, and a prediction as a stream of server-sent events."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Annotated
+import json
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from gateway.api import Api
-from gateway.bodies import read_body
-from gateway.cache.cache_use import CacheUse
+from gateway.cache.answer_cache import CacheUse
 from gateway.errors import NotFoundError
 from gateway.gateway import Gateway, get_gateway, get_whole_gateway
-from gateway.model_info import ModelInfo
-from gateway.predictions import Prediction, new_id, now
-from gateway.replicate.objects import base_url, created_object, model_object, prediction_object, version_object
-from gateway.replicate.problems import render_problem
+from gateway.http.api import Api
+from gateway.http.bodies import read_body
+from gateway.predictions.live_prediction import (
+    Finished,
+    LogText,
+    OutputPiece,
+    Position,
+    Run,
+    RunEvent,
+    events_between,
+    pieces_of,
+)
+from gateway.predictions.prediction import Prediction, Status, new_id, now
+from gateway.replicate.objects import (
+    base_url,
+    created_object,
+    model_object,
+    prediction_object,
+    render_problem,
+    version_object,
+)
 from gateway.replicate.requests import (
     CreateBody,
     check_model,
@@ -28,12 +46,14 @@ from gateway.replicate.requests import (
     wait_seconds,
     webhook_of,
 )
-from gateway.replicate.streaming import stream_kept, stream_run
 from gateway.replicate.webhooks import open_webhooks, secret_of, webhook_secret
+from gateway.upstream.model_info import ModelInfo
 
 _CANCEL_SECONDS = 5.0  # for a prediction to end after it was cancelled, before the answer is sent
 _router = APIRouter(prefix="/v1")
 TheGateway = Annotated[Gateway, Depends(get_gateway)]
+QUIET_SECONDS: Final = 15.0  # then a comment is sent, so that nothing between takes the connection for dead
+_REASONS: Final = {Status.CANCELED: {"reason": "canceled"}, Status.FAILED: {"reason": "error"}}
 
 
 @_router.post("/predictions")
@@ -176,6 +196,61 @@ async def _model(gateway: Gateway, owner: str, name: str) -> ModelInfo:
     info = await gateway.model.read()
     check_model(owner, name, info)
     return info
+
+
+async def stream_run(run: Run, position: Position) -> AsyncIterator[bytes]:
+    """The events of a prediction that runs, from a position to the end."""
+    loop, start = asyncio.get_running_loop(), _unix(run.snapshot())
+    quiet_at = loop.time() + QUIET_SECONDS
+    while True:
+        if events := run.events_after(position):
+            position = events[-1].position
+            yield b"".join(_encode(event, start) for event in events)
+            if isinstance(events[-1], Finished):
+                return
+        else:
+            try:
+                async with asyncio.timeout_at(quiet_at):
+                    await run.changed()
+                continue
+            except TimeoutError:
+                yield b": waiting\n\n"
+        quiet_at = loop.time() + QUIET_SECONDS
+
+
+async def stream_kept(prediction: Prediction, position: Position) -> AsyncIterator[bytes]:
+    """The events of a prediction that has ended."""
+    start = _unix(prediction)
+    for event in events_between(position, pieces_of(prediction.output), prediction.logs[position.logs :]):
+        position = event.position
+        yield _encode(event, start)
+    yield _encode(Finished(prediction, position), start)
+
+
+def _encode(event: RunEvent, start: int) -> bytes:
+    event_id = f"{start}:{event.position.output}-{event.position.logs}"
+    match event:
+        case OutputPiece(value=value):
+            return _server_sent("output", value if isinstance(value, str) else json.dumps(value), event_id)
+        case LogText(text=text):
+            return _server_sent("logs", text, event_id)
+        case Finished(prediction=prediction):
+            done = _server_sent("done", json.dumps(_REASONS.get(prediction.status, {})), event_id)
+            if prediction.status is Status.FAILED:
+                return _server_sent("error", json.dumps({"detail": prediction.error}), event_id) + done
+            return done
+
+
+def _server_sent(name: str, data: str, event_id: str) -> bytes:
+    """An event as it is sent. A text with line ends becomes several data lines, as the standard asks."""
+    # Every kind of line end would end the field, so each one is normalized.
+    lines = data.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    body = "".join(f"data: {line}\n" for line in lines)
+    return f"event: {name}\nid: {event_id}\n{body}\n".encode()
+
+
+def _unix(prediction: Prediction) -> int:
+    return int(datetime.fromisoformat(prediction.created_at).timestamp())
 
 
 REPLICATE = Api(

@@ -15,11 +15,11 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from gateway.gateway import Gateway
-from gateway.predictions import Prediction, Status, new_id
+from gateway.http.webhook_client import WebhookClient, WebhookError
+from gateway.predictions.live_prediction import Finished, LogText, OutputPiece, Run
+from gateway.predictions.prediction import Prediction, Status, new_id
+from gateway.predictions.store import Store
 from gateway.replicate.objects import prediction_object
-from gateway.runs import Finished, LogText, OutputPiece, Run
-from gateway.store import Store
-from gateway.webhook_client import WebhookClient, WebhookError
 
 _log = logging.getLogger(__name__)
 QUIET_SECONDS: Final = 0.5  # between two POSTs about output or logs

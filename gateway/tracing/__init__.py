@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from gateway.tracing.span_exporter import Tracing
+    from gateway.tracing.spans import Tracing
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -18,6 +18,6 @@ def open_tracing() -> Tracing | None:
     """What the environment asks for; None without an endpoint."""
     if not any(map(os.environ.get, _ENDPOINTS)):
         return None
-    from gateway.tracing.span_exporter import Tracing
+    from gateway.tracing.spans import Tracing
 
     return Tracing()

@@ -18,7 +18,7 @@ from lab.simulation.arrivals import Arrivals
 from lab.simulation.replica import Replica
 from lab.simulation.service_times import ServiceTimes
 
-MAX_IMBALANCE: Final = 4  # as gateway/pool.py: more requests than another replica has that a cached prefix is worth
+MAX_IMBALANCE: Final = 4  # more requests than elsewhere that a cached prefix is worth; gateway/upstream/pool.py
 _AWAY: Final = 1 << 30  # load of a replica that is not ready
 _END, _READY, _IDLE = range(3)
 

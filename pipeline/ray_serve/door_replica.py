@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from ray import serve
 
 from gateway.app import create_app
-from gateway.request_log import configure_logging
+from gateway.http.request_log import configure_logging
 from gateway.settings import GatewaySettings
 from pipeline.ray_serve.ray_upstream import RayUpstream
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 from ray import serve
 
 from pipeline.batch.errors import BatchError
+from pipeline.package.cog_server import served_model
 from pipeline.package.command_inputs import read_schema
-from pipeline.package.gateway_process import served_model
 from pipeline.paths import ROOT
 from pipeline.weights.digest import sha256
 from serving.config import Settings
@@ -20,7 +20,7 @@ from serving.errors import EngineDeadError, ServingError
 from serving.model import Model
 from tasks.errors import TaskError
 
-Event = tuple[str, dict[str, Any]]  # its name and what it carries, see `gateway.upstream.UpstreamEvent`
+Event = tuple[str, dict[str, Any]]  # its name and what it carries, see `gateway.upstream.model_server.UpstreamEvent`
 HEALTH_SECONDS: Final = 60.0
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
-from gateway.pool import MAX_IMBALANCE
-from gateway.runner import prefix_of
+from gateway.predictions.runner import prefix_of
+from gateway.upstream.pool import MAX_IMBALANCE
 
 _MAX_PREFIXES: Final = 10_000  # remembered; the one that was not asked for longest is forgotten
 

@@ -12,15 +12,15 @@ from ray import serve
 from ray.exceptions import RayError, TaskCancelledError
 from ray.serve.exceptions import RayServeException
 
-from gateway.model_info import ModelInfo
-from gateway.upstream import UpstreamClosedError, UpstreamError, UpstreamEvent
+from gateway.upstream.model_info import ModelInfo
+from gateway.upstream.model_server import UpstreamClosedError, UpstreamError, UpstreamEvent
 
 _SECONDS: Final = 10.0  # for an answer that is no prediction
 _CANCELED: Final = UpstreamEvent("completed", {"status": "canceled"})
 
 
 class RayUpstream:
-    """See `gateway.model_server.ModelServer`. Requests wait in Ray Serve, whose autoscaling counts them.
+    """See `gateway.upstream.model_server.ModelServer`. Requests wait in Ray Serve, whose autoscaling counts them.
 
     Args:
         application, deployment: names of the model's in Ray Serve.

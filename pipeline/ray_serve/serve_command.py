@@ -15,9 +15,9 @@ from ray import serve
 from gateway.settings import GatewaySettings, rename_old_variables
 from pipeline.batch.errors import BatchError
 from pipeline.batch.ray_cluster import connect
+from pipeline.package.cog_server import local_url, served_model
 from pipeline.package.errors import PortError
 from pipeline.package.free_ports import Listener, check_ports
-from pipeline.package.gateway_process import local_url, served_model
 from pipeline.paths import ROOT
 from pipeline.ray_serve.application import Size, deploy_door, deploy_model
 from pipeline.ray_serve.door_replica import DOOR

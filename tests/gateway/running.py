@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from inspect import isawaitable
 
 from gateway.gateway import Gateway, open_gateway
-from gateway.predictions import Prediction, new_id, now
-from gateway.runs import OutputPiece, Run
+from gateway.predictions.live_prediction import OutputPiece, Run
+from gateway.predictions.prediction import Prediction, new_id, now
 from gateway.settings import GatewaySettings
 from tests.gateway.fake_cog import FakeCog
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gateway.gateway import open_gateway
+from gateway.predictions.store import Store
 from gateway.settings import GatewaySettings
-from gateway.store import Store
 
 CACHE = {"cache_mb": 1, "weights_digest": "d" * 64}
 

@@ -16,8 +16,8 @@ import pytest
 
 from gateway.cache import answer_table
 from gateway.cache.answer_table import AnswerTable
-from gateway.predictions import Prediction, Status, new_id, now
-from gateway.store import Store
+from gateway.predictions.prediction import Prediction, Status, new_id, now
+from gateway.predictions.store import Store
 
 ROW = 1000  # bytes of one prediction
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.cache.cache_key import cache_key
-from gateway.predictions import Prediction, now
+from gateway.cache.answer_cache import cache_key
+from gateway.predictions.prediction import Prediction, now
 
 # As Cog writes them for the schema task and the chat task.
 SCHEMA = {

@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.meters import Meters
-from gateway.metrics.prediction_observer import count_ended
-from gateway.predictions import Prediction, Status
+from gateway.metrics.measuring import count_ended
+from gateway.metrics.meters import Meters
+from gateway.predictions.prediction import Prediction, Status
 from tests.gateway.gateway_server import ROOT, GatewayServer
 
 DASHBOARD = ROOT / "gateway/metrics/grafana.json"

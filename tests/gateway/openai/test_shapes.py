@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.openai.finished_answers import Answer
+from gateway.openai.choices import Answer
 from gateway.openai.shapes import CompletionShape
 from serving.logprob_metric import logprob_metric
 from serving.types import TokenLogprob

@@ -8,10 +8,10 @@ import httpx
 import pytest
 from fastapi import APIRouter, FastAPI, HTTPException
 
-from gateway.api import Api, include
-from gateway.predictions import Prediction, Status, new_id, now
-from gateway.replicate.problems import render_problem
-from gateway.store import Store
+from gateway.http.api import Api, include
+from gateway.predictions.prediction import Prediction, Status, new_id, now
+from gateway.predictions.store import Store
+from gateway.replicate.objects import render_problem
 from tests.gateway.fake_cog import FakeCog
 from tests.gateway.gateway_server import MODEL, PREDICTIONS, GatewayServer
 from tests.gateway.open_app import open_app

@@ -14,7 +14,7 @@ import threading
 import pytest
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-from gateway.request_log import JsonFormatter
+from gateway.http.request_log import JsonFormatter
 from tests.gateway.fake_cog import FakeCog
 from tests.gateway.gateway_server import ROOT
 from tests.gateway.open_app import BODY, CREATE, create, open_app
@@ -115,7 +115,7 @@ async def test_a_dead_collector_neither_breaks_predictions_nor_holds_them_up(tmp
             threads.add(threading.current_thread())
             return super().export(spans)
 
-    monkeypatch.setattr("gateway.tracing.span_exporter.OTLPSpanExporter", Exporter)
+    monkeypatch.setattr("gateway.tracing.spans.OTLPSpanExporter", Exporter)
     with contextlib.closing(socket.socket()) as listener:
         listener.bind(("127.0.0.1", 0))
         if answers:

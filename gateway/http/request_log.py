@@ -1,0 +1,157 @@
+"""The gateway's log: one JSON object a line, one line for each request and for each prediction that ended.
+
+No key is logged, and no input: not even an error's text, which may repeat one. GATEWAY_LOG_INPUTS=true adds both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import secrets
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from pydantic import JsonValue
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.predictions.live_prediction import Run
+from gateway.predictions.prediction import seconds_between
+
+_log = logging.getLogger(__name__)
+QUIET: Final = ("/health", "/ready", "/metrics", "/static/")  # asked all the time; logged only when they fail
+_REQUEST_ID: Final = re.compile(r"[\w.:-]{1,64}", re.ASCII)
+_FIGURES: Final = (
+    "input_token_count",
+    "output_token_count",
+    "model_passes",
+    "time_to_first_token",
+    "error_type",
+    "cached",
+)
+
+
+@dataclass(slots=True)
+class _RequestRecord:
+    request_id: str
+    prediction_ids: list[str] = field(default_factory=list)
+
+
+# Ambient, because a prediction is created below handlers that know nothing of logs; nothing else may depend on it.
+_current: ContextVar[_RequestRecord | None] = ContextVar("request_record", default=None)
+
+
+class JsonFormatter(logging.Formatter):
+    """One record as a line of JSON; `extra={"fields": {…}}` adds to it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        time_text = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        content = {"time": time_text, "level": record.levelname.lower(), "message": record.getMessage()}
+        content.update(getattr(record, "fields", {}))
+        if record.exc_info:
+            content["exception"] = self.formatException(record.exc_info)
+        return json.dumps(content, ensure_ascii=False, default=str)
+
+
+def configure_logging() -> None:
+    """Write the log of this process to stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("gateway").setLevel(logging.INFO)
+
+
+class RequestLog:
+    """ASGI middleware: a line for each request, and its id as the header X-Request-Id.
+
+    Args:
+        app: the application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one request on and log it when its response is complete or has failed."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        record = _RequestRecord(given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8))
+        token, start, status = _current.set(record), time.monotonic(), 500
+
+        async def note(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Request-Id"] = record.request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note)
+        finally:
+            _current.reset(token)
+            if status >= 400 or not scope["path"].startswith(QUIET):
+                _log.info("request", extra={"fields": _request_fields(scope, record, status, time.monotonic() - start)})
+
+
+def _request_fields(scope: Scope, record: _RequestRecord, status: int, seconds: float) -> dict[str, JsonValue]:
+    fields: dict[str, JsonValue] = {
+        "request_id": record.request_id,
+        "method": scope["method"],
+        "path": scope["path"][:200],  # without the query
+        "status": status,
+        "seconds": round(seconds, 6),
+    }
+    if (asked := scope.get("path_params", {}).get("prediction_id")) is not None:
+        record.prediction_ids.append(str(asked)[:100])
+    if record.prediction_ids:
+        fields["prediction_id"] = ",".join(record.prediction_ids)
+    for name in ("caller", "trace_id"):
+        if (value := scope.get(f"gateway_{name}")) is not None:
+            fields[name] = value
+    return fields
+
+
+class PredictionLog:
+    """Writes a line for each prediction that ended; to be called with each new run.
+
+    Args:
+        with_inputs: also log inputs and errors' texts.
+    """
+
+    def __init__(self, *, with_inputs: bool) -> None:
+        self._with_inputs = with_inputs
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __call__(self, run: Run) -> None:
+        """Follow a new run."""
+        record = _current.get()
+        if record is not None:
+            record.prediction_ids.append(run.id)
+        task = asyncio.create_task(self._follow(run, None if record is None else record.request_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _follow(self, run: Run, request_id: str | None) -> None:
+        prediction = await run.answered()
+        if await run.settled() is not None:
+            return  # its inputs were refused, which the request's line says
+        fields: dict[str, JsonValue] = {
+            "prediction_id": prediction.id,
+            "request_id": request_id,
+            "status": prediction.status.value,
+            "seconds": seconds_between(prediction.created_at, prediction.completed_at or prediction.created_at),
+            **{name: prediction.metrics[name] for name in _FIGURES if name in prediction.metrics},
+        }
+        if run.trace.trace_id is not None:
+            fields["trace_id"] = run.trace.trace_id
+        if self._with_inputs:
+            fields.update(input=dict(prediction.input), error=prediction.error)
+        _log.info("prediction", extra={"fields": fields})

@@ -1,0 +1,210 @@
+"""Measures HTTP requests and predictions, and shows the figures at `GET /metrics` as Prometheus reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Annotated, Final
+
+import httpx
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from pydantic import JsonValue
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.cache.answer_cache import is_from_cache
+from gateway.errors import GatewayError
+from gateway.gateway import Gateway, get_gateway
+from gateway.http.api import Api
+from gateway.metrics.meters import Meters
+from gateway.predictions.live_prediction import Run
+from gateway.predictions.prediction import Prediction, Status, seconds_between
+from gateway.predictions.store import INTERRUPTED
+from gateway.upstream.pool import Server
+
+_NAME: Final = re.compile(r"\w{1,60}")
+METHODS: Final = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+_router = APIRouter()
+
+
+@asynccontextmanager
+async def observe(gateway: Gateway) -> AsyncIterator[None]:
+    """Measure every prediction of a gateway, and show its servers."""
+    meters, following = gateway.meters, set[asyncio.Task[None]]()
+    pool = gateway.pool
+    for server in pool.servers:
+        _watch(meters, server)
+    meters.running.set_function(lambda: sum(server.outstanding for server in pool.servers))
+    meters.waiting.set_function(lambda: pool.num_waiting)
+
+    def on_start(run: Run) -> None:
+        task = asyncio.create_task(_follow(run, meters), name=f"metrics of {run.id}")
+        following.add(task)
+        task.add_done_callback(following.discard)
+
+    gateway.runner.on_start.append(on_start)
+    try:
+        yield
+    finally:
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
+
+
+def _watch(meters: Meters, server: Server) -> None:
+    address = httpx.URL(server.upstream.url)  # host and port only: an address may hold a password
+    name = f"{address.host}:{address.port}" if address.port else address.host
+    meters.watch_server(name, lambda: server.is_healthy, lambda: server.outstanding)
+
+
+async def _follow(run: Run, meters: Meters) -> None:
+    if is_from_cache(run.snapshot()):  # it has ended already, and its times would hide those of the model
+        _count_status(run.snapshot(), meters)
+        return
+    created = time.monotonic()
+    last: float | None = None
+
+    def time_piece() -> None:
+        nonlocal last
+        now = time.monotonic()
+        if last is None:
+            meters.first_token.observe(now - created)
+        else:
+            meters.inter_token.observe(now - last)
+        last = now
+
+    run.on_piece.append(time_piece)
+    prediction = await run.answered()
+    if await run.settled() is not None:
+        return  # its inputs were refused
+    if last is None and prediction.output is not None:  # of a model that does not stream
+        time_piece()
+    if prediction.status is Status.SUCCEEDED:
+        meters.whole.observe(time.monotonic() - created)
+    count_ended(prediction, meters)
+
+
+def _count_status(prediction: Prediction, meters: Meters) -> None:
+    """Count a prediction that ended."""
+    meters.count_end(prediction.status.value)
+    if prediction.status is Status.SUCCEEDED:
+        meters.count_success(_word(prediction.metrics.get("finish_reason")) or "unknown")
+
+
+def count_ended(prediction: Prediction, meters: Meters) -> None:
+    """Add what a prediction's end and its metrics say."""
+    metrics = prediction.metrics
+    _count_status(prediction, meters)
+    if prediction.status is Status.FAILED:
+        meters.count_failure(_failure(prediction))
+    if prediction.started_at is not None:
+        meters.queue.observe(max(0.0, seconds_between(prediction.created_at, prediction.started_at)))
+    meters.prompt_tokens.inc(_count(metrics.get("input_token_count")))
+    meters.generation_tokens.inc(_count(metrics.get("output_token_count")))
+    meters.passes.inc(_count(metrics.get("model_passes")))
+    meters.draft_tokens.inc(_count(metrics.get("draft_token_count")))
+    meters.accepted_tokens.inc(_count(metrics.get("accepted_token_count")))
+    _count_drafts(metrics, meters)
+    if "cached_token_count" in metrics:
+        meters.queried_tokens.inc(_count(metrics.get("input_token_count")))
+        meters.cached_tokens.inc(_count(metrics.get("cached_token_count")))
+    if "kv_cache_usage" in metrics:
+        meters.kv_usage.set(_count(metrics.get("kv_cache_usage")))
+
+
+def _count_drafts(metrics: Mapping[str, JsonValue], meters: Meters) -> None:
+    """Add the drafts of each kind, where the engine knows their kinds."""
+    drafted, accepted = metrics.get("drafted_by_kind"), metrics.get("accepted_by_kind")
+    if not isinstance(drafted, dict) or not isinstance(accepted, dict):
+        return
+    for kind, number in drafted.items():
+        if _word(kind) is not None:
+            meters.count_drafts(kind, drafted=_count(number), accepted=_count(accepted.get(kind, 0)))
+
+
+def _failure(prediction: Prediction) -> str:
+    """The error's name where the server gives one; else whether the model, the gateway or a server between failed."""
+    if (name := _word(prediction.metrics.get("error_type"))) is not None:
+        return name
+    if prediction.error == INTERRUPTED:
+        return "interrupted"
+    # Cog puts this into the end of each prediction; without it the gateway ended the prediction.
+    return "model" if "predict_time" in prediction.metrics else "upstream"
+
+
+def _word(value: JsonValue) -> str | None:
+    """A short name, or None; a server could write anything."""
+    return value if isinstance(value, str) and _NAME.fullmatch(value) else None
+
+
+def _count(value: JsonValue) -> float:
+    """A number that is not negative, else 0: counters must not sink."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        return 0.0
+    return float(value)
+
+
+class RequestCounter:
+    """Counts what the application inside answers.
+
+    Args:
+        app: the application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one request on and count it when its response is complete or has failed."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start = time.monotonic()
+        status, seconds = 500, None  # for an exception that nothing inside answers
+
+        async def note(message: Message) -> None:
+            nonlocal status, seconds
+            if message["type"] == "http.response.start":
+                status, seconds = message["status"], time.monotonic() - start
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note)
+        finally:
+            gateway: Gateway = scope["app"].state.gateway
+            gateway.meters.count_request(
+                api=api_of(scope),
+                method=scope["method"] if scope["method"] in METHODS else "other",
+                status=status,
+                error=scope.get("gateway_error"),
+                seconds=time.monotonic() - start if seconds is None else seconds,
+            )
+
+
+def api_of(scope: Scope) -> str:
+    """The API that answered, by the package of its route: gateway.replicate.routes is `replicate`. Else `none`."""
+    parts = str(getattr(scope.get("endpoint"), "__module__", "")).split(".")
+    return parts[1] if parts[0] == "gateway" and len(parts) > 1 else "none"
+
+
+@_router.get("/metrics")
+async def metrics(gateway: Annotated[Gateway, Depends(get_gateway)]) -> Response:
+    """All counters, gauges and histograms of this gateway since its start.
+
+    What begins with gateway_ is there under its name of earlier versions as well, for dashboards that ask for door_.
+    """
+    lines = generate_latest(gateway.meters.registry).splitlines(keepends=True)
+    old = [line.replace(b"gateway_", b"door_", 1) for line in lines if re.match(rb"(# \w+ )?gateway_", line)]
+    return Response(b"".join(lines + old), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+def _render_error(request: Request, error: GatewayError) -> Response:
+    return PlainTextResponse(f"{error.title}: {error.detail}\n", error.status)
+
+
+METRICS = Api(_router, ("/metrics",), _render_error, open=observe)

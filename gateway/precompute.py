@@ -1,0 +1,316 @@
+"""Fills a gateway's cache of answers from a file of inputs: the command line of scripts/precompute."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, Final
+
+import httpx
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from gateway.settings import rename_old_variables
+
+_KEY = ["GATEWAY_API_KEY", "DOOR_API_KEY"]  # environment variables; the second is the old name
+app = typer.Typer(add_completion=False)
+_console = Console(stderr=True)
+_TIMEOUT = httpx.Timeout(10, read=90, pool=None)  # the gateway holds an answer back for up to 60 seconds
+_WAIT_SECONDS: Final = 60  # the longest time for which a gateway holds an answer back
+_POLL_SECONDS: Final = 1.0
+_MAX_REFUSALS: Final = 10  # answers 503 in a row, while no Cog server is ready, before a line fails
+_NOT_KEPT: Final = (
+    "answered, but not kept: only greedy answers are; set temperature to 0 (a default in task.json is not enough)"
+)
+
+
+@app.command()
+def precompute(
+    file: Annotated[typer.FileBinaryRead, typer.Argument(metavar="FILE", help="inputs as JSON Lines; - is stdin")],
+    server: Annotated[str, typer.Option(help="address of the gateway")] = "http://127.0.0.1:8080",
+    key: Annotated[str | None, typer.Option(envvar=_KEY, help="API key, if it asks for one")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, max=100, help="predictions at the same time")] = 8,
+    refresh: Annotated[bool, typer.Option("--refresh", help="have every answer written again")] = False,
+) -> None:
+    """Fill the gateway's cache with the answers to a file of inputs.
+
+    Each line of FILE is a JSON object of inputs, or an object that has them
+    as "input". The gateway must run with GATEWAY_CACHE_MB. What the cache already
+    has costs no time, so the command can be stopped and run again.
+
+    Exit codes: 0 all are cached, 1 a line failed, 2 file or gateway unusable.
+    """
+    rename_old_variables()
+    lines = list(read_lines(file))
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    # No proxy from the environment: a gateway is often on this machine or in its network.
+    client = httpx.AsyncClient(base_url=server, headers=headers, timeout=_TIMEOUT, trust_env=False)
+    try:
+        num_failed = asyncio.run(_send(lines, client, concurrency, refresh))
+    except GatewayUnusableError as error:
+        _say(f"error: {error}")
+        raise typer.Exit(2) from error
+    raise typer.Exit(1 if num_failed else 0)
+
+
+async def _send(lines: list[InputLine | WrongLine], client: httpx.AsyncClient, concurrency: int, refresh: bool) -> int:
+    """Send all lines; how many of them failed.
+
+    Raises:
+        GatewayUnusableError: not all were sent.
+    """
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    bar = Progress(*columns, console=_console, disable=not _console.is_terminal)
+    task = bar.add_task("", total=len(lines))
+
+    def on_line(problem: WrongLine | None) -> None:
+        bar.update(task, completed=runner.num_done, description=f"{_rate(runner, start)} a second")
+        if problem is not None:
+            _say(f"line {problem.number}: {problem.reason}")
+
+    async with client:
+        gateway = GatewayClient(client, refresh=refresh)
+        await gateway.connect()
+        runner, start = LineRunner(gateway.predict, on_line), time.monotonic()
+        try:
+            with bar:
+                await runner.run(lines, concurrency)
+        finally:  # also after Ctrl-C
+            _say(_summary(runner, len(lines), start))
+    return runner.num_failed
+
+
+def _summary(runner: LineRunner, num_lines: int, start: float) -> str:
+    counts = f"{runner.counts[Outcome.NEW]:,} new, {runner.counts[Outcome.CACHED]:,} already cached"
+    rest = num_lines - runner.num_done
+    unsent = f", {rest:,} not finished; run it again to continue" if rest else ""
+    return f"{num_lines:,} lines: {counts}, {runner.num_failed:,} failed{unsent} ({_rate(runner, start)} a second)"
+
+
+def _rate(runner: LineRunner, start: float) -> str:
+    return f"{runner.num_done / (time.monotonic() - start):,.1f}"
+
+
+def _say(text: str) -> None:
+    _console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class Outcome(Enum):
+    """What became of one line."""
+
+    NEW = "new"
+    CACHED = "already cached"
+
+
+class LineError(Exception):
+    """The gateway does not answer these inputs, or may not keep the answer."""
+
+
+class GatewayUnusableError(Exception):
+    """The gateway cannot be reached, refuses the key, or has no cache."""
+
+
+class GatewayClient:
+    """One gateway.
+
+    Args:
+        client: with the gateway's address and the caller's key.
+        refresh: have every answer written again.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, *, refresh: bool = False) -> None:
+        self._client = client
+        self._headers = {"Prefer": f"wait={_WAIT_SECONDS}"} | ({"Cache-Control": "no-cache"} if refresh else {})
+        self._path = ""
+
+    async def connect(self) -> None:
+        """Check that the gateway has a cache, and ask for the name of its model.
+
+        Raises:
+            GatewayUnusableError: it cannot be used.
+        """
+        response = await self._send("GET", "/ready")
+        ready = _content(response)
+        if "cache" not in ready:  # it is there also while no Cog server is ready
+            raise GatewayUnusableError(f"the gateway at {self._client.base_url}: {_reason(response)}")
+        if not ready["cache"]:
+            text = "start it with GATEWAY_CACHE_MB, for example GATEWAY_CACHE_MB=256 scripts/serve"
+            raise GatewayUnusableError(f"the gateway at {self._client.base_url} has no cache of answers; {text}")
+        response = await self._send("GET", "/v1/models")
+        if response.status_code != httpx.codes.OK:
+            raise GatewayUnusableError(f"the gateway at {self._client.base_url}: {_reason(response)}")
+        self._path = f"/v1/models/{response.json()['data'][0]['root']}/predictions"
+
+    async def predict(self, inputs: Mapping[str, Any]) -> Outcome:
+        """Have one prediction answered.
+
+        Raises:
+            LineError: it is refused or fails, or its answer is not kept.
+            GatewayUnusableError: no prediction can be made.
+        """
+        prediction = await self._create(inputs)
+        while prediction["status"] in ("starting", "processing"):
+            await asyncio.sleep(_POLL_SECONDS)
+            prediction = _content(await self._send("GET", f"/v1/predictions/{prediction['id']}"))
+            if "status" not in prediction:
+                raise LineError("the prediction was deleted while it ran")
+        if prediction["status"] != "succeeded":
+            raise LineError(str(prediction.get("error") or prediction["status"]))
+        match prediction["metrics"].get("cached"):
+            case True:
+                return Outcome.CACHED
+            case False:
+                return Outcome.NEW
+        raise LineError(_NOT_KEPT)
+
+    async def _create(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        refusals = 0
+        while True:
+            response = await self._send("POST", self._path, json={"input": inputs}, headers=self._headers)
+            match response.status_code:
+                case httpx.codes.CREATED:
+                    return _content(response)
+                case httpx.codes.TOO_MANY_REQUESTS:
+                    pass
+                case httpx.codes.SERVICE_UNAVAILABLE if refusals < _MAX_REFUSALS:
+                    refusals += 1
+                case httpx.codes.UNAUTHORIZED:
+                    raise GatewayUnusableError(_reason(response))
+                case _:
+                    raise LineError(_reason(response))
+            await asyncio.sleep(float(response.headers.get("retry-after", 1)))
+
+    async def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
+        try:
+            return await self._client.request(method, path, **request)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            trouble = f"{type(error).__name__} {error}".rstrip()
+            text = f"the gateway at {self._client.base_url} cannot be reached: {trouble}"
+            raise GatewayUnusableError(text) from error
+
+
+def _content(response: httpx.Response) -> dict[str, Any]:
+    try:
+        content = response.json()
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise GatewayUnusableError(f"{response.url} does not answer as a gateway does")
+    return content
+
+
+def _reason(response: httpx.Response) -> str:
+    """The text of an error, in the shape of either API."""
+    content = _content(response)
+    error = content.get("error")
+    text = error.get("message") if isinstance(error, dict) else content.get("detail")
+    return " ".join(str(text or f"answered {response.status_code}").split())
+
+
+class LineRunner:
+    """One run over a file.
+
+    Args:
+        predict: has one prediction answered.
+        on_line: called after each line, with the problem if it failed.
+    """
+
+    def __init__(
+        self, predict: Callable[[Mapping[str, Any]], Awaitable[Outcome]], on_line: Callable[[WrongLine | None], None]
+    ) -> None:
+        self._predict = predict
+        self._on_line = on_line
+        self.counts: Counter[Outcome] = Counter()
+        self.num_failed = 0
+
+    @property
+    def num_done(self) -> int:
+        """Lines that were answered or failed."""
+        return self.counts.total() + self.num_failed
+
+    async def run(self, lines: Iterable[InputLine | WrongLine], concurrency: int) -> None:
+        """Send all lines, `concurrency` at once.
+
+        Raises:
+            GatewayUnusableError: the rest was not sent.
+        """
+        waiting = iter(lines)
+
+        async def work() -> None:
+            for line in waiting:
+                await self._run_line(line)
+
+        workers = [asyncio.create_task(work()) for _ in range(concurrency)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+
+    async def _run_line(self, line: InputLine | WrongLine) -> None:
+        problem = line if isinstance(line, WrongLine) else await self._problem_of(line)
+        self.num_failed += problem is not None
+        self._on_line(problem)
+
+    async def _problem_of(self, line: InputLine) -> WrongLine | None:
+        try:
+            self.counts[await self._predict(line.inputs)] += 1
+        except LineError as error:
+            return WrongLine(line.number, str(error))
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class InputLine:
+    """Inputs of one prediction.
+
+    Args:
+        number: of the line, from 1.
+        inputs: by name.
+    """
+
+    number: int
+    inputs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WrongLine:
+    """A line that cannot be read.
+
+    Args:
+        number: of the line, from 1.
+        reason: for people.
+    """
+
+    number: int
+    reason: str
+
+
+def read_lines(lines: Iterable[bytes]) -> Iterator[InputLine | WrongLine]:
+    """The inputs of each line that is not blank: an object of inputs, or an object that has them as `input`."""
+    for number, line in enumerate(lines, start=1):
+        content = line.removeprefix(b"\xef\xbb\xbf").strip()
+        if not content:
+            continue
+        try:
+            yield InputLine(number, _inputs_of(json.loads(content)))
+        except (ValueError, RecursionError) as error:  # also text that is not UTF-8
+            yield WrongLine(number, str(error) if isinstance(error, _NoInputsError) else f"is not JSON: {error}")
+
+
+class _NoInputsError(ValueError):
+    pass
+
+
+def _inputs_of(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        kind = "a list" if isinstance(value, list) else "no object"
+        raise _NoInputsError(f'is {kind}; give an object of inputs such as {{"text": "…"}} on each line')
+    inner = value.get("input")
+    return inner if isinstance(inner, dict) else value

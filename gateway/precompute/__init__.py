@@ -1,1 +1,0 @@
-"""Fills a gateway's cache of answers from a file of inputs."""

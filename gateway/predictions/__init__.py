@@ -1,0 +1,1 @@
+"""Predictions: what is kept of them, and how they run."""

@@ -1,0 +1,1 @@
+"""What answers predictions: clients of Cog servers, the pool of them, and what is known of their model."""

@@ -1,0 +1,115 @@
+"""What is kept: after a restart, for how long, and that an end is never undone."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.predictions.prediction import Prediction, Status, Webhook, new_id, now
+from gateway.predictions.store import Store
+from tests.gateway.fake_cog import FakeCog
+from tests.gateway.running import gateway_to, run, until
+
+RUNNING = Prediction(
+    new_id(),
+    "a/b",
+    "0" * 64,
+    {"text": "é\x00\n"},
+    now(),
+    Status.PROCESSING,
+    output=["a", {"b": [1.5, None]}],
+    logs="log",
+)
+ENDED = replace(
+    RUNNING, id=new_id(), status=Status.SUCCEEDED, completed_at=now(), webhook=Webhook("https://a.b", ("completed",))
+)
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    store = Store(None)
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def test_what_was_written_is_there_after_a_restart_and_what_ran_is_marked(tmp_path: Path):
+    path = tmp_path / "new" / "predictions.sqlite"
+    first, second = Store(path), Store(path)
+    assert await first.open() == ()
+    await first.save(RUNNING, ENDED)
+    assert await first.secret("webhook", "first") == "first"
+    await first.close()
+    (interrupted,) = await second.open()
+    assert interrupted == await second.get(RUNNING.id)
+    assert (interrupted.status, interrupted.output, interrupted.logs) == (Status.FAILED, RUNNING.output, "log")
+    assert interrupted.error.startswith("interrupted")
+    assert await second.get(ENDED.id) == ENDED
+    assert await second.get("unknown") is None
+    assert await second.secret("webhook", "second") == "first"
+    await second.close()
+
+
+async def test_an_end_is_not_undone_by_a_save_that_comes_late(store: Store):
+    ended = replace(RUNNING, status=Status.CANCELED)
+    for one in (RUNNING, ended, RUNNING):
+        await store.save(one)
+    assert await store.get(RUNNING.id) == ended
+
+
+async def test_a_failed_save_changes_nothing_and_the_next_one_works(store: Store):
+    with pytest.raises(sqlite3.Error):
+        await store.save(ENDED, replace(RUNNING, model=object()))
+    assert await store.get(ENDED.id) is None
+    await store.save(ENDED)
+    assert await store.get(ENDED.id) == ENDED
+
+
+async def test_old_predictions_are_deleted_when_they_have_ended(store: Store):
+    old = "2020-01-01T00:00:00.000000Z"
+    await store.save(replace(RUNNING, created_at=old), replace(ENDED, created_at=old))
+    new = replace(ENDED, id=new_id())
+    await store.save(new)
+    assert await store.delete_created_before("2021-01-01T00:00:00.000000Z") == 1
+    assert [one.id for one in (await store.page()).predictions] == [new.id, RUNNING.id]
+    assert (await store.delete(new.id), await store.delete(new.id)) == (True, False)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+async def test_with_keep_off_nothing_reaches_the_disk(tmp_path: Path, keep: bool):
+    path = tmp_path / "predictions.sqlite"
+    async with FakeCog(pieces=("secret",)) as cog, gateway_to(cog, database=path, keep=keep) as gateway:
+        one = await run(gateway)
+        assert (await gateway.store.get(one.id)).status is Status.SUCCEEDED
+    assert path.exists() is keep
+    assert any(b"secret" in file.read_bytes() for file in tmp_path.iterdir()) is keep
+
+
+async def test_nobody_else_can_read_the_files(tmp_path: Path):
+    path = tmp_path / "p.sqlite"
+    path.touch(0o644)  # as an earlier version made it
+    store = Store(path)
+    await store.open()
+    await store.save(ENDED)
+    files = [file for file in tmp_path.iterdir() if file.suffix != ".lock"]  # that one is empty
+    assert len(files) >= 2, "the database and its log"
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    await store.close()
+
+
+async def test_deletions_of_what_is_old_go_on_after_an_error_of_the_database(monkeypatch: pytest.MonkeyPatch):
+    asked: list[str] = []
+
+    class Broken(Store):
+        async def delete_created_before(self, time: str) -> int:
+            asked.append(time)
+            raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr("gateway.gateway.DELETE_SECONDS", 0.01)
+    monkeypatch.setattr("gateway.gateway.Store", Broken)
+    async with FakeCog() as cog, gateway_to(cog):
+        await until(lambda: len(asked) >= 3)
