@@ -1,1 +1,1 @@
-"""The whole road from a base and an adapter to a locked checkpoint, as one command that can be stopped and resumed."""
+"""Everything from a base and an adapter to a locked checkpoint, as one command that can be stopped and resumed."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.prepare.errors import RoadStopped
+from pipeline.prepare.errors import PrepareStopped
 
 _PATIENCE = 5.0  # seconds that a command has to end by itself before it is asked, and again before it is killed
 
@@ -41,7 +41,7 @@ def run_measured(command: Sequence[str], keep_open: int) -> tuple[int, Cost]:
         The exit code (128 + the signal's number where a signal ended it), and the cost.
 
     Raises:
-        RoadStopped: this process was interrupted; the command has ended too.
+        PrepareStopped: this process was interrupted; the command has ended too.
     """
     started = time.monotonic()
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[keep_open])
@@ -49,7 +49,7 @@ def run_measured(command: Sequence[str], keep_open: int) -> tuple[int, Cost]:
         _, status, usage = os.wait4(process.pid, 0)
     except KeyboardInterrupt:
         _end(process)
-        raise RoadStopped from None
+        raise PrepareStopped from None
     code = os.waitstatus_to_exitcode(status)
     process.returncode = code  # Popen does not wait again
     cost = Cost(

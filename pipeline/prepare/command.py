@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from pipeline.package.errors import PackageError
 from pipeline.package.task_arguments import ExamplesFile, SchemaFile, System, TaskFile, TaskName, TemplateFile
 from pipeline.package.task_choice import TaskChoice
-from pipeline.prepare.errors import RoadError, RoadStopped
-from pipeline.prepare.prepare import planned, prepare
-from pipeline.prepare.road_options import RoadOptions
-from pipeline.prepare.road_record import record_path
-from pipeline.prepare.summary_table import print_summary
-from pipeline.prepare.work_folder import work_path
+from pipeline.prepare.errors import PrepareError, PrepareStopped
+from pipeline.prepare.options import PrepareOptions
+from pipeline.prepare.record import StepRecord, find_record
+from pipeline.prepare.run import planned, prepare, work_path
 from pipeline.weights.bases import BASES
 from pipeline.weights.console import report_errors, say
 
 _FILE: Final[dict[str, Any]] = {"exists": True, "dir_okay": False}
 _INTERRUPTED: Final = 130  # the exit code that shells expect
+_COLUMNS: Final = ("step", "wall", "processor", "peak memory", "written", "files")
 
 
 def main(
@@ -40,7 +42,7 @@ def main(
     cases: Annotated[
         Path | None,
         typer.Option(
-            help='JSONL of {"input", "output"} that the gate scores; the search too has them without --calibration',
+            help='JSONL of {"input", "output"} that the comparison scores; without --calibration also for the search',
             **_FILE,
         ),
     ] = None,
@@ -63,7 +65,7 @@ def main(
     Run it again after a stop or a failure: finished steps are not repeated. Each step is a command of its own, which
     --dry-run prints.
     """
-    options = RoadOptions(
+    options = PrepareOptions(
         base=base,
         adapter=adapter,
         out=out.absolute(),
@@ -80,24 +82,44 @@ def main(
         quantize=not unquantized,
         merge_options=("--nf4",) if nf4 else (),
         quantize_options=_given(group_size=group_size, tensor_parallel=tensor_parallel, max_tokens=max_tokens),
-        gate_options=_given(limit_weights=limit_weights, limit_logits=limit_logits, limit_score=limit_score),
+        compare_options=_given(limit_weights=limit_weights, limit_logits=limit_logits, limit_score=limit_score),
     )
-    with report_errors(RoadError, PackageError):
+    with report_errors(PrepareError, PackageError):
         if dry_run:
             print("\n".join(f"{number}. {step.shown()}" for number, step in enumerate(planned(options), 1)))
         else:
             _prepare(options, keep=keep, force=force)
 
 
-def _prepare(options: RoadOptions, *, keep: bool, force: bool) -> None:
+def _prepare(options: PrepareOptions, *, keep: bool, force: bool) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         record = prepare(options, keep=keep, replace=force)
-    except (RoadStopped, KeyboardInterrupt) as stop:
+    except (PrepareStopped, KeyboardInterrupt) as stop:
         say(f"Stopped. What was done stays in {work_path(options.out)}; run the same command to go on.")
         raise typer.Exit(_INTERRUPTED) from stop
-    print_summary(record.steps)
-    print(f"{options.out}: {record.size:,} bytes, task {record.task}. The record: {record_path(options.out)}")
+    _print_summary(record.steps)
+    print(f"{options.out}: {record.size:,} bytes, task {record.task}. The record: {find_record(options.out)}")
+
+
+def _print_summary(steps: Sequence[StepRecord]) -> None:
+    """Print one line for each step on stdout."""
+    table = Table(box=None, pad_edge=False)
+    for name in _COLUMNS:
+        table.add_column(name, justify="left" if name == "step" else "right")
+    for step in steps:
+        table.add_row(
+            step.name,
+            f"{step.wall_seconds:.1f} s",
+            f"{step.processor_seconds:.1f} s",
+            f"{step.peak_memory_bytes / 1e6:,.0f} MB",
+            f"{step.bytes_written / 1e6:,.1f} MB",
+            str(step.files_written),
+        )
+    wall, processor = sum(s.wall_seconds for s in steps), sum(s.processor_seconds for s in steps)
+    peak = max(s.peak_memory_bytes for s in steps)
+    table.add_row("all", f"{wall:.1f} s", f"{processor:.1f} s", f"{peak / 1e6:,.0f} MB", "", "")
+    Console(width=100).print(table)
 
 
 def _own_task_file(base: str, task: str | None) -> Path | None:

@@ -1,9 +1,9 @@
-"""Errors of the road from a base and an adapter to a locked checkpoint."""
+"""The errors of preparing a checkpoint."""
 
 
-class RoadError(Exception):
-    """A step failed, or the road cannot be begun; the message names what, and the remedy."""
+class PrepareError(Exception):
+    """A step failed, or preparing cannot begin; the message names what, and the remedy."""
 
 
-class RoadStopped(Exception):
-    """Somebody stopped the road; what was done stays."""
+class PrepareStopped(Exception):
+    """Somebody stopped the command; what was done stays."""

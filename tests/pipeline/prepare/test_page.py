@@ -21,7 +21,7 @@ import pytest
 from lab.endurance.cog_process import CogServer
 from pipeline.environment.enter import prepare
 from pipeline.paths import ROOT
-from pipeline.prepare.road_record import read_record
+from pipeline.prepare.record import read_record
 from pipeline.weights.atomic import write_json
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint, write_safetensors
 from serving.weights import verify
@@ -33,8 +33,8 @@ PAGE = (ROOT / "docs" / "prepare.md").read_text("utf-8").partition("## An exampl
 BLOCKS = re.findall(r"^```\n(.*?)\n```$", PAGE, re.MULTILINE | re.DOTALL)
 LAYERS = 2
 LINES = {"train": 8, "validation": 2, "cases": 8}  # of examples/contacts; eight cases give 512 tokens
-STEPS = ["fetch-base", "fetch-adapter", "merge", "task", "quantize", "place", "gate", "lock"]
-# A gate that refuses as on the page, and then one that passes, whatever the model is worth.
+STEPS = ["fetch-base", "fetch-adapter", "merge", "task", "quantize", "place", "compare", "lock"]
+# A comparison that refuses as on the page, and then one that passes, whatever the model is worth.
 REFUSE = ["--limit-logits", "0"]
 PASS = ["--limit-weights", "1", "--limit-logits", "100", "--limit-score", "100"]
 
@@ -111,13 +111,13 @@ def test_the_page_leads_from_the_base_to_a_served_answer(repository: Path, tmp_p
     refused = run(repository, [*first, *REFUSE], code=1)
     assert re.findall(r"^\[\d/8\] ([\w-]+): scripts/", refused.stderr, re.MULTILINE) == STEPS[:-1]
     passed = run(repository, [*second, *PASS])
-    assert re.findall(r"^\[\d/8\] ([\w-]+): scripts/", passed.stderr, re.MULTILINE) == STEPS[-2:]
+    assert re.findall(r"^\[\d/8\] ([\w-]+): scripts/", passed.stderr, re.MULTILINE) == STEPS[-3:]
     check_printed(refused, passed)
 
     checkpoint = repository / "weights" / "contacts"
     verify(checkpoint, checkpoint.with_name("contacts.lock"))
     record = read_record(checkpoint)
-    assert record is not None and record.gate is not None and record.gate["passed"]
+    assert record is not None and record.comparison is not None and record.comparison["passed"]
     assert [step.name for step in record.steps] == STEPS
 
     (use,), (predict,), (curl,) = (commands(name) for name in ("scripts/use_weights", "scripts/predict", "curl"))

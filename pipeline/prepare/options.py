@@ -1,4 +1,4 @@
-"""What a user wants of a road: sources, task, calibration, quantization."""
+"""What a user wants of scripts/prepare: sources, task, calibration, quantization."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 from pipeline.fetching.source import FolderSource, parse_source
 from pipeline.package.task_choice import TaskChoice
-from pipeline.prepare.errors import RoadError
-from pipeline.prepare.output_files import file_sha256
+from pipeline.prepare.errors import PrepareError
 from pipeline.weights.bases import BASES
 from pipeline.weights.calibration import check_texts
+from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
 
 
 @dataclass(frozen=True, slots=True)
-class RoadOptions:
+class PrepareOptions:
     """The options of scripts/prepare that decide what the checkpoint becomes.
 
     Args:
@@ -28,11 +28,12 @@ class RoadOptions:
         out: the folder of the finished checkpoint.
         choice: the task and its options.
         calibration: JSONL of texts for the AWQ search.
-        cases: JSONL of the task's cases: for the gate's scores, and for the search where there is no calibration.
+        cases: JSONL of the task's cases: for the comparison's scores, and for the search where there is no
+            calibration.
         quantize: whether to quantize at all.
         merge_options: further arguments of scripts/merge_lora.
         quantize_options: further arguments of scripts/quantize_awq.
-        gate_options: further arguments of scripts/compare.
+        compare_options: further arguments of scripts/compare.
     """
 
     base: str
@@ -44,7 +45,7 @@ class RoadOptions:
     quantize: bool = True
     merge_options: tuple[str, ...] = ()
     quantize_options: tuple[str, ...] = ()
-    gate_options: tuple[str, ...] = ()
+    compare_options: tuple[str, ...] = ()
 
     def described(self) -> dict[str, Any]:
         """The options that were given, as JSON."""
@@ -53,7 +54,7 @@ class RoadOptions:
         return {name: _plain(value) for name, value in flat.items() if value not in (None, ())}
 
     def fingerprint(self) -> str:
-        """Of all options, and of the files and folders that they name as these are now."""
+        """A digest of all options, and of the files and folders that they name as these are now."""
         content = {"name": self.out.name, "options": self.described()}
         content["files"] = {str(path): identity(path) for path in self._paths()}
         return digest(content)
@@ -81,7 +82,7 @@ def local_folder(source: str) -> Path | None:
 def identity(path: Path) -> Any:
     """What tells whether a file or folder has changed: a file's digest; sizes and times of a folder's files."""
     if path.is_file():
-        return file_sha256(path)
+        return sha256(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())
     return {str(file.relative_to(path)): [(s := file.stat()).st_size, s.st_mtime_ns] for file in files}
 
@@ -91,8 +92,8 @@ def digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-def base_is_quantized(options: RoadOptions) -> bool | None:
-    """Whether the base is; None where that is not known before it is fetched.
+def base_is_quantized(options: PrepareOptions) -> bool | None:
+    """Whether the base is quantized; None where that is not known before it is fetched.
 
     Raises:
         CheckpointError: there is no such base.
@@ -104,7 +105,7 @@ def base_is_quantized(options: RoadOptions) -> bool | None:
 
 
 def is_quantized(folder: Path) -> bool:
-    """Whether the checkpoint in a folder is.
+    """Whether the checkpoint in a folder is quantized.
 
     Raises:
         CheckpointError: it has no config.json.
@@ -115,16 +116,16 @@ def is_quantized(folder: Path) -> bool:
     return "quantization_config" in json.loads(path.read_bytes())
 
 
-def check_options(options: RoadOptions, *, quantized: bool | None) -> None:
+def check_options(options: PrepareOptions, *, quantized: bool | None) -> None:
     """Find what cannot work; `quantized` is whether the base is, None where it is not known yet.
 
     Raises:
-        RoadError: options contradict each other, or one is missing.
+        PrepareError: options contradict each other, or one is missing.
     """
     if options.adapter is None and options.merge_options:
-        raise RoadError(f"{options.merge_options[0]} is for merging, and there is no --adapter; leave it out")
+        raise PrepareError(f"{options.merge_options[0]} is for merging, and there is no --adapter; leave it out")
     if quantized and options.adapter is not None:
-        raise RoadError(
+        raise PrepareError(
             f"{options.base} is quantized already, and an adapter can only be merged into the unquantized base that it "
             "was trained on; give that as --base (--nf4 merges as QLoRA trained)"
         )
@@ -132,14 +133,14 @@ def check_options(options: RoadOptions, *, quantized: bool | None) -> None:
         "--calibration": options.calibration is not None,
         "--cases": options.cases is not None,
         "--group-size, --max-tokens or --tensor-parallel": bool(options.quantize_options),
-        "--limit-weights, --limit-logits or --limit-score": bool(options.gate_options),
+        "--limit-weights, --limit-logits or --limit-score": bool(options.compare_options),
     }
     if quantized or not options.quantize:
         why = "the base is quantized already" if quantized else "--unquantized leaves that out"
         if unused := [name for name, is_given in given.items() if is_given]:
-            raise RoadError(f"{', '.join(unused)}: for quantizing, and {why}; leave it out")
+            raise PrepareError(f"{', '.join(unused)}: for quantizing, and {why}; leave it out")
     elif (quantized is False or options.adapter is not None) and not has_texts(options):
-        raise RoadError(
+        raise PrepareError(
             'quantizing needs texts of the task: --calibration with JSONL of {"text": prompt and answer}, or --cases '
             'with JSONL of {"input", "output"}; or --unquantized to serve the weights as they are'
         )
@@ -147,7 +148,7 @@ def check_options(options: RoadOptions, *, quantized: bool | None) -> None:
         check_texts(options.calibration)
 
 
-def has_texts(options: RoadOptions) -> bool:
+def has_texts(options: PrepareOptions) -> bool:
     """Whether there is something to search with."""
     return options.calibration is not None or options.cases is not None
 

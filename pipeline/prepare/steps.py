@@ -1,31 +1,79 @@
-"""The steps of a road: fetch, merge, task file, then quantize, place and gate, again if the gate refuses, and lock."""
+"""The steps to a checkpoint: commands of this repository, each with what it reads and writes, and their order.
+
+They fetch, merge, write the task file, then quantize, place and compare, again if the comparison refuses, and lock.
+"""
 
 from __future__ import annotations
 
+import json
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from pipeline.prepare.road_options import RoadOptions, local_folder
-from pipeline.prepare.road_step import Step
+from pipeline.paths import CODE
+from pipeline.prepare.options import PrepareOptions, digest, identity, local_folder
+from pipeline.prepare.record import FileRecord
 from pipeline.weights.bases import BASES
 
 QUANTIZED_SHARE = 0.45  # of the unquantized bytes, at most: 4 of 16 bits and the embedding as it is
-# What is tried when the gate refuses: scales for 32 weights, which add half a bit a weight, found on more texts.
+# What is tried when the comparison refuses: scales for 32 weights, which add half a bit a weight, found on more texts.
 _CLOSER = {"--group-size": "32", "--max-tokens": "32768"}
 
 
 @dataclass(frozen=True, slots=True)
-class WorkFolder:
-    """Where the steps leave what they make."""
+class Step:
+    """One command.
 
-    root: Path
+    Args:
+        name: the name of the step.
+        command: name of the script, then its arguments.
+        writes: files and folders that it leaves, in the work folder.
+        needs: names of earlier steps whose files it reads.
+        reads: files and folders of the user.
+        report: file that it writes its --json into.
+        continues: whether the command goes on with what an interrupted run of it left; otherwise that is removed.
+        space: about how many bytes it writes; what is not known in advance counts as 0.
+        may_refuse: whether exit code 1 with a report that has not passed is a result.
+    """
 
-    def __truediv__(self, name: str) -> Path:
-        return self.root / name
+    name: str
+    command: tuple[str, ...]
+    writes: tuple[Path, ...]
+    needs: tuple[str, ...] = ()
+    reads: tuple[Path, ...] = ()
+    report: Path | None = None
+    continues: bool = False
+    space: int = 0
+    may_refuse: bool = False
 
-    def argument(self, name: str) -> str:
-        """A path in it for a command line."""
-        return str(self.root / name)
+    def argv(self) -> list[str]:
+        """The command as it is run."""
+        script, *arguments = self.command
+        return [str(CODE / "scripts" / script), *arguments]
+
+    def words(self) -> tuple[str, ...]:
+        """The script and its arguments as seen from the repository, without quotes."""
+        script, *arguments = self.command
+        return (f"scripts/{script}", *map(_from_here, arguments))
+
+    def shown(self) -> str:
+        """The command as a user would type it in the repository."""
+        return shlex.join(self.words())
+
+    def fingerprint(self, outputs: Mapping[str, Mapping[str, FileRecord]]) -> str:
+        """A digest of the command and of the content of all that it reads; `outputs` are the files of earlier steps."""
+        needed = {name: {path: file.sha256 for path, file in outputs[name].items()} for name in self.needs}
+        read = {str(path): identity(path) for path in self.reads}
+        return digest({"command": self.command, "needs": needed, "reads": read})
+
+    def read_report(self) -> dict[str, Any] | None:
+        """What the command said with --json; None where it has no report, or ended before it wrote one."""
+        if self.report is None or not self.report.exists():
+            return None
+        content = json.loads(self.report.read_text("utf-8"))
+        return content if isinstance(content, dict) else {"report": content}
 
 
 def lock_path(checkpoint: Path) -> Path:
@@ -33,7 +81,7 @@ def lock_path(checkpoint: Path) -> Path:
     return checkpoint.with_name(f"{checkpoint.name}.lock")
 
 
-def fetch_steps(options: RoadOptions, work: WorkFolder) -> list[Step]:
+def fetch_steps(options: PrepareOptions, work: Path) -> list[Step]:
     """Bring the base and the adapter into the work folder."""
     steps = [_fetch("fetch-base", options.base, work / "base")]
     if options.adapter is not None:
@@ -42,18 +90,18 @@ def fetch_steps(options: RoadOptions, work: WorkFolder) -> list[Step]:
 
 
 def later_steps(
-    options: RoadOptions, work: WorkFolder, *, quantized: bool, base_bytes: int = 0
+    options: PrepareOptions, work: Path, *, quantized: bool, base_bytes: int = 0
 ) -> tuple[list[Step], list[list[Step]]]:
     """What follows when base and adapter are there.
 
     Args:
-        options: of the user.
+        options: the user's options.
         work: the work folder.
         quantized: whether the base is quantized already.
-        base_bytes: size of the base; 0 where it is not known yet.
+        base_bytes: the size of the base; 0 where it is not known yet.
 
     Returns:
-        The first steps, and ways to go on to the checkpoint; those after the first are for when the gate refuses.
+        The first steps, and ways to go on to the checkpoint; those after the first are for when the comparison refuses.
     """
     steps: list[Step] = []
     model, made_by = "base", "fetch-base"
@@ -64,7 +112,7 @@ def later_steps(
     steps.append(
         Step(
             "task",
-            ("write_task", work.argument(model), *_task_arguments(options), "--name", options.out.name),
+            ("write_task", str(work / model), *_task_arguments(options), "--name", options.out.name),
             writes=(task_file,),
             needs=(made_by,),
             reads=tuple(v for f in fields(options.choice) if isinstance(v := getattr(options.choice, f.name), Path)),
@@ -78,22 +126,22 @@ def later_steps(
             [
                 _quantize(options, work, model, made_by, base_bytes, suffix, arguments),
                 _place(options, work, f"quantized{suffix}", f"quantize{suffix}", task_file, suffix),
-                _gate(options, work, model, made_by, suffix),
+                _compare(options, work, model, made_by, suffix),
             ]
         )
     return steps, ways
 
 
-def _attempts(options: RoadOptions) -> list[tuple[str, tuple[str, ...]]]:
+def _attempts(options: PrepareOptions) -> list[tuple[str, tuple[str, ...]]]:
     """Ways to quantize, the smallest checkpoint first: what their names end with, and arguments. The user's stay."""
     given = options.quantize_options
     closer = tuple(word for name, value in _CLOSER.items() if name not in given for word in (name, value))
     return [("", given), *([("-closer", (*given, *closer))] if closer else [])]
 
 
-def _place(options: RoadOptions, work: WorkFolder, model: str, made_by: str, task_file: Path, suffix: str) -> Step:
-    into = ("--into", work.argument(options.out.name), "--task-file", str(task_file), "--name", options.out.name)
-    command = ("write_task", work.argument(model), *into)
+def _place(options: PrepareOptions, work: Path, model: str, made_by: str, task_file: Path, suffix: str) -> Step:
+    into = ("--into", str(work / options.out.name), "--task-file", str(task_file), "--name", options.out.name)
+    command = ("write_task", str(work / model), *into)
     return Step(f"place{suffix}", command, writes=(work / options.out.name,), needs=(made_by, "task"))
 
 
@@ -106,8 +154,8 @@ def _fetch(name: str, source: str, folder: Path) -> Step:
     return Step(name, ("fetch", str(local or source), str(folder)), writes=(folder,), reads=reads, continues=True)
 
 
-def _merge(options: RoadOptions, work: WorkFolder, base_bytes: int) -> Step:
-    folders = (work.argument("base"), work.argument("adapter"), work.argument("merged"))
+def _merge(options: PrepareOptions, work: Path, base_bytes: int) -> Step:
+    folders = (str(work / "base"), str(work / "adapter"), str(work / "merged"))
     report = work / "merge.json"
     return Step(
         "merge",
@@ -121,8 +169,8 @@ def _merge(options: RoadOptions, work: WorkFolder, base_bytes: int) -> Step:
 
 
 def _quantize(
-    options: RoadOptions,
-    work: WorkFolder,
+    options: PrepareOptions,
+    work: Path,
     model: str,
     made_by: str,
     base_bytes: int,
@@ -135,7 +183,7 @@ def _quantize(
     else:
         texts, needs = ("--task-cases", str(options.cases)), (*needs, "task")
     output, report = f"quantized{suffix}", work / f"quantize{suffix}.json"
-    command = ("quantize_awq", work.argument(model), work.argument(output), *texts, *arguments)
+    command = ("quantize_awq", str(work / model), str(work / output), *texts, *arguments)
     return Step(
         f"quantize{suffix}",
         (*command, "--json", str(report)),
@@ -148,8 +196,8 @@ def _quantize(
     )
 
 
-def _gate(options: RoadOptions, work: WorkFolder, model: str, made_by: str, suffix: str) -> Step:
-    report = work / f"gate{suffix}.json"
+def _compare(options: PrepareOptions, work: Path, model: str, made_by: str, suffix: str) -> Step:
+    report = work / f"compare{suffix}.json"
     if options.cases is not None:
         texts, read = "--task-cases", options.cases
     else:
@@ -157,14 +205,14 @@ def _gate(options: RoadOptions, work: WorkFolder, model: str, made_by: str, suff
         texts, read = "--calibration", options.calibration
     command = (
         "compare",
-        work.argument(model),
-        work.argument(options.out.name),
+        str(work / model),
+        str(work / options.out.name),
         texts,
         str(read),
-        *options.gate_options,
+        *options.compare_options,
     )
     return Step(
-        f"gate{suffix}",
+        f"compare{suffix}",
         (*command, "--json", str(report)),
         writes=(),
         needs=(made_by, "task", f"place{suffix}"),
@@ -179,13 +227,20 @@ def placing(way: list[Step]) -> str:
     return next(step.name for step in way if step.name.startswith("place"))
 
 
-def lock_step(options: RoadOptions, work: WorkFolder, placed_by: str) -> Step:
+def lock_step(options: PrepareOptions, work: Path, placed_by: str) -> Step:
     """Lock the checkpoint that the step `placed_by` put in place."""
     lock = work / lock_path(options.out).name
-    command = ("lock_weights", work.argument(options.out.name), "--lock", str(lock))
+    command = ("lock_weights", str(work / options.out.name), "--lock", str(lock))
     return Step("lock", command, writes=(lock,), needs=(placed_by,))
 
 
-def _task_arguments(options: RoadOptions) -> tuple[str, ...]:
+def _task_arguments(options: PrepareOptions) -> tuple[str, ...]:
     given = {f"--{f.name.replace('_', '-')}": getattr(options.choice, f.name) for f in fields(options.choice)}
     return tuple(word for name, value in given.items() if value is not None for word in (name, str(value)))
+
+
+def _from_here(argument: str) -> str:
+    path = Path(argument)
+    if path.is_absolute() and path.is_relative_to(Path.cwd()):
+        return str(path.relative_to(Path.cwd()))
+    return argument

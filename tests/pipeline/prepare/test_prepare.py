@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.prepare.road_record import RoadRecord, read_record
+from pipeline.prepare.record import PrepareRecord, read_record
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint
 from serving.weights import verify
 from tests.pipeline.package.checkpoints import digests
-from tests.pipeline.prepare.road_fixtures import command, environment, make_sources, prepare
+from tests.pipeline.prepare.sources import command, environment, make_sources, prepare
 
 STEPS = ["fetch-base", "fetch-adapter", "merge", "task", "place", "lock"]
 
@@ -45,7 +45,7 @@ def started(stderr: str) -> list[str]:
     return re.findall(r"^\[\d/\d\] ([\w-]+): scripts/", stderr, re.MULTILINE)
 
 
-def record_of(out: Path) -> RoadRecord:
+def record_of(out: Path) -> PrepareRecord:
     record = read_record(out)
     assert record is not None
     return record
@@ -59,7 +59,7 @@ def test_the_result_is_a_checkpoint_with_its_task_and_nothing_else(undisturbed: 
         "task.json",
         "tokenizer.json",
     } | {path.name for path in undisturbed.glob("tokenizer_config.json")}
-    assert {path.name for path in undisturbed.parent.iterdir()} == {"tiny", "tiny.lock", "tiny.road.json", "stdout"}
+    assert {path.name for path in undisturbed.parent.iterdir()} == {"tiny", "tiny.lock", "tiny.prepare.json", "stdout"}
     assert json.loads((undisturbed / "task.json").read_text())["name"] == "tiny"
 
 
@@ -94,16 +94,19 @@ def test_the_lock_is_beside_the_checkpoint_and_matches_it(undisturbed: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.awq
-def test_a_gate_above_its_limit_fails_and_a_higher_limit_continues_from_there(sources: Path, tmp_path: Path) -> None:
+def test_a_comparison_past_its_limit_fails_and_a_higher_limit_continues_from_there(
+    sources: Path, tmp_path: Path
+) -> None:
     """Four bits change random weights, so a limit of 0 is exceeded."""
     out, texts = tmp_path / "tiny", ("--calibration", sources / "calibration.jsonl")
     refused = prepare(sources, out, *texts, "--limit-weights", "0")
     assert refused.returncode == 1 and not out.exists()
-    assert "the step gate failed with exit code 1" in refused.stderr and "scripts/compare " in refused.stderr
+    assert "the comparison refuses the checkpoint" in refused.stderr and "\n  scripts/compare " in refused.stderr
     passed = prepare(sources, out, *texts, "--limit-weights", "1", "--limit-logits", "10")
-    assert passed.returncode == 0 and started(passed.stderr) == ["gate", "lock"], passed.stderr
+    # What was placed last came from smaller groups.
+    assert passed.returncode == 0 and started(passed.stderr) == ["place", "compare", "lock"], passed.stderr
     record = record_of(out)
-    assert record.gate is not None and record.gate["passed"] is True
+    assert record.comparison is not None and record.comparison["passed"] is True
     assert "quantization_config" in json.loads((out / "config.json").read_text())
 
 
@@ -113,6 +116,20 @@ def test_finished_steps_are_not_repeated(sources: Path, undisturbed: Path) -> No
     assert again.returncode == 0 and started(again.stderr) == [], again.stderr
     assert "nothing to do" in again.stderr
     assert digests(undisturbed) == before
+
+
+def test_a_record_of_the_older_name_is_read_and_replaced(sources: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tiny"
+    assert prepare(sources, out, "--unquantized").returncode == 0
+    record = out.with_name("tiny.prepare.json")
+    older = out.with_name("tiny.road.json")
+    older.write_text(record.read_text().replace('"comparison"', '"gate"'))
+    record.unlink()
+    again = prepare(sources, out, "--unquantized")
+    assert again.returncode == 0 and "nothing to do" in again.stderr, again.stderr
+    (out / "task.json").unlink()
+    assert prepare(sources, out, "--unquantized", "--force").returncode == 0
+    assert record.exists() and not older.exists()
 
 
 def test_another_checkpoint_in_the_folder_is_only_replaced_by_force(sources: Path, tmp_path: Path) -> None:
@@ -134,7 +151,7 @@ def test_steps_can_be_printed_and_are_separate_commands(sources: Path, undisturb
     assert len(lines) == len(STEPS)
     for line in lines:
         subprocess.run(line, shell=True, cwd=Path(__file__).parents[3], check=True, capture_output=True)
-    assert digests(tmp_path / ".tiny.road" / "tiny") == digests(undisturbed)
+    assert digests(tmp_path / ".tiny.prepare" / "tiny") == digests(undisturbed)
 
 
 def test_changed_options_repeat_only_what_depends_on_them(sources: Path, tmp_path: Path) -> None:
@@ -146,13 +163,13 @@ def test_changed_options_repeat_only_what_depends_on_them(sources: Path, tmp_pat
     os.utime(adapter)  # fetched again; the same content changes nothing behind it
     touched = prepare(sources, out, "--unquantized", "--force", "--examples", sources / "cases.jsonl")
     assert started(touched.stderr) == ["fetch-adapter", "place", "lock"], touched.stderr
-    assert not (tmp_path / ".tiny.road").exists()
+    assert not (tmp_path / ".tiny.prepare").exists()
 
 
 def test_a_step_with_lost_or_damaged_output_is_repeated(sources: Path, undisturbed: Path, tmp_path: Path) -> None:
     out = tmp_path / "tiny"
     assert prepare(sources, out, "--unquantized", "--keep").returncode == 0
-    merged = tmp_path / ".tiny.road" / "merged" / "model.safetensors"
+    merged = tmp_path / ".tiny.prepare" / "merged" / "model.safetensors"
     data = bytearray(merged.read_bytes())
     data[-1] ^= 1
     times = merged.stat()
@@ -173,7 +190,7 @@ def test_a_failing_step_names_the_command_to_repeat_and_keeps_other_steps(source
     failed = prepare(sources, out, *options)
     assert failed.returncode == 1 and not out.exists()
     assert "the step task failed with exit code 1" in failed.stderr
-    assert f"scripts/write_task {tmp_path}/.tiny.road/merged" in failed.stderr
+    assert f"scripts/write_task {tmp_path}/.tiny.prepare/merged" in failed.stderr
     mended = prepare(sources, out, "--unquantized")
     assert mended.returncode == 0 and started(mended.stderr) == ["task", "place", "lock"], mended.stderr
 
@@ -219,7 +236,7 @@ def test_kills_change_nothing(sources: Path, undisturbed: Path, tmp_path: Path, 
         # Also after a kill between the end of the work and the final cleaning.
         assert prepare(sources, out, "--unquantized").returncode == 0
         assert digests(out) == digests(undisturbed)
-        assert {path.name for path in out.parent.iterdir()} == {"tiny", "tiny.lock", "tiny.road.json"}
+        assert {path.name for path in out.parent.iterdir()} == {"tiny", "tiny.lock", "tiny.prepare.json"}
 
 
 def run_and_kill(words: list[str], delay: float | None) -> str:
