@@ -14,8 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.compare.compare_checkpoints import compare_checkpoints
-from pipeline.compare.verdict import Limits
+from pipeline.compare.compare_checkpoints import Limits, compare_checkpoints
 from pipeline.evaluate.cases import CaseFileError
 from pipeline.weights.atomic import write_json
 from pipeline.weights.cpu_name import cpu_name
@@ -35,7 +34,7 @@ _ADVICE: Final = (
 
 
 @app.command()
-def gate(
+def compare(
     before: Annotated[Path, typer.Argument(help="folder of a checkpoint")],
     after: Annotated[Path, typer.Argument(help="folder of what was made of it, such as its AWQ checkpoint")],
     task_cases: Annotated[

@@ -72,7 +72,7 @@ def run(*arguments: object) -> tuple[int, str]:
 
 
 def test_a_copy_passes_and_a_noisy_one_is_refused_with_each_limit(before: Path, tmp_path: Path) -> None:
-    cases, file = own_answers(before), tmp_path / "gate.json"
+    cases, file = own_answers(before), tmp_path / "compare.json"
     code, output = run(before, copy(before, 0.0), "--task-cases", cases, "--json", file)
     assert code == 0, output
     report = json.loads(file.read_text())
@@ -109,7 +109,7 @@ def test_cases_with_several_accepted_queries_are_scored_by_acceptance(tmp_path: 
     count, slowest = {"op": "COUNT"}, {"op": "MAX", "column": "ms"}
     line = {"nlq": "errors", "cols": ["error", "ms"], "free": ["time_range"], "category": "vague"}
     line |= {"accepted": [{"calculations": [count]}, {"calculations": [slowest]}]}
-    cases, file = tmp_path / "people.jsonl", tmp_path / "gate.json"
+    cases, file = tmp_path / "people.jsonl", tmp_path / "compare.json"
     cases.write_text(json.dumps(line) + "\n")
     code, output = run(folder, folder, "--task-cases", cases, "--json", file)
     assert code == 0, output
@@ -134,7 +134,7 @@ def test_limits_can_be_set(before: Path, tmp_path: Path) -> None:
 
 
 def test_a_weight_that_is_nan_is_refused_at_any_limit(before: Path, tmp_path: Path) -> None:
-    texts, file = tmp_path / "texts.jsonl", tmp_path / "gate.json"
+    texts, file = tmp_path / "texts.jsonl", tmp_path / "compare.json"
     texts.write_text(json.dumps({"text": "the slowest traces of the checkout service " * 200}) + "\n")
     after = copy(before, 0.0)
     tensors = load_file(after / "model.safetensors")

@@ -1,4 +1,4 @@
-"""The gate's measures: dequantized weights, scales that cancel, and logits."""
+"""The measures of a comparison: dequantized weights, scales that cancel, and logits."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
-from pipeline.compare.compare_checkpoints import compare_checkpoints
+from pipeline.compare.compare_checkpoints import Limits, compare_checkpoints, failures
 from pipeline.compare.divergence import divergence
-from pipeline.compare.plain_weights import PlainWeights
-from pipeline.compare.verdict import Limits, failures
-from pipeline.compare.weight_error import weight_errors
+from pipeline.compare.plain_weights import PlainWeights, weight_errors
 from pipeline.weights.errors import CheckpointError
 from tests.serving.models import tiny_checkpoints
 
