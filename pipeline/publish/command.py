@@ -9,8 +9,8 @@ import typer
 
 from pipeline.paths import ROOT
 from pipeline.publish.errors import PublishError
-from pipeline.publish.hub_push import push_to_hub
-from pipeline.publish.replicate_push import push_to_replicate
+from pipeline.publish.hub import push_to_hub
+from pipeline.publish.replicate import push_to_replicate
 from pipeline.weights.console import report_errors
 
 _FILE = {"exists": True, "dir_okay": False}
@@ -26,7 +26,8 @@ def main(
         Path | None, typer.Option(help="of the weights; else NAME.lock beside them, or weights.lock", **_FILE)
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(help="what scripts/prepare measured; else NAME.road.json beside the weights", **_FILE)
+        Path | None,
+        typer.Option(help="the record of scripts/prepare; else NAME.prepare.json beside the weights", **_FILE),
     ] = None,
     replicate: Annotated[
         str | None, typer.Option(metavar="r8.im/OWNER/NAME", help="check this package and push it to Replicate")

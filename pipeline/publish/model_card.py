@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from string import Template
 from typing import Any, Final
 
 import yaml
 
-from pipeline.publish.road_report import figures, plain, source_of
+from pipeline.prepare.record import find_record
+from pipeline.publish.errors import PublishError
 from serving.text.tokenizer import read_json
 from serving.weights import VerifiedWeights
 
@@ -18,6 +21,9 @@ _MARK: Final = re.compile(r"\n<!-- written by scripts/push, sha256 ([0-9a-f]{64}
 _HUB: Final = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@[\w./-]+)?")
 _SETTINGS: Final = ("quant_method", "format", "bits", "group_size", "zero_point", "version")
 _MAX_ROWS: Final = 60
+_MAX_BYTES: Final = 16 << 20  # of a report
+_LONG: Final = 24  # entries of a table that a card leaves out, such as one row for each layer
+_PATH: Final = re.compile(r"(?<![^\s='\"(])(?:~|\.{0,2})/(?:[^\s'\"),;]*/)?(?=[^\s'\"),;/])")
 _USE: Final = Template("""## Use it
 In a clone of the repository whose `scripts/push` wrote this card:
 
@@ -32,13 +38,13 @@ scripts/serve
 """)
 
 
-def model_card(repo: str, weights: VerifiedWeights, road: dict[str, Any], reason: str | None) -> str:
+def model_card(repo: str, weights: VerifiedWeights, record: dict[str, Any], reason: str | None) -> str:
     """The card's text, with its metadata in front and a mark at the end.
 
     Args:
-        repo: where it will be: `organisation/name`.
+        repo: the repository where it will be: `organisation/name`.
         weights: the checked folder.
-        road: the report of scripts/prepare; may be empty.
+        record: the record of scripts/prepare; may be empty.
         reason: why it is empty.
     """
     names = {file.path for file in weights.files}
@@ -46,12 +52,12 @@ def model_card(repo: str, weights: VerifiedWeights, road: dict[str, Any], reason
     task = read_json(weights.directory / "task.json") if "task.json" in names else {}
     name = repo.partition("/")[2]
     parts = [
-        _metadata(road, config),
+        _metadata(record, config),
         f"# {name}\n",
-        _summary(weights, road, config, task),
-        _table("Gate: before and after quantization", figures(road.get("gate"))),
-        _table("Evaluation", figures(road.get("evaluation"))),
-        _steps(road),
+        _summary(weights, record, config, task),
+        _table("Comparison: before and after quantization", _figures(record.get("comparison", record.get("gate")))),
+        _table("Evaluation", _figures(record.get("evaluation"))),
+        _steps(record),
         f"No figures are given, because {reason}.\n" if reason is not None else "",
         _USE.substitute(repo=repo, name=weights.name, task="" if task else " --task TASK"),
         _table("Files", ((f"`{file.path}`", f"{file.size:,} bytes, {file.digest}") for file in weights.files)),
@@ -70,9 +76,9 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _metadata(road: dict[str, Any], config: dict[str, Any]) -> str:
+def _metadata(record: dict[str, Any], config: dict[str, Any]) -> str:
     values: dict[str, Any] = {"pipeline_tag": "text-generation"}
-    base = _HUB.fullmatch(source_of(road.get("base")) or "")
+    base = _HUB.fullmatch(_source_of(record.get("base")) or "")
     if base is not None:
         values["base_model"] = base[1]
     quantization = config.get("quantization_config")
@@ -82,35 +88,35 @@ def _metadata(road: dict[str, Any], config: dict[str, Any]) -> str:
     return f"---\n{yaml.safe_dump(values | {'tags': tags}, sort_keys=False)}---"
 
 
-def _summary(weights: VerifiedWeights, road: dict[str, Any], config: dict[str, Any], task: dict[str, Any]) -> str:
+def _summary(weights: VerifiedWeights, record: dict[str, Any], config: dict[str, Any], task: dict[str, Any]) -> str:
     rows: dict[str, str | None] = {
-        "base": source_of(road.get("base")),
-        "adapter": source_of(road.get("adapter")),
-        "merge": _settings(_report(road, "merge"), ("rounding", "changed", "tensors")),
-        "relative error of the merge against the live adapter": _settings(_merge_errors(road), None),
-        "architecture": plain((config.get("architectures") or [None])[0] or "") or None,
+        "base": _source_of(record.get("base")),
+        "adapter": _source_of(record.get("adapter")),
+        "merge": _settings(_report(record, "merge"), ("rounding", "changed", "tensors")),
+        "relative error of the merge against the live adapter": _settings(_merge_errors(record), None),
+        "architecture": _plain((config.get("architectures") or [None])[0] or "") or None,
         "quantization": _settings(config.get("quantization_config"), _SETTINGS) or "none",
-        "calibration": _settings(_report(road, "quantize"), ("calibration_tokens", "made_with")),
-        "task": plain(task.get("task") or road.get("task") or "") or None,
+        "calibration": _settings(_report(record, "quantize"), ("calibration_tokens", "made_with")),
+        "task": _plain(task.get("task") or record.get("task") or "") or None,
         "size": f"{sum(file.size for file in weights.files):,} bytes in {len(weights.files)} files",
         "digest of the set in weights.lock": f"`{weights.set_digest}`",
-        "made": plain(road.get("made") or "") or None,
-        "on": _settings(road.get("machine"), None),
+        "made": _plain(record.get("made") or "") or None,
+        "on": _settings(record.get("machine"), None),
     }
     return _table("", ((key, value) for key, value in rows.items() if value))
 
 
-def _report(road: dict[str, Any], name: str) -> object:
-    """What a step of the road said of its work."""
-    steps = road.get("steps")
+def _report(record: dict[str, Any], name: str) -> object:
+    """What a step said of its work."""
+    steps = record.get("steps")
     for step in steps if isinstance(steps, list) else ():
         if isinstance(step, dict) and step.get("name") == name:
             return step.get("report")
     return None
 
 
-def _merge_errors(road: dict[str, Any]) -> object:
-    report = _report(road, "merge")
+def _merge_errors(record: dict[str, Any]) -> object:
+    report = _report(record, "merge")
     differences = report.get("differences") if isinstance(report, dict) else None
     return differences.get("all") if isinstance(differences, dict) else None
 
@@ -118,21 +124,21 @@ def _merge_errors(road: dict[str, Any]) -> object:
 def _settings(value: object, keys: tuple[str, ...] | None) -> str:
     """The named entries of a report in one cell; all of them without names."""
     if isinstance(value, str):
-        return plain(value)
+        return _plain(value)
     chosen = value if isinstance(value, dict) else {}
     if keys is not None:
         chosen = {key: chosen[key] for key in keys if key in chosen}
-    return ", ".join(f"{key.replace('_', ' ')} {text}" for key, text in figures(chosen))
+    return ", ".join(f"{key.replace('_', ' ')} {text}" for key, text in _figures(chosen))
 
 
-def _steps(road: dict[str, Any]) -> str:
+def _steps(record: dict[str, Any]) -> str:
     rows = []
-    steps = road.get("steps")
+    steps = record.get("steps")
     for step in steps if isinstance(steps, list) else ():
         if isinstance(step, dict) and isinstance(step.get("wall_seconds"), int | float):
             peak = step.get("peak_memory_bytes")
             memory = f", {peak / 2**30:.2f} GiB at the peak" if isinstance(peak, int) else ""
-            rows.append((plain(step.get("name")), f"{step['wall_seconds']:.1f} s{memory}"))
+            rows.append((_plain(step.get("name")), f"{step['wall_seconds']:.1f} s{memory}"))
     return _table("What each step took", iter(rows))
 
 
@@ -142,3 +148,71 @@ def _table(title: str, rows: Iterator[tuple[str, str]]) -> str:
         return ""
     heading = f"## {title}\n" if title else ""
     return heading + "\n".join(["| | |", "|---|---|", *lines]) + "\n"
+
+
+def recorded(weights: VerifiedWeights, report: Path | None) -> tuple[dict[str, Any], str | None]:
+    """What scripts/prepare recorded, and why there is none. It is read by key, whatever else is in it.
+
+    Args:
+        weights: the checkpoint. A record that lists other files is not used: its figures are not of these weights.
+        report: the file of the record; None looks beside the folder.
+
+    Raises:
+        PublishError: the file was named and is not there, or is no record.
+    """
+    path = find_record(weights.directory.resolve()) if report is None else report
+    if path is None:
+        return {}, "no record of how these weights were made lies beside them"
+    if not path.is_file():
+        raise PublishError(f"{path}: no such file")
+    try:
+        record = json.loads(path.read_bytes()) if path.stat().st_size <= _MAX_BYTES else None
+    except ValueError as error:
+        raise PublishError(f"{path} is not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise PublishError(f"{path} is no report of scripts/prepare; give another with --report")
+    listed = record.get("files")
+    listed = listed if isinstance(listed, dict) else {}
+    ours = {file.path: file.digest.removeprefix("sha256:") for file in weights.files}
+    # Options of a task may change afterwards; the tensors may not.
+    changed = [name for name in ours if name.endswith(".safetensors") and _sha256(listed.get(name)) != ours[name]]
+    if changed:
+        return {}, f"the record beside these weights is of another {changed[0]}"
+    return record, None
+
+
+def _sha256(entry: object) -> str | None:
+    value = entry.get("sha256") if isinstance(entry, dict) else entry
+    return value.removeprefix("sha256:") if isinstance(value, str) else None
+
+
+def _source_of(entry: object) -> str | None:
+    """Where a base or an adapter came from; of a folder on somebody's machine the name only."""
+    value = entry.get("source") if isinstance(entry, dict) else entry
+    return _plain(value) if isinstance(value, str) and value else None
+
+
+def _figures(value: object, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Numbers, words and short lists in a report by their dotted names; no long tables, and no commands."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key == "command" or (isinstance(inner, dict) and len(inner) > _LONG):
+                continue
+            yield from _figures(inner, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, list):
+        if len(value) <= 8 and all(isinstance(item, str | int | float) for item in value):
+            yield prefix, ", ".join(_plain(item) for item in value)
+    elif value is not None:
+        yield prefix, _plain(value)
+
+
+def _plain(value: object) -> str:
+    """A value as a table cell shows it. Paths of somebody's machine are cut to their last part."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = _PATH.sub("", str(value))
+    return " ".join(text.split()).replace("|", "\\|")[:200]

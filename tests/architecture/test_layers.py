@@ -72,6 +72,7 @@ MAY_IMPORT = {
         "pipeline.weights",
         "pipeline.fetching",
         "pipeline.package",
+        "pipeline.prepare",
         "serving.fetching",
     ),
     "pipeline.evaluate": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "serving.model"),

@@ -1,4 +1,4 @@
-"""A small locked checkpoint, as scripts/prepare leaves one: weights/NAME, NAME.lock and NAME.road.json beside it."""
+"""A small locked checkpoint, as scripts/prepare leaves one: weights/NAME, NAME.lock and NAME.prepare.json beside it."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def lock(folder: Path) -> None:
     folder.with_name(f"{folder.name}.lock").write_text(text)
 
 
-def road(folder: Path, **changes: Any) -> Path:
+def record(folder: Path, **changes: Any) -> Path:
     """A report of the steps of scripts/prepare, in its format."""
     files = {
         path.name: {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
         for path in folder.iterdir()
     }
     merged = {"rounding": "nf4", "changed": 9, "tensors": 20, "differences": {"live": "bf16", "all": {"nf4": 0.0012}}}
-    gate = {
+    comparison = {
         "command": "scripts/compare /home/someone/before /home/someone/after",
         "weights": {"mean": 0.0123456, "layers": {f"layer {i}": 0.5 for i in range(99)}},
         "scores": {"measures": {"exact": {"before": 89.4, "after": 88.8}}},
@@ -69,10 +69,10 @@ def road(folder: Path, **changes: Any) -> Path:
             {"name": "merge", "wall_seconds": 12.5, "peak_memory_bytes": 2**30, "report": merged},
             {"name": "quantize", "wall_seconds": 99.0, "peak_memory_bytes": 2**31, "report": {"made_with": "AutoAWQ"}},
         ],
-        "gate": gate,
+        "comparison": comparison,
         "files": files,
         "size": 1,
     }
-    path = folder.with_name(f"{folder.name}.road.json")
+    path = folder.with_name(f"{folder.name}.prepare.json")
     path.write_text(json.dumps(report | changes))
     return path

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.publish.errors import PublishError
-from pipeline.publish.model_card import is_ours, model_card
-from pipeline.publish.road_report import read_road
+from pipeline.publish.model_card import is_ours, model_card, recorded
 from pipeline.publish.safe_folder import safe_folder
 from serving.errors import WeightsError
 from tests import small_model
-from tests.pipeline.publish.locked_weights import lock, locked_weights, road
+from tests.pipeline.publish.locked_weights import lock, locked_weights, record
 
 
 @pytest.fixture
@@ -23,11 +22,11 @@ def weights(tmp_path: Path) -> Path:
 
 def card(folder: Path) -> str:
     verified = safe_folder(folder, None)
-    return model_card("org/tiny", verified, *read_road(verified, None))
+    return model_card("org/tiny", verified, *recorded(verified, None))
 
 
 def test_it_has_the_measurements_of_scripts_prepare(weights):
-    road(weights)
+    record(weights)
     text = card(weights)
     for row in (
         f"| base | hf://maker/base-7b@{'a' * 40} |",
@@ -50,26 +49,26 @@ def test_it_has_the_measurements_of_scripts_prepare(weights):
 def test_without_a_record_it_has_no_figures(weights):
     text = card(weights)
     assert "No figures are given, because no record" in text
-    for claim in ("Gate", "Evaluation", "base", "adapter", "merge", "What each step took"):
+    for claim in ("Comparison", "Evaluation", "base", "adapter", "merge", "What each step took"):
         assert claim not in text
 
 
 def test_a_record_of_other_tensors_is_not_used(weights):
     """Its figures would be those of other weights."""
-    report = json.loads(road(weights).read_text())["files"]
+    report = json.loads(record(weights).read_text())["files"]
     report["model.safetensors"]["sha256"] = "0" * 64
-    road(weights, files=report)
+    record(weights, files=report)
     text = card(weights)
     assert "is of another model.safetensors" in text
     assert "88.8" not in text and "maker" not in text
 
 
 def test_a_record_in_another_form_is_ignored(weights):
-    files = json.loads(road(weights).read_text())["files"]
+    files = json.loads(record(weights).read_text())["files"]
     for odd in ({"steps": "none"}, {"base": "smollm2"}, {"gate": [1, 2]}, {"machine": None, "steps": [1, {}]}):
-        road(weights, files=files, **odd)
+        record(weights, files=files, **odd)
         assert is_ours(card(weights))
-    weights.with_name("tiny.road.json").write_text("{")
+    weights.with_name("tiny.prepare.json").write_text("{")
     with pytest.raises(PublishError, match="is not JSON"):
         card(weights)
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from serving.weights import lock_files, set_digest
-from tests.pipeline.publish.locked_weights import lock, locked_weights, road
+from tests.pipeline.publish.locked_weights import lock, locked_weights, record
 from tests.pipeline.publish.upload_hub import UploadHub
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -62,7 +62,7 @@ def assert_whole(hub: UploadHub, weights: Path) -> None:
 
 
 def test_a_private_repository_gets_all_files_and_a_card_in_one_commit(hub, weights):
-    road(weights)
+    record(weights)
     code, output = push(hub, weights)
     assert code == 0, output
     assert_whole(hub, weights)
@@ -204,13 +204,13 @@ def test_a_repository_with_other_weights_is_refused(hub, weights):
 def test_an_edited_card_is_kept_and_a_generated_one_is_updated(hub, weights):
     assert push(hub, weights)[0] == 0
     ours = hub.repos[REPO]["README.md"]
-    road(weights)
+    record(weights)
     assert push(hub, weights)[0] == 0
     renewed = hub.repos[REPO]["README.md"]
     assert renewed != ours and b"maker/base-7b" in renewed
     edited = renewed.replace(b"# tiny", b"# My own words")
     hub.repos[REPO]["README.md"] = edited
-    weights.with_name("tiny.road.json").unlink()
+    weights.with_name("tiny.prepare.json").unlink()
     assert "keep  README.md" in push(hub, weights, "--dry-run")[1]
     assert push(hub, weights)[0] == 0
     assert hub.repos[REPO]["README.md"] == edited
@@ -235,7 +235,7 @@ def test_pushed_files_are_fetched_unchanged(hub, weights, tmp_path):
 
 
 def test_the_card_s_metadata_is_yaml_that_the_hub_reads(hub, weights):
-    road(weights)
+    record(weights)
     assert push(hub, weights)[0] == 0
     _, metadata, _ = hub.repos[REPO]["README.md"].decode().split("---\n", 2)
     assert yaml.safe_load(metadata) == {

@@ -14,7 +14,7 @@ import pytest
 from pipeline.package.new_package import new_package
 from pipeline.package.task_choice import TaskChoice
 from pipeline.publish.errors import PublishError
-from pipeline.publish.replicate_push import push_to_replicate
+from pipeline.publish.replicate import push_to_replicate
 from tests.pipeline.package.checkpoints import HONEYCOMB, make_checkpoint
 
 ROOT = Path(__file__).resolve().parents[3]

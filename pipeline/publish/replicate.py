@@ -1,10 +1,13 @@
-"""What must be right before a package is pushed to Replicate, as checks that find and advise."""
+"""Pushes a package to Replicate: checks what that needs, one line each, then runs Cog's import and its push."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -17,12 +20,19 @@ import yaml
 from pipeline.package.signature import SignatureError, read_inputs
 from pipeline.package.write_schema import current_schema
 from pipeline.publish.errors import PublishError
-from pipeline.publish.registry_login import find_login
+from pipeline.weights.console import say
 from serving.errors import WeightsError
 from serving.weights import WeightsLock, verify
 
+_NO_COG: Final = 2  # exit status where Cog is not installed
+_SCHEMA: Final = Path(".cog") / "openapi_schema.json"
+_GET_COG: Final = (
+    "cog is not installed here. Cog 0.23.1 is a program beside Docker: `brew install replicate/tap/cog` on a Mac, or "
+    "the install script of https://cog.run; then call this again"
+)
 _TARGET: Final = re.compile(r"r8\.im/[a-z0-9]+(?:[._-][a-z0-9]+)*/[a-z0-9]+(?:[._-]+[a-z0-9]+)*")
 _COG: Final = "0.23."  # the version that everything here was written for
+_SECONDS: Final = 10.0  # a keychain may ask its owner
 
 
 class State(Enum):
@@ -50,7 +60,56 @@ class Result:
 Check = Callable[[str, Path], Result]
 
 
-def check_target(target: str) -> None:
+def push_to_replicate(target: str, package: Path, *, dry_run: bool) -> int:
+    """Check the package, then `cog weights import` and `cog push`; the exit status.
+
+    The import comes first because `cog push` refuses weights that are not in the target's registry.
+
+    Args:
+        target: `r8.im/OWNER/NAME`.
+        package: its folder.
+        dry_run: whether to stop after the checks.
+
+    Returns:
+        0 if all went well, 1 after a failed check, 2 where Cog is not installed, else Cog's own status.
+
+    Raises:
+        PublishError: the target has another form.
+    """
+    _check_target(target)
+    failed = [name for name, check in _CHECKS.items() if not _reported(name, check, target, package)]
+    if failed:
+        say(f"{len(failed)} of {len(_CHECKS)} checks failed; nothing was pushed")
+        return 1
+    commands = [["cog", "weights", "import"], ["cog", "push", target]]
+    variables = {"COG_MODEL": target, "COG_OPENAPI_SCHEMA": str(_SCHEMA)}
+    if dry_run:
+        for command in commands:
+            print(" ".join([*(f"{name}={value}" for name, value in variables.items()), *command]))
+        return 0
+    if shutil.which("cog") is None:
+        say(_GET_COG)
+        return _NO_COG
+    for command in commands:
+        say(f"Running {' '.join(command)}")
+        code = subprocess.run(command, cwd=package, env=os.environ | variables, check=False).returncode
+        if code:
+            say(f"`{' '.join(command)}` ended with status {code}; its own message is above")
+            return code
+    return 0
+
+
+def _reported(name: str, check: Check, target: str, package: Path) -> bool:
+    """Print a check's line; whether it did not fail."""
+    result = check(target, package)
+    sys.stdout.write(f"{result.state.value:<7} {name}: {result.finding}\n")
+    if result.remedy:
+        sys.stdout.write(f"        remedy: {result.remedy}\n")
+    sys.stdout.flush()
+    return not result.is_failed
+
+
+def _check_target(target: str) -> None:
     """Raise PublishError unless it is `r8.im/OWNER/NAME`, in small letters, without a tag."""
     if not _TARGET.fullmatch(target):
         raise PublishError(f"{target}: give r8.im/OWNER/NAME in small letters, without a tag")
@@ -109,7 +168,7 @@ def _schema(target: str, package: Path) -> Result:
 
 
 def _login(target: str, package: Path) -> Result:
-    found = find_login("r8.im")
+    found = _find_login("r8.im")
     if found.is_there:
         return Result(State.OK, found.where)
     return Result(State.FAILED, found.where, "run `cog login`, with the token of https://replicate.com/auth/token")
@@ -155,7 +214,7 @@ def _tools(target: str, package: Path) -> Result:
     return Result(State.OK, f"cog {version[0]}, and docker")
 
 
-CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
+_CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
     {
         "destination": _image,
         "weights": _weights,
@@ -184,3 +243,53 @@ def _folder(package: Path, stanza: dict[str, Any]) -> Path:
     uri = str(source.get("uri", "")) if isinstance(source, dict) else ""
     name = uri.removeprefix("file://").removeprefix("./").rstrip("/")
     return package / name if name and "://" not in name else package / "weights" / str(stanza.get("name"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Login:
+    """Whether there is a login, and where it was found or looked for. It never holds the token."""
+
+    is_there: bool
+    where: str
+
+
+def _find_login(registry: str) -> _Login:
+    """Look for a login where `cog login` puts it (pkg/docker/login.go of Cog 0.23.1), without reading a secret.
+
+    REPLICATE_API_TOKEN is no login: `cog push` does not read it, and `cog login` refuses tokens of the API.
+    """
+    path = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
+    config = _read(path)
+    helpers = config.get("credHelpers")
+    store = (helpers.get(registry) if isinstance(helpers, dict) else None) or config.get("credsStore")
+    if isinstance(store, str) and store:
+        found = _in_keychain(store, registry)
+        if found is not None:
+            return found
+    auths = config.get("auths")
+    if isinstance(auths, dict) and isinstance(auths.get(registry), dict) and auths[registry]:
+        return _Login(True, f"Docker's config.json has a login for {registry}")
+    also = "; Cog does not push with REPLICATE_API_TOKEN" if "REPLICATE_API_TOKEN" in os.environ else ""
+    return _Login(False, f"no login for {registry} in Docker's config.json{also}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _in_keychain(store: str, registry: str) -> _Login | None:
+    """The keychain's list of registries, which names no secrets; None where it has no such login."""
+    helper = shutil.which(f"docker-credential-{store}")
+    if helper is None:
+        return None
+    try:
+        done = subprocess.run([helper, "list"], capture_output=True, timeout=_SECONDS, check=False)
+        listed = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    names = {str(name).removeprefix("https://").rstrip("/") for name in listed} if isinstance(listed, dict) else set()
+    return _Login(True, f"the keychain `{store}` has a login for {registry}") if registry in names else None
