@@ -19,7 +19,7 @@ from pipeline.weights.atomic import partial_file, write_json
 from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
-from pipeline.weights.shard_index import shard_names
+from pipeline.weights.safetensors_io import shard_names
 from serving.fetching.download import Downloader, Stated
 
 _INDEX = "model.safetensors.index.json"
@@ -37,7 +37,7 @@ def fetch_https(source: HttpsSource, folder: Path, digests: Mapping[str, str] = 
 
     Args:
         source: the address.
-        folder: for the files; whole ones of the same version are kept.
+        folder: the folder that the files go to; whole ones of the same version are kept.
         digests: SHA-256 in hexadecimal of files that must have it, by name.
 
     Raises:
@@ -60,9 +60,9 @@ def fetch_file(url: str, path: Path, *, size: int | None = None, digest: str | N
 
     Args:
         url: the address.
-        path: of the file.
-        size: that it must have, in bytes; None: whatever the server states.
-        digest: SHA-256 in hexadecimal that it must have; None: that of the version which the server has now.
+        path: where the file goes.
+        size: the size that it must have, in bytes; None takes what the server states.
+        digest: the SHA-256 in hexadecimal that it must have; None takes the version which the server has now.
 
     Raises:
         CheckpointError: the file has another size or digest, it changes meanwhile, or the server keeps failing.
@@ -79,7 +79,7 @@ def fetch_file(url: str, path: Path, *, size: int | None = None, digest: str | N
 
 
 def file_sizes(source: HttpsSource) -> dict[str, int]:
-    """Bytes of each needed file below the address, by name.
+    """The bytes of each needed file below the address, by name.
 
     Raises:
         CheckpointError: there is no checkpoint, or the server keeps failing.
@@ -159,7 +159,7 @@ def _in_parallel(url: str, path: Path, size: int, digest: str | None) -> str | N
 
 
 def _record(path: Path) -> Path:
-    """The file, beside the folder, that says with which digest each version of its files was downloaded."""
+    """The path of the file beside the folder that says with which digest each version of its files was downloaded."""
     return path.parent.with_name(f".{path.parent.name}.versions.json")
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pipeline.package.errors import PackageError
 from pipeline.weights.errors import CheckpointError
-from pipeline.weights.shard_index import shard_names
+from pipeline.weights.safetensors_io import shard_names
 
 _INDEX: Final = "model.safetensors.index.json"
 _MODEL: Final = "model.safetensors"

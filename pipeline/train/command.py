@@ -22,7 +22,7 @@ from pipeline.train.optimizer import OPTIMIZERS
 from pipeline.train.packing import Packs
 from pipeline.train.record import RunRecord, describe_data
 from pipeline.train.trainer import Trainer, TrainSettings
-from pipeline.weights.awq_search_file import load_search_result
+from pipeline.weights.awq_search_result import load_search_result
 from pipeline.weights.default_weights import base_or_default
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError

@@ -1,20 +1,35 @@
-"""Quantize the tensors of a checkpoint while they are read.
+"""Quantizes the tensors of a checkpoint while they are read, and writes the files of an AWQ folder.
 
-write_safetensors(path, AwqCheckpoint(merged, search))
+write_awq_model(path, merged, search)
 """
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from .awq_format import NIBBLES, PackedWeight, check_shape, quantize
-from .awq_search_result import AwqSearchResult
-from .error_feedback import quantize_with_feedback
-from .tensors import Array, Checkpoint, TensorSpec
+from pipeline.weights.atomic import partial_file, write_json
+from pipeline.weights.awq_format import NIBBLES, PackedWeight, check_shape, quantize
+from pipeline.weights.awq_search_result import AwqSearchResult, save_search_result
+from pipeline.weights.console import progress_bar
+from pipeline.weights.error_feedback import quantize_with_feedback
+from pipeline.weights.errors import CheckpointError
+from pipeline.weights.safetensors_io import SafetensorsCheckpoint, write_safetensors
+from pipeline.weights.tensors import Array, Checkpoint, Fingerprinted, Progress, TensorSpec, no_progress
 
 _LINEAR = re.compile(r"(model\.layers\.\d+\.\w+\.(?:q|k|v|o|gate|up|down)_proj)\.weight")
 _PARTS = ("qweight", "qzeros", "scales")
+_COMPANIONS = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "generation_config.json",
+    "special_tokens_map.json",
+)
 
 
 def linear_names(names: list[str] | dict[str, TensorSpec]) -> list[str]:
@@ -44,7 +59,7 @@ class AwqCheckpoint:
         self._last: tuple[str, PackedWeight] | None = None
 
     def specs(self) -> dict[str, TensorSpec]:
-        """qweight, qzeros and scales for each linear layer; all other tensors in fp16."""
+        """The specs of qweight, qzeros and scales for each linear layer, and of all other tensors in fp16."""
         specs: dict[str, TensorSpec] = {}
         for name, spec in self._source_specs.items():
             linear = name.removesuffix(".weight")
@@ -82,3 +97,97 @@ class AwqCheckpoint:
             TensorSpec("F16", (groups, outputs)),
         )
         return {f"{linear}.{part}": part_spec for part, part_spec in zip(_PARTS, specs, strict=True)}
+
+
+def quantize_folder(
+    model: Path,
+    config: dict[str, Any],
+    output: Path,
+    search: Callable[[str], AwqSearchResult],
+    save_search: Path | None,
+) -> AwqSearchResult:
+    """Write the AWQ folder of a checkpoint; returns the search result that it was written with.
+
+    Args:
+        model: folder of the checkpoint.
+        config: its config.json.
+        output: the new folder.
+        search: gives the search result for the checkpoint's fingerprint.
+        save_search: file for the search result, if any.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be read, or the result does not belong to it.
+    """
+    source = SafetensorsCheckpoint(model)
+    result = search(Fingerprinted(source).fingerprint())
+    if save_search is not None:
+        save_search_result(save_search, result)
+    with progress_bar("Packing", source) as progress:
+        write_awq_model(output / "model.safetensors", source, result, progress)
+    write_companions(model, config, result.group_size, output)
+    return result
+
+
+def write_awq_model(path: Path, source: Checkpoint, search: AwqSearchResult, progress: Progress = no_progress) -> None:
+    """Write the quantized tensors to one file.
+
+    Raises:
+        CheckpointError: the search result belongs to another checkpoint; no file is left.
+    """
+    seen = Fingerprinted(source)
+    with partial_file(path) as partial:
+        write_safetensors(partial, AwqCheckpoint(seen, search), progress=progress)
+        check_fingerprint(seen.fingerprint(), search)
+
+
+def check_fingerprint(fingerprint: str, search: AwqSearchResult) -> None:
+    """Check that the search result belongs to the checkpoint with this fingerprint.
+
+    Raises:
+        CheckpointError: it belongs to another one.
+    """
+    if search.fingerprint not in (None, fingerprint):
+        raise CheckpointError(
+            f"the AWQ search result belongs to the checkpoint {search.fingerprint}, these weights are "
+            f"{fingerprint}: the base or the adapter has changed since. Run the search again "
+            "(scripts/quantize_awq --help says how), or pass --plain to round without it."
+        )
+
+
+def awq_config(config: dict[str, Any], group_size: int) -> dict[str, Any]:
+    """The quantized model's config.json, from the unquantized one's."""
+    dtype_key = "dtype" if "dtype" in config else "torch_dtype"
+    return {**config, dtype_key: "float16", "quantization_config": quantization_config(group_size)}
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The config.json of an unquantized checkpoint.
+
+    Raises:
+        CheckpointError: it is missing, or the checkpoint is quantized.
+    """
+    path = folder / "config.json"
+    if not path.exists():
+        raise CheckpointError(f"{folder} has no config.json; give a folder of a Hugging Face checkpoint")
+    config: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    if "quantization_config" in config:
+        raise CheckpointError(f"{folder} is quantized already; give the checkpoint that it was made from")
+    return config
+
+
+def write_companions(source: Path, config: dict[str, Any], group_size: int, output: Path) -> None:
+    """Write all files of an AWQ folder except the tensors; its generation config is greedy."""
+    write_json(output / "config.json", awq_config(config, group_size))
+    for name in _COMPANIONS:
+        if (source / name).exists():
+            shutil.copyfile(source / name, output / name)
+    generation = output / "generation_config.json"
+    if generation.exists():
+        write_json(generation, greedy(json.loads(generation.read_text("utf-8"))))
+
+
+def greedy(generation_config: dict[str, Any]) -> dict[str, Any]:
+    """A generation config without sampling parameters."""
+    sampling = ("do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p")
+    kept = {key: value for key, value in generation_config.items() if key not in sampling}
+    return {**kept, "do_sample": False}

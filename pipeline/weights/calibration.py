@@ -8,15 +8,14 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from pipeline.weights.errors import CheckpointError
 from serving.text.tokenizer import named_end_tokens
-
-from .errors import CheckpointError
 
 BLOCK_TOKENS = 512  # the size of AutoAWQ's blocks
 
 
 def calibration_tokens(file: Path, model: Path, max_tokens: int) -> list[list[int]]:
-    """Token ids of the texts, each with one end token, in pieces of at most a block.
+    """The token ids of the texts, each with one end token, in pieces of at most a block.
 
     Args:
         file: JSON lines {"text": …}.
@@ -40,7 +39,7 @@ def calibration_tokens(file: Path, model: Path, max_tokens: int) -> list[list[in
 
 
 def model_text_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Token ids of a text exactly as the model sees it: the words of special tokens are those tokens.
+    """The token ids of a text exactly as the model sees it: the words of special tokens are those tokens.
 
     A BOS that the text begins with is not added again.
     """
@@ -55,7 +54,7 @@ def in_pieces(file: Path, texts: Iterable[list[int]], max_tokens: int) -> list[l
     A text that does not fit is cut only where there would be less than a block without it.
 
     Args:
-        file: that they come from, for errors.
+        file: the file that they come from, for errors.
         texts: token ids.
         max_tokens: limit for all texts together.
 

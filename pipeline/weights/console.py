@@ -16,10 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 from safetensors import SafetensorError
 
+from pipeline.weights import tensors
+from pipeline.weights.errors import CheckpointError
 from serving.errors import ServingError
-
-from . import tensors
-from .errors import CheckpointError
 
 _console = Console(stderr=True, highlight=False)
 

@@ -32,7 +32,7 @@ def weights_or_default(folder: Path | None) -> Path:
     """The folder that a command was given, or else the default weights, which are built if need be.
 
     Raises:
-        WeightsError: as `default_weights`.
+        WeightsError: weights.lock cannot be read, or has several sets of weights.
     """
     if folder is not None and folder.resolve() != default_weights().resolve():
         return folder
@@ -43,7 +43,7 @@ def weights_or_default(folder: Path | None) -> Path:
 def base_or_default(folder: Path | None) -> Path:
     """The unquantized base that a command was given, or else that of the default weights, which is written if need be.
 
-    Exits where it cannot be written.
+    It exits where the base cannot be written.
     """
     if folder is not None:
         return folder
@@ -57,7 +57,7 @@ def base_or_default(folder: Path | None) -> Path:
 def ensure_weights() -> None:
     """Build the default weights if a file of the lock is missing; progress on stderr.
 
-    Weights that somebody else provides (WEIGHTS_DIR) are theirs to complete. Exits where they cannot be built.
+    Weights that somebody else provides (WEIGHTS_DIR) are theirs to complete. It exits where they cannot be built.
     """
     if "WEIGHTS_DIR" not in os.environ:
         _build_if_missing()
@@ -67,10 +67,10 @@ def ensure_recipe(name: str, *, with_base: bool = False) -> None:
     """Build the weights that a recipe makes if a file of their lock is missing; progress on stderr.
 
     Args:
-        name: of the weights.
+        name: the name of the weights.
         with_base: whether the unquantized base is written too.
 
-    Exits where they cannot be built.
+    It exits where they cannot be built.
 
     Raises:
         CheckpointError: no recipe has this name, or one cannot be read.
@@ -117,7 +117,7 @@ def _command() -> Path:
 
 
 def _missing_files(lock: Path) -> list[str]:
-    """What a lock names that is not in weights/NAME."""
+    """The files that a lock names and that are not in weights/NAME."""
     try:
         (entry,) = WeightsLock.load(lock).weights
     except (WeightsError, ValueError):

@@ -9,11 +9,11 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from .atomic import partial_file
-from .bases import GgufBase, WheelPart
-from .console import say
-from .digest import sha256
-from .errors import CheckpointError
+from pipeline.weights.atomic import partial_file
+from pipeline.weights.bases import GgufBase, WheelPart
+from pipeline.weights.console import say
+from pipeline.weights.digest import sha256
+from pipeline.weights.errors import CheckpointError
 
 
 def fetch_base(base: GgufBase, cache: Path) -> Path:

@@ -19,8 +19,8 @@ from functools import cached_property
 
 import numpy as np
 
-from .awq_format import MAX_LEVEL, PackedWeight, grid, pack
-from .tensors import Array
+from pipeline.weights.awq_format import MAX_LEVEL, PackedWeight, grid, pack
+from pipeline.weights.tensors import Array
 
 _FACTOR_STEPS = 127  # factors are stored as int8
 _DAMPING = 0.01  # of the mean second moment, added to each, as in GPTQ
@@ -32,7 +32,7 @@ class Feedback:
 
     Args:
         layers: names of the linear layers.
-        norms: [K] fp32: root mean square of each input channel.
+        norms: the root mean square of each input channel, [K] fp32.
         factors: [rank, K] int8: U divided by the norms, in steps of 1 / 127.
     """
 
@@ -42,19 +42,19 @@ class Feedback:
 
     @classmethod
     def of(cls, layers: tuple[str, ...], norms: Array, components: Array) -> Feedback:
-        """From the norms [K] and U [rank, K]: the inputs' largest principal components."""
+        """The moments that norms [K] and U [rank, K], the inputs' largest principal components, approximate."""
         relative = np.divide(components, norms, out=np.zeros_like(components), where=norms > 0)
         factors = np.clip(np.rint(relative * _FACTOR_STEPS), -_FACTOR_STEPS, _FACTOR_STEPS)
         return cls(layers, norms.astype(np.float32), np.ascontiguousarray(factors, np.int8))
 
     @property
     def components(self) -> Array:
-        """U: [rank, K] fp64."""
+        """The matrix U, [rank, K] fp64."""
         return self.factors.astype(np.float64) / _FACTOR_STEPS * self.norms.astype(np.float64)
 
     @property
     def diagonal(self) -> Array:
-        """D: [K] fp64: the mean squares that U'U does not explain, plus damping."""
+        """The diagonal D, [K] fp64: the mean squares that U'U does not explain, plus damping."""
         squares = self.norms.astype(np.float64) ** 2
         explained = np.add.reduce((self.factors.astype(np.float64) / _FACTOR_STEPS) ** 2, axis=0)
         damping = _DAMPING * math.fsum(squares) / len(squares)
@@ -63,7 +63,7 @@ class Feedback:
 
     @cached_property
     def corrections(self) -> Array:
-        """V: [rank, K] fp32; weight j is corrected by -V[:, j] · U e, with the errors e of the channels before j.
+        """The matrix V, [rank, K] fp32. It corrects weight j by -V[:, j] · U e, with errors e of the channels before j.
 
         V[:, j] = P u / (d + u'P u), where P is the inverse of I + Σ u u' / d over the channels after j. It is updated
         from the last channel to the first by the Sherman–Morrison formula.
@@ -85,9 +85,9 @@ def quantize_with_feedback(weight: Array, clipped: Array, group_size: int, feedb
 
     Args:
         weight: [N, K] fp32, with AWQ's scales.
-        clipped: the same with AWQ's clips, which decide the steps and zero points of the groups.
+        clipped: the same weight with AWQ's clips, which decide the steps and zero points of the groups.
         group_size: weights that share a step.
-        feedback: of the layer's inputs.
+        feedback: the moments of the layer's inputs.
     """
     scales, zeros = grid(clipped, group_size)
     steps = np.ascontiguousarray(scales.astype(np.float32).T)  # [K // g, N]

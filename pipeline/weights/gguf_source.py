@@ -1,11 +1,14 @@
-"""Read a Llama or Qwen2 GGUF as a Hugging Face checkpoint in fp32.
+"""Reads a Llama or Qwen2 GGUF as a Hugging Face checkpoint in fp32, and makes its tokenizer files.
 
 checkpoint = GgufCheckpoint(Path("model.gguf")); checkpoint.load("model.norm.weight")
+
+The tokenizer's files are written as JSON by this package, so that no release of a library can change a byte.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,8 @@ import numpy as np
 from gguf import GGUFReader
 from gguf.quants import dequantize
 
-from .errors import CheckpointError
-from .tensors import Array, TensorSpec
+from pipeline.weights.errors import CheckpointError
+from pipeline.weights.tensors import Array, TensorSpec
 
 _TOP = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -35,6 +38,9 @@ _IN_BLOCK = {
 _BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 # GGUF's architecture: transformers' class, and whether GGUF reorders the rows of Q and K.
 _ARCHITECTURES = {"llama": ("LlamaForCausalLM", True), "qwen2": ("Qwen2ForCausalLM", False)}
+Metadata = Callable[[str], Any]
+# GGUF's types of tokens: control tokens, which text never becomes; additional words; unused ids.
+_CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5
 
 
 def hugging_face_name(gguf_name: str) -> str:
@@ -48,7 +54,7 @@ def hugging_face_name(gguf_name: str) -> str:
 
 
 def undo_rope_permutation(weight: Array, num_heads: int) -> Array:
-    """Rows of Q or K from GGUF's order (pairs side by side) to Hugging Face's (halves).
+    """Bring rows of Q or K from GGUF's order (pairs side by side) to Hugging Face's (halves).
 
     GGUF rotates dimensions (2i, 2i+1) of a head, transformers rotates (i, i + head_dim/2).
     """
@@ -61,7 +67,7 @@ class GgufCheckpoint:
     """A GGUF's tensors, dequantized to fp32 when they are loaded, by elementwise multiplication and addition.
 
     Args:
-        path: of the GGUF file.
+        path: the path of the GGUF file.
         tie_head: whether embedding and head are the same matrix, which the file has twice in different precision. The
             head's copy is used for both, because quantizers keep it more precise.
 
@@ -149,3 +155,108 @@ class GgufCheckpoint:
 def _shortest_float(value: float) -> float:
     """The shortest decimal for the file's fp32 value: 1e-05 instead of 9.999999747378752e-06."""
     return float(str(np.float32(value)))
+
+
+def tokenizer_json(metadata: Metadata) -> dict[str, Any]:
+    """The contents of tokenizer.json, which `tokenizers.Tokenizer.from_file` reads.
+
+    Raises:
+        CheckpointError: the GGUF has a kind of tokenizer that is not supported.
+    """
+    if metadata("tokenizer.ggml.model") != "gpt2":
+        raise CheckpointError(f"tokenizer.ggml.model is {metadata('tokenizer.ggml.model')!r}; only 'gpt2' is supported")
+    pre = metadata("tokenizer.ggml.pre")
+    if pre not in _PRE_TOKENIZERS:
+        known = " and ".join(map(repr, _PRE_TOKENIZERS))
+        raise CheckpointError(f"tokenizer.ggml.pre is {pre!r}; supported are {known}")
+    tokens, types = metadata("tokenizer.ggml.tokens"), metadata("tokenizer.ggml.token_type")
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            _added_token(index, tokens[index], special=kind == _CONTROL)
+            for index, kind in enumerate(types)
+            if kind in (_CONTROL, _USER_DEFINED)
+        ],
+        "normalizer": _NORMALIZERS[pre],
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": _PRE_TOKENIZERS[pre]},
+        "post_processor": None,
+        "decoder": _byte_level(),
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind != _UNUSED},
+            "merges": [merge.split(" ") for merge in metadata("tokenizer.ggml.merges")],
+        },
+    }
+
+
+def tokenizer_config(metadata: Metadata, model_max_length: int) -> dict[str, Any]:
+    """The contents of tokenizer_config.json, with which any version of transformers uses tokenizer.json unchanged."""
+    tokens = metadata("tokenizer.ggml.tokens")
+    return {
+        "add_bos_token": False,
+        "add_prefix_space": False,
+        "bos_token": tokens[metadata("tokenizer.ggml.bos_token_id")],
+        "clean_up_tokenization_spaces": False,
+        "eos_token": tokens[metadata("tokenizer.ggml.eos_token_id")],
+        "model_max_length": model_max_length,
+        "pad_token": tokens[metadata("tokenizer.ggml.padding_token_id")],
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": _unknown_token(metadata),
+    }
+
+
+def chat_template(metadata: Metadata) -> str:
+    """The Jinja source of the chat template."""
+    return str(metadata("tokenizer.chat_template"))
+
+
+def generation_config(metadata: Metadata) -> dict[str, Any]:
+    """The contents of generation_config.json: greedy, with the model's end token."""
+    return {
+        "bos_token_id": int(metadata("tokenizer.ggml.bos_token_id")),
+        "do_sample": False,
+        "eos_token_id": int(metadata("tokenizer.ggml.eos_token_id")),
+        "pad_token_id": int(metadata("tokenizer.ggml.padding_token_id")),
+    }
+
+
+def _unknown_token(metadata: Metadata) -> str | None:
+    try:
+        token: str = metadata("tokenizer.ggml.tokens")[metadata("tokenizer.ggml.unknown_token_id")]
+    except CheckpointError:  # byte-level vocabularies need none
+        return None
+    return token
+
+
+def _added_token(index: int, content: str, *, special: bool) -> dict[str, Any]:
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": special}
+    return {"id": index, "content": content, **flags}
+
+
+def _byte_level(*, use_regex: bool = True) -> dict[str, Any]:
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": use_regex, "use_regex": use_regex}
+
+
+_QWEN2_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+_NORMALIZERS = {"smollm": None, "qwen2": {"type": "NFC"}}
+_PRE_TOKENIZERS = {
+    # llama.cpp's smollm: single digits, then GPT-2's split into words.
+    "smollm": [{"type": "Digits", "individual_digits": True}, _byte_level()],
+    # As in the tokenizer.json of Qwen2 and Qwen2.5.
+    "qwen2": [
+        {"type": "Split", "pattern": {"Regex": _QWEN2_WORDS}, "behavior": "Isolated", "invert": False},
+        _byte_level(use_regex=False),
+    ],
+}

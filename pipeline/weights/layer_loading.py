@@ -16,8 +16,8 @@ from accelerate import init_empty_weights
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from .errors import CheckpointError
-from .tensors import Array, Checkpoint
+from pipeline.weights.errors import CheckpointError
+from pipeline.weights.tensors import Array, Checkpoint
 
 _EMBEDDING = "model.embed_tokens.weight"
 
@@ -26,7 +26,7 @@ class RowSource(Checkpoint, Protocol):
     """A checkpoint that can also read single rows."""
 
     def load_rows(self, name: str, rows: Sequence[int]) -> Array:
-        """Some rows of a matrix, in the order given."""
+        """The named rows of a matrix, in the order given."""
         ...
 
 
@@ -76,8 +76,8 @@ class UsedEmbeddings(nn.Module):
 
     Args:
         source: the checkpoint.
-        tokens: of the texts.
-        dtype: of the rows.
+        tokens: all tokens of the texts.
+        dtype: the dtype that the rows get.
     """
 
     def __init__(self, source: RowSource, tokens: Sequence[int], dtype: torch.dtype) -> None:

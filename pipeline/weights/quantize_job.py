@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.weights.atomic import write_json
-from pipeline.weights.awq_search_result import AwqSearchResult
+from pipeline.weights.awq_checkpoint import quantize_folder, read_config
+from pipeline.weights.awq_search_result import AwqSearchResult, SearchState
 from pipeline.weights.console import report_errors, say
-from pipeline.weights.quantize import quantize_folder, read_config
-from pipeline.weights.search_state import SearchState
 
 _FILE = "job.json"
 

@@ -1,22 +1,22 @@
-"""Quantize a checkpoint folder to AWQ, with a new search or with an earlier search result."""
+"""Quantizes a checkpoint folder to AWQ, with a new search or with an earlier search result, in groups that fit it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from pipeline.environment.enter import prepare
 from pipeline.paths import ENVIRONMENT
-from pipeline.weights.awq_search_file import load_search_result
+from pipeline.weights.awq_checkpoint import linear_names, quantize_folder, read_config
+from pipeline.weights.awq_format import NIBBLES
+from pipeline.weights.awq_search_result import SearchState, load_search_result
 from pipeline.weights.console import say
 from pipeline.weights.errors import CheckpointError
-from pipeline.weights.group_size import check_group_size, choose_group_size
-from pipeline.weights.quantize import quantize_folder, read_config
 from pipeline.weights.quantize_job import QuantizeJob
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint
-from pipeline.weights.search_state import SearchState
+from pipeline.weights.tensors import TensorSpec
 
 MODEL_TYPES: Final = ("llama", "mistral", "qwen2", "qwen3")
 FEEDBACK_RANK: Final = 32
@@ -24,6 +24,12 @@ FEEDBACK_RANK: Final = 32
 _ALLOCATOR: Final = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(16 * 2**30)}
 
 _QUIET: Final = {"TQDM_DISABLE": "1"}  # one bar of ours instead of AutoAWQ's for each layer
+GROUP_SIZES: Final = (128, 64, 32)  # from the least extra memory to the least error
+_SPLIT_BY_INPUTS: Final = (
+    "o_proj",
+    "down_proj",
+)  # each GPU has some inputs of these layers, of all others some outputs
+_OF_KV_HEADS: Final = ("k_proj", "v_proj")
 
 
 def group_size_of(model: Path, wanted: int | None, tensor_parallel: int) -> int:
@@ -114,3 +120,62 @@ def quantize_with_earlier_search(
         result = result.without_feedback()
     quantize_folder(model, config, output, result.for_checkpoint, save_search)
     say(f"Wrote {output}; next: a task.json in it, and scripts/lock_weights")
+
+
+def choose_group_size(specs: Mapping[str, TensorSpec], config: Mapping[str, Any], tensor_parallel: int) -> int:
+    """The largest of `GROUP_SIZES` that divides the inputs of every linear layer on every GPU.
+
+    Args:
+        specs: the specs of the unquantized checkpoint.
+        config: its config.json.
+        tensor_parallel: the number of GPUs that share each layer.
+
+    Raises:
+        CheckpointError: none does, or the layers cannot be shared by that many GPUs.
+    """
+    for group_size in GROUP_SIZES[:-1]:
+        if _misfit(specs, config, tensor_parallel, group_size) is None:
+            return group_size
+    check_group_size(specs, config, tensor_parallel, GROUP_SIZES[-1])
+    return GROUP_SIZES[-1]
+
+
+def check_group_size(
+    specs: Mapping[str, TensorSpec], config: Mapping[str, Any], tensor_parallel: int, group_size: int
+) -> None:
+    """Check that a group size divides the inputs of every linear layer on every GPU.
+
+    Raises:
+        CheckpointError: it does not, naming a layer; or the layers cannot be shared by that many GPUs.
+    """
+    if problem := _misfit(specs, config, tensor_parallel, group_size):
+        raise CheckpointError(problem)
+
+
+def _misfit(
+    specs: Mapping[str, TensorSpec], config: Mapping[str, Any], tensor_parallel: int, group_size: int
+) -> str | None:
+    heads = int(config["num_attention_heads"])
+    kv_heads = int(config.get("num_key_value_heads") or heads)
+    if heads % tensor_parallel or (kv_heads % tensor_parallel and tensor_parallel % kv_heads):
+        return (
+            f"{tensor_parallel} GPUs cannot share {heads} attention heads and {kv_heads} KV heads; "
+            "choose another --tensor-parallel"
+        )
+    layers = linear_names(dict(specs))
+    if not layers:
+        return "the checkpoint has no linear layers named model.layers.….q_proj and so on; it cannot be quantized"
+    for name in layers:
+        outputs, inputs = specs[f"{name}.weight"].shape
+        by_inputs = name.endswith(_SPLIT_BY_INPUTS)
+        # GPUs beyond the number of KV heads hold copies of them.
+        parts = min(tensor_parallel, kv_heads) if name.endswith(_OF_KV_HEADS) else tensor_parallel
+        whole, unit = (inputs, group_size) if by_inputs else (outputs, NIBBLES)
+        if inputs % group_size or outputs % NIBBLES or whole % (parts * unit):
+            shared = f", shared by {tensor_parallel} GPUs" if tensor_parallel > 1 else ""
+            return (
+                f"{name} has {inputs} inputs and {outputs} outputs{shared}: each GPU's inputs must divide by the "
+                f"group size {group_size} and its outputs by {NIBBLES}; choose another --group-size"
+                + (" or --tensor-parallel" if tensor_parallel > 1 else "")
+            )
+    return None

@@ -27,10 +27,10 @@ class Recipe:
     """One set of weights.
 
     Args:
-        folder: with the sources.
+        folder: the folder with the sources.
         base: the model that the adapter was trained on.
-        task_file: contents of task.json.
-        context_length: of the weights in tokens, if less than the base's; KV memory is sized for it.
+        task_file: the contents of task.json.
+        context_length: the context length of the weights in tokens, if less than the base's; KV memory is sized for it.
     """
 
     folder: Path
@@ -103,7 +103,7 @@ def recipes(root: Path) -> dict[str, Recipe]:
     """The recipes of a package by the names of their weights.
 
     Raises:
-        CheckpointError: as `read_recipe`, or two have the same name.
+        CheckpointError: a recipe cannot be read, or two have the same name.
     """
     found: dict[str, Recipe] = {}
     for path in sorted((root / _FOLDER).glob(f"*/{FILE}")):
@@ -118,7 +118,7 @@ def find_recipe(root: Path, name: str | None = None) -> Recipe:
     """The recipe of the weights with that name; None means those in use.
 
     Raises:
-        CheckpointError: no recipe has the name, or as `recipes`.
+        CheckpointError: no recipe has the name, one cannot be read, or two have the same.
         WeightsError: the name is None, and weights.lock cannot be read.
     """
     known = recipes(root)

@@ -1,4 +1,4 @@
-"""Read and write safetensors with one tensor in memory at a time, and the same bytes everywhere.
+"""Reads and writes safetensors with one tensor in memory at a time, and the same bytes everywhere.
 
 The safetensors library is not used for writing, so that a new release of it cannot change a byte.
 
@@ -14,12 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.weights.atomic import partial_file
+from pipeline.weights.errors import CheckpointError
+from pipeline.weights.tensors import Array, Checkpoint, Progress, TensorSpec, no_progress
 from serving.weights.safetensors_header import SafetensorsHeader, read_safetensors_header
-
-from .atomic import partial_file
-from .errors import CheckpointError
-from .shard_index import shard_names
-from .tensors import Array, Checkpoint, Progress, TensorSpec, no_progress
 
 
 def write_safetensors(
@@ -108,7 +106,7 @@ class SafetensorsFile:
         return found
 
     def read(self, name: str, begin: int, end: int) -> bytes:
-        """Bytes `begin` to `end` of a tensor's data."""
+        """The bytes `begin` to `end` of a tensor's data."""
         with self._path.open("rb", buffering=0) as file:
             file.seek(self._header.data_start + self._header.tensors[name].begin + begin)
             return file.read(end - begin)
@@ -147,3 +145,33 @@ def shard_paths(
     if not (folder / single).exists():
         raise CheckpointError(f"{folder} has no {single}; give a folder of a Hugging Face checkpoint")
     return [folder / single]
+
+
+def shard_names(index: Path) -> list[str]:
+    """The files that an index names, sorted. Each is in the index's folder and has the index's kind.
+
+    Raises:
+        CheckpointError: the index is damaged, or names anything else.
+    """
+    try:
+        names = set(json.loads(index.read_bytes())["weight_map"].values())
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index} is damaged ({error!r}); fetch it again") from error
+    suffix = Path(index.name.removesuffix(".index.json")).suffix
+    for name in names:
+        if not _is_plain(name, suffix):
+            raise CheckpointError(
+                f"{index} names {name!r}, which is not a {suffix} file in its folder; it is damaged or malicious"
+            )
+    return sorted(names)
+
+
+def _is_plain(name: object, suffix: str) -> bool:
+    """Whether it is a file name that leads nowhere else, on any system and in a URL."""
+    return (
+        isinstance(name, str)
+        and name.endswith(suffix)
+        and not name.startswith(".")
+        and name.isprintable()
+        and not set(name) & set("/\\:?#%")
+    )

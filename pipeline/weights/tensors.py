@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .errors import CheckpointError
+from pipeline.weights.errors import CheckpointError
 
 Array = npt.NDArray[Any]
 Progress = Callable[[int], None]  # called with the number of bytes done
@@ -46,12 +46,12 @@ class TensorSpec:
 
     @property
     def itemsize(self) -> int:
-        """Size of one number in a file, in bytes."""
+        """The size of one number in a file, in bytes."""
         return _ITEM_SIZES[self.dtype]
 
     @property
     def nbytes(self) -> int:
-        """Size of the tensor's data in a file, in bytes."""
+        """The size of the tensor's data in a file, in bytes."""
         return prod(self.shape) * self.itemsize
 
     def encode(self, array: Array) -> bytes | memoryview:
@@ -93,7 +93,7 @@ class Checkpoint(Protocol):
 
 
 class ArraysInMemory:
-    """Arrays as a checkpoint.
+    """A checkpoint of arrays in memory.
 
     Args:
         arrays: by name; fp32, fp16, int64, int32, int8 or uint8.

@@ -12,7 +12,7 @@ UNSAFE_BUILTINS = {"eval", "exec", "__import__"}
 UNSAFE_KEYWORDS = {"trust_remote_code", "allow_pickle"}
 UNSAFE_ATTRIBUTES = {("torch", "load"), ("torch", "hub")}
 WORDS = re.compile("|".join((*UNSAFE_MODULES, *UNSAFE_BUILTINS, *UNSAFE_KEYWORDS, "torch", "auto_map")))
-WEIGHTS_ONLY = "pipeline.weights.merging.torch_file"  # the only module that calls torch.load, with weights_only=True
+WEIGHTS_ONLY = "pipeline.weights.merging.sources"  # the only module that calls torch.load, with weights_only=True
 
 
 def findings(module: Module) -> list[str]:

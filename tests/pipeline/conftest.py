@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.paths import ROOT
-from pipeline.weights.base_build import build_base
+from pipeline.weights.build_from_sources import build_base
 
 
 @pytest.fixture(scope="session")

@@ -16,11 +16,10 @@ from safetensors.torch import save_file
 from pipeline.weights.atomic import partial_file, replace_folder, write_json
 from pipeline.weights.console import say
 from pipeline.weights.errors import CheckpointError
+from pipeline.weights.merging.companions import copy_common
+from pipeline.weights.merging.lora_adapter import LoraAdapter
 from serving.adapters.combination import Combination, Method
 from serving.adapters.combine import LowRank, combine_layer
-
-from .companions import copy_common
-from .lora_adapter import LoraAdapter
 
 _CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
 _TYPES: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -30,7 +29,7 @@ def merge_adapters(folders: Sequence[Path], combination: Combination, output: Pa
     """Write an adapter that combines others; it has the widest type of their tensors, and appears when it is complete.
 
     Args:
-        folders: of the adapters, as PEFT writes them.
+        folders: the folders of the adapters, as PEFT writes them.
         combination: the recipe; its names are those of the folders.
         output: the new folder.
 
@@ -89,7 +88,7 @@ def _ranks(layers: Mapping[str, LowRank]) -> str:
 
 
 def _config(first: Path, layers: Mapping[str, LowRank], combination: Combination) -> dict[str, Any]:
-    """adapter_config.json. A mean keeps that of the first, so that a training can continue from it."""
+    """The content of adapter_config.json. A mean keeps that of the first, so that a training can continue from it."""
     config: dict[str, Any] = json.loads((first / _CONFIG).read_text("utf-8"))
     if combination.method is Method.MEAN:
         return config

@@ -7,13 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from pipeline.weights.merging.lora_adapter import LoraAdapter
+from pipeline.weights.merging.merge_plan import plan_merge
+from pipeline.weights.merging.row_merge import decode_rows, merged_rows, prepare_rows
+from pipeline.weights.merging.sources import base_config, open_base
 from pipeline.weights.tensors import Array, TensorSpec
-
-from .lora_adapter import LoraAdapter
-from .merge_plan import plan_merge
-from .row_merge import decode_rows
-from .sources import base_config, open_base
-from .tensor_writer import merged_rows, prepare_rows
 
 
 class LiveWeights:
@@ -23,11 +21,11 @@ class LiveWeights:
         base: folder of the unquantized base.
         adapter: folder of the adapter.
         config: config.json of the merged checkpoint.
-        double: how the base was rounded while the adapter was trained; see `Rounding`.
-        plain: give what a merge without NF4 stores, instead of what was trained.
+        double: how the base was rounded while the adapter was trained, as a value of `Rounding`.
+        plain: whether to give what a merge without NF4 stores, instead of what was trained.
 
     Raises:
-        CheckpointError: as `merge_folder`.
+        CheckpointError: the base is quantized or cannot be read, or the adapter does not fit it.
     """
 
     def __init__(
@@ -40,7 +38,7 @@ class LiveWeights:
         self._plain = plain
 
     def specs(self) -> dict[str, TensorSpec]:
-        """Names and shapes."""
+        """The names and shapes of all tensors."""
         return self._plan.specs()
 
     def load(self, name: str) -> Array:
@@ -53,5 +51,5 @@ class LiveWeights:
             return merged_rows(tensor, pool, merge.plain if self._plain else merge.live)
 
     def load_rows(self, name: str, rows: Sequence[int]) -> Array:
-        """Some rows of a matrix in float32."""
+        """The named rows of a matrix in float32."""
         return self.load(name)[list(rows)]

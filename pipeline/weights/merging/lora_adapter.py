@@ -1,7 +1,11 @@
-"""The tensors of a PEFT adapter, sorted by what they do to the base.
+"""The tensors of a PEFT adapter, sorted by what they do to the base, and the changes that they make to weights.
 
 adapter = LoraAdapter(Path("my-adapter"))
 adapter.change("model.layers.0.mlp.up_proj").merge(weight)
+merged = MergedCheckpoint(base, adapter)  # a checkpoint whose tensors are merged when they are loaded
+
+Sums have a fixed order. Matrix products of libraries are avoided, because they order sums differently on different
+CPUs, and the default weights must be the same everywhere.
 """
 
 from __future__ import annotations
@@ -13,23 +17,22 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.weights.errors import CheckpointError
-from pipeline.weights.tensors import Array, TensorSpec
+from pipeline.weights.merging.sources import open_adapter
+from pipeline.weights.tensors import Array, Checkpoint, TensorSpec
 from serving.errors import WeightsError
 from serving.weights.adapter_config import AdapterConfig, read_adapter_config
-
-from .lora_change import LoraChange
-from .sources import open_adapter
 
 _LORA = re.compile(r"(.+)\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)(?:\.default)?(?:\.(weight|bias))?")
 _TOKENS = re.compile(r"(.+)\.token_adapter\.trainable_tokens_delta(?:\.default)?")
 _COPY = re.compile(r"(.+?)(\.modules_to_save(?:\.default)?|(?:\.token_adapter)?\.base_layer)?\.(weight|bias)")
 _UNUSED = re.compile(r".+\.(original_module|token_adapter\.trainable_tokens_original)\..+")
 HEAD = "lm_head"  # never stored transposed
+_ELEMENTS_AT_ONCE = 2**17  # of a product; they stay in the CPU's cache
 
 
 @dataclass(slots=True)
 class _Layer:
-    """Names of one layer's tensors in the adapter."""
+    """The names of one layer's tensors in the adapter."""
 
     down: str = ""
     up: str = ""
@@ -79,7 +82,7 @@ class LoraAdapter:
             )
 
     def layers(self) -> list[str]:
-        """Names of the layers with A and B."""
+        """The names of the layers with A and B."""
         return sorted(self._layers)
 
     def shape(self, layer: str) -> tuple[int, int]:
@@ -122,7 +125,7 @@ class LoraAdapter:
         return self.tensors.specs()[name]
 
     def token_rows(self, layer: str) -> tuple[Array, Array]:
-        """Which rows of a layer's weight were trained, and their values [rows, K].
+        """The indices of the rows of a layer's weight that were trained, and their values [rows, K].
 
         Raises:
             CheckpointError: the adapter's configuration does not say which, or says it wrongly.
@@ -197,3 +200,106 @@ def _read_config(folder: Path) -> AdapterConfig:
         return read_adapter_config(folder)
     except WeightsError as error:
         raise CheckpointError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class LoraChange:
+    """The change of a weight [N, K] as a checkpoint stores it.
+
+    Attributes:
+        up: [N, rank] float32.
+        down: [rank, K] float32.
+        scaling: factor of their product.
+        magnitude: DoRA's norms (Liu et al. 2024), [N] of rows or [K] of columns; None for plain LoRA.
+        by_column: whether the norms are those of columns: embeddings, and weights that are stored transposed.
+    """
+
+    up: Array
+    down: Array
+    scaling: float
+    magnitude: Array | None = None
+    by_column: bool = False
+
+    def delta(self, begin: int, end: int) -> Array:
+        """The rows `begin` to `end` of scaling · up down, summed over the rank in order."""
+        total = np.empty((end - begin, self.down.shape[1]), dtype=np.float32)
+        step = max(1, _ELEMENTS_AT_ONCE // self.down.shape[1])
+        for first in range(0, end - begin, step):
+            rows = slice(first, min(first + step, end - begin))
+            product = _ordered_product(self.up[begin + rows.start : begin + rows.stop], self.down)
+            np.multiply(product, np.float32(self.scaling), out=total[rows])
+        return total
+
+    def normalize(self, changed: Array, begin: int, column_norms: Array | None = None) -> Array:
+        """Give `changed`, the weight's rows from `begin` with their delta, the norms that DoRA trained."""
+        if self.magnitude is None:
+            return changed
+        if self.by_column:
+            return np.asarray(changed * (self.magnitude / column_norms))
+        norms = np.sqrt(np.square(changed).sum(axis=1))
+        norms[np.isinf(norms)] = np.nan  # not weights of zero
+        return np.asarray(changed * (self.magnitude[begin : begin + len(changed)] / norms)[:, None])
+
+    @property
+    def needs_column_norms(self) -> bool:
+        """Whether `normalize` needs the norms of the whole changed weight's columns."""
+        return self.magnitude is not None and self.by_column
+
+    def merge(self, weight: Array) -> Array:
+        """A whole weight with the change, in float32."""
+        changed = weight.astype(np.float32) + self.delta(0, len(weight))
+        norms = np.sqrt(np.square(changed).sum(axis=0)) if self.needs_column_norms else None
+        return self.normalize(changed, 0, norms)
+
+
+def _ordered_product(up: Array, down: Array) -> Array:
+    """The product of up [n, rank] and down [rank, k], summed over the rank in order."""
+    total = up[:, :1] * down[:1]
+    term = np.empty_like(total)
+    for index in range(1, down.shape[0]):
+        np.multiply(up[:, index : index + 1], down[index : index + 1], out=term)
+        np.add(total, term, out=total)
+    return total
+
+
+class MergedCheckpoint:
+    """A checkpoint with an adapter merged into it; dtypes are not changed.
+
+    Raises:
+        CheckpointError: the adapter was trained on a model with other layers, or is more than A and B.
+    """
+
+    def __init__(self, base: Checkpoint, adapter: LoraAdapter) -> None:
+        self._base = base
+        self._adapter = adapter
+        self._layers = set(adapter.layers())
+        specs = base.specs()
+        if adapter.tokens or adapter.copies.copied or adapter.copies.beneath:
+            raise CheckpointError(
+                f"{adapter.folder} has whole tensors beside A and B; merge it with scripts/merge_lora"
+            )
+        for layer in self._layers:
+            check_shape(specs, adapter, layer)
+
+    def specs(self) -> dict[str, TensorSpec]:
+        """The base's specs."""
+        return self._base.specs()
+
+    def load(self, name: str) -> Array:
+        """One tensor; if the adapter changes it, merged in fp32."""
+        layer, tensor = name.removesuffix(".weight"), self._base.load(name)
+        return self._adapter.change(layer).merge(tensor) if layer in self._layers else tensor
+
+
+def check_shape(specs: dict[str, TensorSpec], adapter: LoraAdapter, layer: str) -> None:
+    """Check that a checkpoint has the layer as the adapter changes it.
+
+    Raises:
+        CheckpointError: it has not.
+    """
+    spec, shape = specs.get(f"{layer}.weight"), adapter.shape(layer)
+    if spec is None or spec.shape != shape:
+        actual = "no such layer" if spec is None else list(spec.shape)
+        raise CheckpointError(
+            f"the adapter changes {layer} {list(shape)}, the base has {actual}; it was trained on another model"
+        )

@@ -1,29 +1,38 @@
-"""Merge a PEFT LoRA adapter into a checkpoint, shard by shard; an interrupted merge continues."""
+"""Merges a PEFT LoRA adapter into a checkpoint, shard by shard; an interrupted merge continues."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import resource
 import shutil
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from pipeline.weights.atomic import replace_folder, write_json
 from pipeline.weights.console import byte_bar, say
 from pipeline.weights.end_tokens import tell_end_tokens
 from pipeline.weights.errors import CheckpointError
+from pipeline.weights.merging.companions import check_tokenizer, write_companions, write_config
+from pipeline.weights.merging.lora_adapter import LoraAdapter
+from pipeline.weights.merging.merge_plan import (
+    MergePlan,
+    PlannedTensor,
+    parse_size,
+    plan_merge,
+    plan_shards,
+    write_index,
+)
+from pipeline.weights.merging.row_merge import Sums, TensorWriter, differences, read_blocks
+from pipeline.weights.merging.sources import adapter_files, base_config, open_base
 
-from .companions import check_tokenizer, write_companions, write_config
-from .differences import Sums, differences
-from .lora_adapter import LoraAdapter
-from .merge_plan import MergePlan, plan_merge
-from .merge_state import MergeState, keep_only, working_folder
-from .shard_plan import parse_size, plan_shards, write_index
-from .sources import adapter_files, base_config, open_base
-from .tensor_writer import TensorWriter
+_STATE, _LOCK = "merge-state.json", "merge.lock"
 
 
 class Rounding(Enum):
@@ -52,11 +61,11 @@ def merge_folder(
     """Write the merged checkpoint in the base's dtypes; returns a report.
 
     Args:
-        base: folder of the unquantized base.
-        adapter: folder of the adapter.
+        base: the folder of the unquantized base.
+        adapter: the folder of the adapter.
         output: the new folder; it appears when it is complete. A checkpoint that is there is replaced.
-        rounding: of the base, to merge into the weights that the adapter was trained on.
-        shard_size: largest size of a file, for example 5GB; None for files as the base has them.
+        rounding: how to round the base, to merge into the weights that the adapter was trained on.
+        shard_size: the largest size of a file, for example 5GB; None for files as the base has them.
 
     Raises:
         CheckpointError: the base is quantized or cannot be read, or the adapter does not fit it.
@@ -150,3 +159,78 @@ def _tell(report: dict[str, Any], output: Path) -> None:
         f"Merged {report['changed']} of {report['tensors']} tensors into {output} in {report['seconds']:.1f} s "
         f"(peak memory {report['peak_memory_bytes'] / 2**20:.0f} MiB)"
     )
+
+
+class MergeState:
+    """The finished shards of a merge, with digests of all that they were made from.
+
+    Args:
+        folder: the folder where the merge works.
+        settings: a digest of all that decides the result, apart from the base's tensors.
+    """
+
+    def __init__(self, folder: Path, settings: str) -> None:
+        self._path = folder / _STATE
+        self._settings = settings
+        self._shards: dict[str, dict[str, Any]] = self._read()
+
+    def finished(self, file: str, tensors: dict[str, PlannedTensor]) -> dict[str, Sums] | None:
+        """The differences of a finished shard; None if it has to be written, for instance as its sources changed."""
+        entry, path = self._shards.get(file), self._path.with_name(file)
+        if entry is None or not path.exists() or path.stat().st_size != entry["bytes"]:
+            return None
+        if source_digest(tensors) != entry["sources"]:
+            return None
+        return {name: Sums(**sums) for name, sums in entry["differences"].items()}
+
+    def finish(self, file: str, sources: str, differences: dict[str, Sums]) -> None:
+        """Record a finished shard."""
+        size = self._path.with_name(file).stat().st_size
+        parts = {name: asdict(sums) for name, sums in differences.items()}
+        self._shards[file] = {"bytes": size, "sources": sources, "differences": parts}
+        write_json(self._path, {"version": 1, "settings": self._settings, "shards": self._shards})
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            state = json.loads(self._path.read_text("utf-8"))
+            return dict(state["shards"]) if state["settings"] == self._settings else {}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}  # none, or not of this version: begin again
+
+
+@contextmanager
+def working_folder(output: Path) -> Iterator[Path]:
+    """A folder beside `output` that becomes it at the end; after an error it stays, to continue there.
+
+    Raises:
+        CheckpointError: `output` is something else than a checkpoint, or another merge is writing it.
+    """
+    if output.exists() and not (output.is_dir() and (not any(output.iterdir()) or (output / "config.json").exists())):
+        raise CheckpointError(f"{output} exists and is not a checkpoint; give a new folder")
+    working = output.with_name(f".{output.name}.partial")
+    working.mkdir(parents=True, exist_ok=True)
+    with (working / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CheckpointError(f"another merge is writing {output}; wait for it, or give another folder") from error
+        yield working
+        (working / _STATE).unlink(missing_ok=True)
+        (working / _LOCK).unlink()
+        replace_folder(working, output)
+
+
+def keep_only(folder: Path, shards: set[str]) -> None:
+    """Remove all but the shards and the state from a working folder: the rest is of an earlier merge."""
+    for path in folder.iterdir():
+        if path.name not in {*shards, _STATE, _LOCK}:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def source_digest(tensors: dict[str, PlannedTensor]) -> str:
+    """A digest of all that a shard is made from, as `TensorWriter.write` gives it."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        for data, _ in read_blocks(tensors[name]):
+            digest.update(data)
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Plan a merge: which tensors the result has, where each comes from, and what changes it.
+"""Plans a merge: which tensors the result has, where each comes from, what changes it, and which file it goes to.
 
 The embedding and the head may be one tensor in the base ("tied"). Where an adapter changes only one of them, or each
 in its own way, the result has both.
@@ -6,21 +6,23 @@ in its own way, the result has both.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pipeline.weights.atomic import write_json
 from pipeline.weights.errors import CheckpointError
+from pipeline.weights.merging.lora_adapter import HEAD, LoraAdapter, check_shape
+from pipeline.weights.merging.sources import TensorSource
 from pipeline.weights.tensors import TensorSpec
-
-from .lora_adapter import HEAD, LoraAdapter
-from .merged_checkpoint import check_shape
-from .sources import TensorSource
 
 HEAD_WEIGHT = f"{HEAD}.weight"
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
 _NEVER_NF4 = ("embed", "wte", "wpe", "lm_head")  # parts of names of matrices that bitsandbytes leaves alone
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +30,12 @@ class PlannedTensor:
     """One tensor of the result.
 
     Attributes:
-        spec: of the result.
-        source: where it is read.
+        spec: the spec of the tensor in the result.
+        source: the files that it is read from.
         source_name: its name there.
-        lora: layer whose A and B change it.
-        tokens: layer of which single rows are replaced.
-        bias: layer of which a LoRA bias is added.
+        lora: the layer whose A and B change it.
+        tokens: the layer of which single rows are replaced.
+        bias: the layer of which a LoRA bias is added.
         linear: whether QLoRA would quantize it.
         copied: whether the source is the adapter, which has the whole tensor.
     """
@@ -63,9 +65,9 @@ class MergePlan:
     """The tensors of the result by name.
 
     Attributes:
-        tensors: in the base's order.
+        tensors: the tensors in the base's order.
         untied: whether embedding and head were one tensor and are two now.
-        rows: of the embedding; None if the checkpoint has none.
+        rows: the number of rows of the embedding; None if the checkpoint has none.
         vocabulary: `rows`, if the adapter has changed it.
     """
 
@@ -220,3 +222,56 @@ def _is_linear(name: str, spec: TensorSpec) -> bool:
     """Whether bitsandbytes quantizes this tensor: the matrices of all linear layers except the head."""
     matrix = name.endswith(".weight") and len(spec.shape) == 2 and spec.dtype in ("F32", "F16", "BF16")
     return matrix and not any(part in name for part in _NEVER_NF4)
+
+
+def parse_size(text: str) -> int:
+    """A size such as 5GB in bytes.
+
+    Raises:
+        CheckpointError: it is not a size.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]I?B)?", text.strip().upper())
+    size = int(float(match[1]) * _UNITS[match[2] or ""]) if match else 0
+    if size < 1:
+        raise CheckpointError(f"{text!r} is not a size; give one such as 5GB or 500MB")
+    return size
+
+
+def plan_shards(specs: dict[str, TensorSpec], of_base: dict[str, list[str]], limit: int | None) -> dict[str, list[str]]:
+    """The names of each file's tensors.
+
+    Args:
+        specs: the specs of the result.
+        of_base: the names of the tensors in each of the base's files.
+        limit: the largest size of a file in bytes, exceeded only by a tensor that is larger itself; None keeps the
+            base's files. A tensor that the base does not have then goes to the last file.
+    """
+    known = {name for names in of_base.values() for name in names}
+    ordered = [name for names in of_base.values() for name in names if name in specs]
+    ordered += sorted(specs.keys() - known)
+    if limit is None:
+        shards = {file: [name for name in names if name in specs] for file, names in of_base.items()}
+        shards = {file: names for file, names in shards.items() if names}
+        shards[list(shards)[-1]] += ordered[len(ordered) - len(specs.keys() - known) :]
+        return shards
+    groups: list[list[str]] = [[]]
+    size = 0
+    for name in ordered:
+        if groups[-1] and size + specs[name].nbytes > limit:
+            groups.append([])
+            size = 0
+        groups[-1].append(name)
+        size += specs[name].nbytes
+    if len(groups) == 1:
+        return {"model.safetensors": groups[0]}
+    return {f"model-{i:05}-of-{len(groups):05}.safetensors": names for i, names in enumerate(groups, start=1)}
+
+
+def write_index(folder: Path, specs: dict[str, TensorSpec], shards: dict[str, list[str]]) -> None:
+    """Write the index, unless the only file is model.safetensors."""
+    if list(shards) == ["model.safetensors"]:
+        return
+    weight_map = {name: file for file, names in shards.items() for name in names}
+    total = sum(spec.nbytes for spec in specs.values())
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+    write_json(folder / "model.safetensors.index.json", index)

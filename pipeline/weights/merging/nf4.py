@@ -45,7 +45,7 @@ class Nf4Constants:
         return cls(_double_quantized(maxima) if double else maxima)
 
     def round_trip(self, weights: Array, first_block: int) -> Array:
-        """Weights rounded to NF4, in float32; they are whole blocks, the first of which is `first_block`."""
+        """The weights rounded to NF4, in float32; they are whole blocks, the first of which is `first_block`."""
         flat = weights.reshape(-1).astype(np.float32, copy=False)
         maxima = block_maxima(flat)
         scaled = _scaled(flat, maxima, BLOCK)
@@ -57,7 +57,7 @@ class Nf4Constants:
 
 
 def _double_quantized(maxima: Array) -> Array:
-    """Block maxima rounded to 8 bits around their mean, in blocks of 256."""
+    """The block maxima rounded to 8 bits around their mean, in blocks of 256."""
     mean = np.float32(maxima.mean(dtype=np.float64))
     centred = maxima - mean
     outer = _maxima(centred, _MAXIMA_BLOCK)
@@ -72,7 +72,7 @@ def _maxima(flat: Array, block: int) -> Array:
 
 
 def _scaled(flat: Array, maxima: Array, block: int) -> Array:
-    """Values as fractions of their block's maximum, from -1 to 1."""
+    """The values as fractions of their block's maximum, from -1 to 1."""
     inverse = np.float32(1) / np.maximum(maxima, _LEAST)
     scaled = flat * np.repeat(inverse, block)[: len(flat)]
     return np.clip(scaled, -1, 1, out=scaled)

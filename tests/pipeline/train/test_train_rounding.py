@@ -16,8 +16,7 @@ from pipeline.train.rounding import layer_rounding
 from pipeline.weights.awq_checkpoint import AwqCheckpoint
 from pipeline.weights.awq_format import PackedWeight, dequantize
 from pipeline.weights.awq_search_result import CLIP_STEPS, AwqSearchResult, ScaleGroup
-from pipeline.weights.merging.lora_adapter import LoraAdapter
-from pipeline.weights.merging.merged_checkpoint import MergedCheckpoint
+from pipeline.weights.merging.lora_adapter import LoraAdapter, MergedCheckpoint
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint
 from tests.pipeline.train.training_fixtures import CONFIG, some_examples, write_base
 

@@ -10,13 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from pipeline.weights.awq_checkpoint import AwqCheckpoint, linear_names
+from pipeline.weights.awq_checkpoint import AwqCheckpoint, linear_names, write_awq_model, write_companions
 from pipeline.weights.awq_format import dequantize, pack, quantize, unpack
-from pipeline.weights.awq_search_file import load_search_result, save_search_result
-from pipeline.weights.awq_search_result import AwqSearchResult, ScaleGroup
+from pipeline.weights.awq_search_result import AwqSearchResult, ScaleGroup, load_search_result, save_search_result
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.gguf_source import GgufCheckpoint
-from pipeline.weights.quantize import write_awq_model, write_companions
 from pipeline.weights.safetensors_io import SafetensorsFile, write_safetensors
 from tests.pipeline.weights.checkpoint_fixtures import Arrays, write_gguf
 

@@ -16,12 +16,10 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from pipeline.weights.awq_checkpoint import AwqCheckpoint
 from pipeline.weights.awq_format import PackedWeight, dequantize
 from pipeline.weights.awq_format import quantize as rounded_to_four_bits
-from pipeline.weights.awq_search_file import load_search_result, save_search_result
-from pipeline.weights.awq_search_result import AwqSearchResult, ScaleGroup
-from pipeline.weights.gguf_source import GgufCheckpoint
+from pipeline.weights.awq_search_result import AwqSearchResult, ScaleGroup, load_search_result, save_search_result
+from pipeline.weights.gguf_source import GgufCheckpoint, generation_config, tokenizer_json
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint, write_safetensors
 from pipeline.weights.tensors import Checkpoint, Fingerprinted
-from pipeline.weights.tokenizer_files import generation_config, tokenizer_json
 from tests.pipeline.weights.checkpoint_fixtures import write_gguf
 
 ROOT = Path(__file__).parents[3]

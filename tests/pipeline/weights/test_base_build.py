@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from pipeline.paths import ROOT
-from pipeline.weights.base_build import build_base
+from pipeline.weights.build_from_sources import build_base
 from pipeline.weights.errors import CheckpointError
 from serving.weights import lock_files
 

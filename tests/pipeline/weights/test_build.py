@@ -14,8 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from pipeline.locking.make_lock import make_lock
-from pipeline.weights.awq_search_file import save_search_result
-from pipeline.weights.awq_search_result import AwqSearchResult, ScaleGroup
+from pipeline.weights.awq_search_result import AwqSearchResult, ScaleGroup, save_search_result
 from pipeline.weights.build_from_sources import build, build_unquantized
 from pipeline.weights.default_build import build_weights
 from pipeline.weights.download import fetch_base

@@ -10,8 +10,7 @@ import tokenizers
 
 from pipeline.weights.calibration import BLOCK_TOKENS, calibration_tokens, check_texts, end_token, model_text_ids
 from pipeline.weights.errors import CheckpointError
-from pipeline.weights.gguf_source import GgufCheckpoint
-from pipeline.weights.tokenizer_files import tokenizer_json
+from pipeline.weights.gguf_source import GgufCheckpoint, tokenizer_json
 from tests import tiny_tokenizers
 from tests.pipeline.weights.checkpoint_fixtures import TOKENS, write_gguf
 

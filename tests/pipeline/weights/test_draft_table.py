@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from examples.honeycomb.datagen.extracts import answer_lines
-from pipeline.weights.draft_table import write_draft_table
+from pipeline.weights.build_from_sources import write_draft_table
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
 from serving.drafting.ngrams import DRAFT_TABLE, NgramTable

@@ -11,8 +11,7 @@ import torch
 from pipeline.weights.awq_checkpoint import AwqCheckpoint
 from pipeline.weights.awq_format import PackedWeight, dequantize, quantize, unpack
 from pipeline.weights.awq_moments import input_moments
-from pipeline.weights.awq_search_file import load_search_result, save_search_result
-from pipeline.weights.awq_search_result import AwqSearchResult
+from pipeline.weights.awq_search_result import AwqSearchResult, load_search_result, save_search_result
 from pipeline.weights.error_feedback import Feedback, quantize_with_feedback
 from tests.pipeline.weights.checkpoint_fixtures import Arrays
 

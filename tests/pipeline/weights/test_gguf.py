@@ -11,9 +11,15 @@ import tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pipeline.weights.errors import CheckpointError
-from pipeline.weights.gguf_source import GgufCheckpoint, hugging_face_name, undo_rope_permutation
+from pipeline.weights.gguf_source import (
+    GgufCheckpoint,
+    generation_config,
+    hugging_face_name,
+    tokenizer_config,
+    tokenizer_json,
+    undo_rope_permutation,
+)
 from pipeline.weights.safetensors_io import write_safetensors
-from pipeline.weights.tokenizer_files import generation_config, tokenizer_config, tokenizer_json
 from tests.pipeline.weights.checkpoint_fixtures import TOKENS, write_gguf
 
 

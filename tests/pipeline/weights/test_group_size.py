@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.weights.errors import CheckpointError
-from pipeline.weights.group_size import check_group_size, choose_group_size
+from pipeline.weights.quantize_model import check_group_size, choose_group_size
 from pipeline.weights.tensors import TensorSpec
 
 

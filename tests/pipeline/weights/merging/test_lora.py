@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from pipeline.weights.merging.lora_adapter import LoraAdapter
+from pipeline.weights.merging.lora_adapter import LoraAdapter, MergedCheckpoint
 from pipeline.weights.merging.merge import merge_folder
-from pipeline.weights.merging.merged_checkpoint import MergedCheckpoint
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint
 from tests.pipeline.weights.merging.trained_adapters import LLAMA, trained
 

@@ -15,8 +15,7 @@ from safetensors.torch import load_file, save_file
 from pipeline.paths import ROOT
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.merging import merge as merging
-from pipeline.weights.merging.merge import Rounding, merge_folder
-from pipeline.weights.merging.merge_state import MergeState
+from pipeline.weights.merging.merge import MergeState, Rounding, merge_folder
 from tests.pipeline.weights.merging.trained_adapters import LLAMA, QWEN, TIED_LLAMA, logits, trained
 
 
