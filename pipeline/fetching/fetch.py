@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -10,13 +12,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pipeline.environment.waiting_lock import waiting_lock
-from pipeline.fetching.folder import copy_folder
 from pipeline.fetching.https import fetch_https
 from pipeline.fetching.hub import fetch_listed
 from pipeline.fetching.source import FolderSource, HttpsSource, HubSource, Source
-from pipeline.fetching.wanted import needed_files
+from pipeline.fetching.wanted import check_space, needed_files
 from pipeline.fetching.watch import CONSOLE
 from pipeline.weights.atomic import write_json
+from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
 from serving.fetching.listing import list_hub
@@ -43,8 +45,8 @@ def fetch(source: Source, folder: Path, digests: Mapping[str, str] = MappingProx
     If another process fetches into the same folder, this waits for it.
 
     Args:
-        source: where they are.
-        folder: for the files.
+        source: where the files are.
+        folder: the folder that they go to.
         digests: SHA-256 in hexadecimal that files must have, by name.
 
     Raises:
@@ -74,7 +76,7 @@ def fetch(source: Source, folder: Path, digests: Mapping[str, str] = MappingProx
 
 
 def parse_digests(texts: Iterable[str]) -> dict[str, str]:
-    """SHA-256 in hexadecimal by file name, of texts NAME=DIGEST.
+    """The SHA-256 in hexadecimal by file name that texts NAME=DIGEST give.
 
     Raises:
         CheckpointError: one is written otherwise.
@@ -93,3 +95,53 @@ def alone(folder: Path) -> AbstractContextManager[None]:
     """The folder's lock, for which other processes that fetch into the folder wait."""
     path = folder.with_name(f".{folder.name}.lock")
     return waiting_lock(path, f"Waiting for another process that fetches into {folder}")
+
+
+def copy_folder(source: Path, folder: Path) -> list[str]:
+    """Copy the needed files of `source` into `folder`, as hard links where the file system allows them.
+
+    Raises:
+        CheckpointError: `source` has no checkpoint, a link leads out of it (or out of its repository in the hub's
+            cache), or the disk is too small.
+    """
+    root = _root(source)
+    names = [path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()]
+    real = {name: _resolved(source / name, root) for name in needed_files(names)}
+    check_space(folder, {name: path.stat().st_size for name, path in real.items()})
+    for name, path in real.items():
+        target = folder / name
+        if target.is_file() and _same(path, target):
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        say(f"Copying {name} ({path.stat().st_size:,} bytes)")
+        partial = target.with_name(target.name + ".partial")
+        partial.unlink(missing_ok=True)
+        try:
+            os.link(path, partial)
+        except OSError:  # another file system
+            shutil.copyfile(path, partial)
+        partial.replace(target)
+    return list(real)
+
+
+def _root(source: Path) -> Path:
+    """The folder that links may lead into: `source`, or its repository in the hub's cache (models--ORG--NAME)."""
+    real = source.resolve()
+    for parent in (real, *real.parents):
+        if parent.name.startswith("models--"):
+            return parent
+    return real
+
+
+def _resolved(path: Path, root: Path) -> Path:
+    real = path.resolve(strict=True)
+    if not real.is_relative_to(root):
+        raise CheckpointError(f"{path} is a link to {real}, outside of {root}; copy the file there yourself")
+    return real
+
+
+def _same(path: Path, target: Path) -> bool:
+    first, second = path.stat(), target.stat()
+    return os.path.samestat(first, second) or (
+        first.st_size == second.st_size and first.st_mtime_ns <= second.st_mtime_ns
+    )

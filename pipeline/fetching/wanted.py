@@ -73,7 +73,7 @@ def check_names(names: Iterable[str]) -> list[str]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Like fnmatch, but `*` does not match a slash: weights in subfolders are other formats of the same model."""
+    """Whether a name matches; `*` matches no slash, since weights in subfolders are other formats of the same model."""
     return name.count("/") == pattern.count("/") and fnmatch(name, pattern)
 
 
@@ -83,7 +83,8 @@ def check_space(folder: Path, sizes: Mapping[str, int]) -> None:
     Raises:
         CheckpointError: they do not fit.
     """
-    missing = sum(size for name, size in sizes.items() if not _has(folder / name, size))
+    there = {name: folder / name for name in sizes if (folder / name).is_file()}
+    missing = sum(size for name, size in sizes.items() if name not in there or there[name].stat().st_size != size)
     existing = next(parent for parent in (folder, *folder.resolve().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     if missing and missing + _MARGIN > free:
@@ -113,7 +114,3 @@ def size_limit(largest: int) -> Iterator[None]:
         ) from error
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def _has(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size

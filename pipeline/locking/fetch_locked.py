@@ -17,8 +17,7 @@ from pipeline.fetching.hub import fetch_listed
 from pipeline.fetching.source import HubSource, parse_source
 from pipeline.fetching.wanted import check_space
 from pipeline.fetching.watch import CONSOLE
-from pipeline.locking.patterns import select
-from pipeline.locking.source_files import file_name, local_path
+from pipeline.locking.source_files import file_name, local_path, select
 from pipeline.weights.atomic import partial_file, replace_folder
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
@@ -36,9 +35,9 @@ def fetch_locked(lock: Path, root: Path, folder: Path | None = None) -> list[Pat
     weights, this waits for it.
 
     Args:
-        lock: the file.
-        root: of the repository, which local folders are relative to.
-        folder: for the weights of its name only; None takes `weights/NAME` of the repository for all of them.
+        lock: the lock file.
+        root: the repository, which local folders are relative to.
+        folder: the folder for the weights of its name only; None takes `weights/NAME` of the repository for all.
 
     Raises:
         CheckpointError: a source, the connection or the disk is at fault, or a folder has other files.
@@ -123,7 +122,7 @@ def _take(source: LockedSource, wanted: Wanted, root: Path, folder: Path, stagin
 
 
 def _from_hub(source: LockedSource, wanted: Wanted, staging: Path) -> list[str]:
-    """Nothing is downloaded if the hub states another size or SHA-256 than the lock for any file."""
+    """Download what the repository has; nothing if the hub states another size or SHA-256 of a file than the lock."""
     commit, repository = _COMMIT.fullmatch(source.fingerprint), parse_source(source.uri)
     assert isinstance(repository, HubSource)
     if commit is None:

@@ -2,10 +2,14 @@
 
 Fingerprints are as Cog writes them: the digest of the set of files for a folder, `commit:SHA` for the hub, and of a
 file on a web server its strong ETag, `etag:"…"`, or where it has none the digest of its contents.
+
+Cog 0.23.1 reads `include` and `exclude` like lines of a .gitignore file, with the library go-gitignore. Characters that
+this library does not take literally, `?` among them, are refused.
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,10 +21,9 @@ from pipeline.fetching.hub import fetch_listed
 from pipeline.fetching.source import HttpsSource, HubSource, parse_source
 from pipeline.fetching.wanted import check_names, needed_files
 from pipeline.fetching.watch import CONSOLE
-from pipeline.locking.patterns import select
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
-from serving.fetching.listing import HubFile, HubListing, list_hub
+from serving.fetching.listing import HubListing, list_hub
 from serving.weights import (
     LockedFile,
     LockedSource,
@@ -30,6 +33,9 @@ from serving.weights import (
     locked_file,
     set_digest,
 )
+
+_PLAIN = re.compile(r"/?[\w.* -]+(?:/[\w.* -]+)*/?")
+_ANCHORED = re.compile(r"/|.*[^/]/.*\*\.")  # `onnx/*.bin` means the folder onnx at the top
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +60,9 @@ def read_source(config: SourceConfig, root: Path, kept: Sequence[Path], cache: P
 
     Args:
         config: the source.
-        root: of the repository, which local folders are relative to.
+        root: the repository, which local folders are relative to.
         kept: folders that may have the files of an https source already.
-        cache: folder for downloads of https files.
+        cache: the folder for downloads of https files.
 
     Raises:
         CheckpointError: the source cannot be read, or is not one that Cog reads the same way.
@@ -105,7 +111,9 @@ def _of_hub(config: SourceConfig, folder: Path) -> SourceFiles:
     small = tuple(file for file in listing.files if file.sha256 is None)
     fetch_listed(HubListing(listing.repo, listing.commit, small), folder)
     check_contents(folder, [file.name for file in small])
-    files = tuple(locked_file(file.name, file.size, _digest(file, folder)) for file in listing.files)
+    files = tuple(
+        locked_file(file.name, file.size, file.sha256 or sha256(folder / file.name)) for file in listing.files
+    )
     uri = f"hf://{source.repo}" if source.revision == "main" else config.uri
     return SourceFiles(_locked(config, uri, f"commit:{listing.commit}"), files)
 
@@ -116,10 +124,6 @@ def _selected(config: SourceConfig, names: Sequence[str]) -> list[str]:
     if names and not selected:
         raise CheckpointError(f"{config.uri}: include and exclude take none of its {len(names)} files; correct them")
     return selected
-
-
-def _digest(file: HubFile, folder: Path) -> str:
-    return file.sha256 or sha256(folder / file.name)
 
 
 def _without_code(chosen: list[str], names: Sequence[str]) -> list[str]:
@@ -164,6 +168,33 @@ def file_name(url: str) -> str:
 
 
 def _locked(config: SourceConfig, uri: str, fingerprint: str) -> LockedSource:
-    """Patterns are trimmed and sorted, as in Cog's locks: else Cog would take cog.yaml for changed."""
+    """What the lock says of a source. Patterns are trimmed and sorted, or Cog would take cog.yaml for changed."""
     include, exclude = (tuple(sorted(map(str.strip, patterns))) for patterns in (config.include, config.exclude))
     return LockedSource(uri=uri, fingerprint=fingerprint, include=include, exclude=exclude)
+
+
+def select(names: Iterable[str], include: Sequence[str], exclude: Sequence[str]) -> list[str]:
+    """The names that match a pattern of `include`, or all if it is empty, and none of `exclude`; sorted.
+
+    `*` stays inside one folder. A pattern may begin in any folder, unless it has a slash at its start or before `*.`;
+    one that matches a folder takes all files below it.
+
+    Raises:
+        CheckpointError: a pattern has other special characters.
+    """
+    included, excluded = [_expression(pattern) for pattern in include], [_expression(pattern) for pattern in exclude]
+    return [
+        name
+        for name in sorted(names)
+        if (not included or any(pattern.fullmatch(name) for pattern in included))
+        and not any(pattern.fullmatch(name) for pattern in excluded)
+    ]
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    pattern = pattern.strip()
+    if not _PLAIN.fullmatch(pattern) or "**" in pattern:
+        raise CheckpointError(f"the pattern {pattern!r} has more than names, '*' and '/'; put '*' for other characters")
+    start = "" if _ANCHORED.match(pattern) else "(?:.*/)?"
+    name = re.escape(pattern.removeprefix("/")).replace(r"\*", "[^/]*")
+    return re.compile(start + name + (".*" if pattern.endswith("/") else "(?:/.*)?"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.locking.patterns import select
+from pipeline.locking.source_files import select
 from pipeline.weights.errors import CheckpointError
 from serving.weights import WeightsLock, set_digest
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from pipeline.environment.journal import finish_change
-from pipeline.locking.lock_source import lock_source
+from pipeline.locking.make_lock import lock_source
 from pipeline.package.errors import PackageError
 from pipeline.package.known_models import known_models
 from pipeline.package.predict_source import predict_source
