@@ -17,13 +17,13 @@ _ROWS: Final = 128  # positions whose logits are in memory at once
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Over some positions of texts.
+    """How far two checkpoints are apart over some positions of texts.
 
     Args:
-        positions: how many.
-        kl: mean Kullback-Leibler divergence of the second checkpoint's distribution from the first's, in nats.
+        positions: the number of positions.
+        kl: the mean Kullback-Leibler divergence of the second checkpoint's distribution from the first's, in nats.
         largest_kl: the largest of them.
-        top1: share of positions where both find the same token likeliest.
+        top1: the share of positions where both find the same token likeliest.
     """
 
     positions: int
@@ -33,7 +33,7 @@ class Divergence:
 
 
 def divergence(before: ModelWeights, after: ModelWeights, texts: Sequence[tuple[list[int], int]]) -> Divergence:
-    """Compare two checkpoints on texts; see `divergences`."""
+    """The divergence of one other checkpoint, as `divergences` computes it."""
     return divergences(before, [after], texts)[0]
 
 
@@ -44,7 +44,7 @@ def divergences(
 
     Args:
         before: the checkpoint.
-        others: more of them, with the same vocabulary.
+        others: checkpoints with the same vocabulary.
         texts: token ids, and the first token of each that counts; the tokens before it are only read.
 
     Raises:
@@ -63,7 +63,7 @@ def divergences(
 
 
 def _compare(states: Tensor, head: Tensor, other: Tensor, other_head: Tensor) -> Divergence:
-    """From the states that the heads read, [positions, hidden size]."""
+    """The divergence, computed from the states that the heads read, [positions, hidden size]."""
     divergence, same = [], 0
     for rows, other_rows in zip(torch.split(states, _ROWS), torch.split(other, _ROWS), strict=True):
         first, second = torch.log_softmax(rows @ head.T, dim=1), torch.log_softmax(other_rows @ other_head.T, dim=1)

@@ -35,10 +35,10 @@ def compare_logits(
     """The divergence of each merge from the live adapter, or why it was not computed; also printed.
 
     Args:
-        base: folder of the base.
-        adapter: folder of the adapter.
-        merged: folder of the merge of both that was written.
-        rounding: with which it was merged.
+        base: the folder of the base.
+        adapter: the folder of the adapter.
+        merged: the folder of the merge of both that was written.
+        rounding: how the base was rounded for the merge.
         texts: lines of {"text": …}; None takes a short text of our own.
         wanted: whether to compare; None if it is cheap.
 
@@ -59,7 +59,7 @@ def compare_logits(
 
 
 def _reason(merged: Path, wanted: bool | None) -> str | None:
-    """Why logits are not to be compared, if so."""
+    """The reason why logits are not to be compared; None where they are."""
     size = sum(path.stat().st_size for path in merged.glob("*.safetensors"))
     if wanted is False:
         return "--no-logits"
@@ -73,7 +73,7 @@ def _reason(merged: Path, wanted: bool | None) -> str | None:
 
 
 def _tokens(tokenizer: Tokenizer, texts: Path | None) -> list[tuple[list[int], int]]:
-    """Token ids of the texts that fit the limit; all their tokens count."""
+    """The token ids of the texts that fit the limit; all their tokens count."""
     chosen: list[tuple[list[int], int]] = []
     longest = 0
     for text in [TEXT] if texts is None else read_texts(texts):

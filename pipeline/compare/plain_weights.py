@@ -34,7 +34,7 @@ class PlainWeights:
     """The checkpoint of a folder, each tensor by its unquantized name and in fp32.
 
     Args:
-        folder: with config.json and safetensors; unquantized, AWQ, or compressed-tensors' pack-quantized.
+        folder: a folder with config.json and safetensors: unquantized, AWQ, or compressed-tensors' pack-quantized.
 
     Raises:
         CheckpointError: the folder is not such a checkpoint.
@@ -72,7 +72,7 @@ class PlainWeights:
         return self._compressed(linear)
 
     def load_rows(self, name: str, rows: Sequence[int]) -> Array:
-        """Some rows of a matrix that is not quantized, in fp32."""
+        """The named rows of a matrix that is not quantized, in fp32."""
         return self._source.load_rows(name, rows).astype(np.float32, copy=False)
 
     def _shape(self, linear: str) -> tuple[int, ...]:
@@ -107,7 +107,7 @@ def _quantization(folder: Path, data: Any) -> tuple[str, int]:
 
 
 def _nibbles(words: Array) -> Array:
-    """[R, C // 8] int32 → [R, C] fp32 of -8 … 7."""
+    """Unpack [R, C // 8] int32 into [R, C] fp32 of -8 … 7."""
     shifts = np.arange(0, 32, 4, dtype=np.uint32)
     unsigned = np.ascontiguousarray(words).view(np.uint32)
     levels = ((unsigned[:, :, None] >> shifts) & np.uint32(15)).reshape(words.shape[0], -1)
@@ -115,7 +115,9 @@ def _nibbles(words: Array) -> Array:
 
 
 def weight_errors(before: PlainWeights, after: PlainWeights) -> Iterator[tuple[str, float]]:
-    """‖after - before‖ / ‖before‖ (Frobenius) of each linear layer, by name; NaN or infinite where a weight is.
+    """The relative error ‖after - before‖ / ‖before‖ (Frobenius) of each linear layer, by name.
+
+    It is NaN or infinite where a weight is.
 
     Raises:
         CheckpointError: the checkpoints have different tensors.

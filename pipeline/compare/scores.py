@@ -36,9 +36,9 @@ def score_both(before: Path, after: Path, cases: Path, task_file: Path, limit: i
     Args:
         before: folder of the first checkpoint.
         after: folder of the second.
-        cases: as scripts/evaluate takes them.
-        task_file: of the task.
-        limit: only the first cases.
+        cases: a file of cases, as scripts/evaluate takes them.
+        task_file: the task file to ask both with.
+        limit: how many of the first cases are used.
 
     Returns:
         For each measure `before` and `after` as shares, `points` gained from first to second, and its 95 % interval.

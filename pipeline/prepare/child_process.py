@@ -20,8 +20,8 @@ class Cost:
     """What a command cost.
 
     Args:
-        wall_seconds: from start to end.
-        processor_seconds: of it and of all processes that it started and waited for.
+        wall_seconds: the time from its start to its end.
+        processor_seconds: the processor time of it and of all processes that it started and waited for.
         peak_memory_bytes: the largest resident memory of one of these processes.
     """
 
@@ -61,7 +61,7 @@ def run_measured(command: Sequence[str], keep_open: int) -> tuple[int, Cost]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait: a terminal's Ctrl-C reaches the command too. Where only this process was interrupted, end it."""
+    """Wait for the command, which a terminal's Ctrl-C reaches too; end it where only this process was interrupted."""
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         if number is not None:
             process.send_signal(number)

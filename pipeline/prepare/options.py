@@ -24,7 +24,7 @@ class PrepareOptions:
 
     Args:
         base: hf://ORG/MODEL@REVISION, https://…/, a folder, or a name that scripts/build_base knows.
-        adapter: the same but for names; None serves the base as it is.
+        adapter: a source of the same kinds, apart from names; None serves the base as it is.
         out: the folder of the finished checkpoint.
         choice: the task and its options.
         calibration: JSONL of texts for the AWQ search.
@@ -88,7 +88,7 @@ def identity(path: Path) -> Any:
 
 
 def digest(content: Any) -> str:
-    """SHA-256 of a JSON value."""
+    """The SHA-256 of a JSON value in hex."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 

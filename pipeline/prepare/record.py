@@ -188,7 +188,7 @@ class PrepareState:
 
 
 def written_files(paths: Iterable[Path], root: Path) -> dict[str, FileRecord]:
-    """Size and digest of each file, and of each file in each folder, by its path below `root`."""
+    """The size and digest of each file, and of each file in each folder, by its path below `root`."""
     return {
         str(file.relative_to(root)): FileRecord(size=file.stat().st_size, sha256=file_sha256(file))
         for path in paths

@@ -63,7 +63,8 @@ def prepare(options: PrepareOptions, *, keep: bool = False, replace: bool = Fals
         else:
             run = _Run(options, work_path(out), lock)
             steps, files = run.run()
-            record = _record(options, made_from, steps, {_below_first(name): file for name, file in files.items()})
+            # Names are below the checkpoint, not below the work folder.
+            record = _record(options, made_from, steps, {name.partition("/")[2]: file for name, file in files.items()})
             (work_path(out) / lock_path(out).name).replace(lock_path(out))
             record.write(out)
             replace_folder(work_path(out) / out.name, out)
@@ -207,10 +208,6 @@ def _finished(out: Path, made_from: str) -> PrepareRecord | None:
     if record is None or record.made_from != made_from or not out.is_dir():
         return None
     return record if are_whole(record.files, out) else None
-
-
-def _below_first(path: str) -> str:
-    return path.partition("/")[2]
 
 
 def _record(

@@ -133,7 +133,7 @@ def later_steps(
 
 
 def _attempts(options: PrepareOptions) -> list[tuple[str, tuple[str, ...]]]:
-    """Ways to quantize, the smallest checkpoint first: what their names end with, and arguments. The user's stay."""
+    """The ways to quantize, the smallest checkpoint first: the ends of their names, and arguments. The user's stay."""
     given = options.quantize_options
     closer = tuple(word for name, value in _CLOSER.items() if name not in given for word in (name, value))
     return [("", given), *([("-closer", (*given, *closer))] if closer else [])]

@@ -193,7 +193,7 @@ def _source_of(entry: object) -> str | None:
 
 
 def _figures(value: object, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Numbers, words and short lists in a report by their dotted names; no long tables, and no commands."""
+    """The numbers, words and short lists in a report by their dotted names; no long tables, and no commands."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key == "command" or (isinstance(inner, dict) and len(inner) > _LONG):

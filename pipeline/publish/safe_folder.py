@@ -57,7 +57,8 @@ def find_lock(folder: Path) -> Path:
     """
     folder = folder.resolve()
     own = folder.with_name(f"{folder.name}.lock")
-    for lock in (own, folder.parent.parent / WEIGHTS_LOCK.name, WEIGHTS_LOCK, *_recipe_locks()):
+    of_recipes = (recipe.lock(ROOT) for recipe in recipes(ROOT).values())
+    for lock in (own, folder.parent.parent / WEIGHTS_LOCK.name, WEIGHTS_LOCK, *of_recipes):
         if lock.is_file() and (lock == own or folder.name in _names(lock)):
             return lock
     raise PublishError(
@@ -73,10 +74,6 @@ def secrets_in(data: bytes) -> list[str]:
     if own is not None and len(own) >= 8 and own.encode() in data:
         found.append("your own token of the model hub")
     return found
-
-
-def _recipe_locks() -> list[Path]:
-    return [recipe.lock(ROOT) for recipe in recipes(ROOT).values()]
 
 
 def _names(lock: Path) -> set[str]:
