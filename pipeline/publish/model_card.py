@@ -107,10 +107,10 @@ def _summary(weights: VerifiedWeights, record: dict[str, Any], config: dict[str,
 
 
 def _report(record: dict[str, Any], name: str) -> object:
-    """What a step said of its work."""
+    """What a step said of its work: the last of its tries, of which the later ones are named `NAME-…`."""
     steps = record.get("steps")
-    for step in steps if isinstance(steps, list) else ():
-        if isinstance(step, dict) and step.get("name") == name:
+    for step in reversed(steps) if isinstance(steps, list) else ():
+        if isinstance(step, dict) and str(step.get("name")).partition("-")[0] == name:
             return step.get("report")
     return None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.weights.merging.lora_adapter import LoraAdapter
 from pipeline.weights.merging.merge_plan import plan_merge
-from pipeline.weights.merging.row_merge import decode_rows, merged_rows, prepare_rows
+from pipeline.weights.merging.row_merge import changes_of_rows, decode_rows, merged_rows
 from pipeline.weights.merging.sources import base_config, open_base
 from pipeline.weights.tensors import Array, TensorSpec
 
@@ -45,7 +45,7 @@ class LiveWeights:
         """One tensor in float32."""
         tensor = self._plan.tensors[name]
         with ThreadPoolExecutor(1) as pool:
-            merge = prepare_rows(self._adapter, self._double, name, tensor, pool)
+            merge = changes_of_rows(self._adapter, self._double, name, tensor, pool)
             if merge is None:
                 return merged_rows(tensor, pool, lambda data, _: decode_rows(tensor.source_spec, data))
             return merged_rows(tensor, pool, merge.plain if self._plain else merge.live)

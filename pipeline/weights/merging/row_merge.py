@@ -69,7 +69,7 @@ class TensorWriter:
         read_bytes: Callable[[bytes], None],
         pool: ThreadPoolExecutor,
     ) -> Sums:
-        merge = prepare_rows(self._adapter, self._double, name, tensor, pool)
+        merge = changes_of_rows(self._adapter, self._double, name, tensor, pool)
         sums = Sums()
 
         def compute(data: bytes, begin: int) -> tuple[bytes, Sums]:
@@ -87,7 +87,7 @@ class TensorWriter:
         return sums
 
 
-def prepare_rows(
+def changes_of_rows(
     adapter: LoraAdapter, double: bool | None, name: str, tensor: PlannedTensor, pool: ThreadPoolExecutor
 ) -> RowMerge | None:
     """What changes a tensor's rows; None if they are copied. `double` is as in `TensorWriter`."""

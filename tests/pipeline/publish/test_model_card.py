@@ -53,6 +53,23 @@ def test_without_a_record_it_has_no_figures(weights):
         assert claim not in text
 
 
+def test_a_record_of_the_older_name_is_read(weights):
+    path = record(weights)
+    older = json.loads(path.read_text())
+    older["gate"] = older.pop("comparison")
+    path.unlink()
+    weights.with_name("tiny.road.json").write_text(json.dumps(older))
+    assert "| scores.measures.exact.after | 88.8 |" in card(weights)
+
+
+def test_the_search_that_made_the_weights_is_named(weights):
+    """Where the comparison refused the first checkpoint, a later step quantized again."""
+    steps = json.loads(record(weights).read_text())["steps"]
+    record(weights, steps=[*steps, {"name": "quantize-closer", "report": {"made_with": "a second search"}}])
+    text = card(weights)
+    assert "| calibration | made with a second search |" in text
+
+
 def test_a_record_of_other_tensors_is_not_used(weights):
     """Its figures would be those of other weights."""
     report = json.loads(record(weights).read_text())["files"]
