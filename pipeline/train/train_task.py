@@ -23,7 +23,7 @@ import torch
 from pipeline.environment.waiting_lock import waiting_lock
 from pipeline.package.new_package import check_name
 from pipeline.paths import CODE
-from pipeline.prepare.work_folder import work_path
+from pipeline.prepare.run import work_path
 from pipeline.train.card import Measured, write_card
 from pipeline.train.choose import SCHEMA_FILE, Choice, choose
 from pipeline.train.draft_start import DRAFT_RUN
