@@ -3,7 +3,8 @@
 TaskError
 ├── TaskFileError    task.json is missing or wrong
 ├── InputError       an input is wrong; the caller must change it
-└── OutputError      the model's answer must not be returned
+├── OutputError      the model's answer must not be returned
+└── CaseFileError    a file of cases cannot be used
 """
 
 from __future__ import annotations
@@ -35,3 +36,7 @@ class InputError(TaskError):
 
 class OutputError(TaskError):
     """The model's answer must not be returned; the message says why."""
+
+
+class CaseFileError(TaskError):
+    """A file of cases cannot be used; the message says why."""

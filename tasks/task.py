@@ -1,12 +1,15 @@
 """The interface of tasks, which turn a call's inputs into a prompt and a model's text into a checked answer.
 
-A task is a folder with a `task.py` that defines `create(folder, tokenizer)`, and one line in `TASKS`.
+A task is a module with the functions of `TaskModule`. A task file names one of `TASKS`, or the module itself:
+`"task": "my_package.my_task"`.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, cast, runtime_checkable
@@ -17,6 +20,7 @@ from serving.constraints import Constraint
 from serving.text import Tokenizer
 from serving.types import FinishReason, SamplingParams
 from tasks.errors import TaskFileError
+from tasks.evaluation.cases import Evaluation
 from tasks.json_text import parse_json
 
 TASK_FILE: Final = "task.json"  # lies beside the checkpoint
@@ -25,6 +29,7 @@ TASKS: Final = {
     "schema": "tasks.schema.task",
     "chat": "tasks.chat.task",
 }
+_MODULE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _EXAMPLE: Final = '{"task": "chat", "name": "my-model"}'
 
 
@@ -100,11 +105,48 @@ class MarkedTask(Protocol):
         ...
 
 
+@runtime_checkable
+class ExampleTask(Protocol):
+    """A task with many written answers, which a draft model learns in place of the checkpoint's own."""
+
+    def read_examples(self, path: Path) -> Iterator[tuple[Mapping[str, Any], Sequence[int], Sequence[int]]]:
+        """For each line of a file its inputs, and the token ids of its prompt and of its answer as it is there."""
+        ...
+
+
+class TaskModule(Protocol):
+    """What a task's module defines. `content` is that of a task file, `folder` has the file and a checkpoint."""
+
+    def create(self, folder: Path, tokenizer: Tokenizer) -> Task:
+        """The task of a checkpoint.
+
+        Raises:
+            TaskFileError: the task file is wrong.
+        """
+        ...
+
+    def example_inputs(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Inputs for the commands that READMEs show, and that are asked when a package is tried."""
+        ...
+
+    def predict_source(self, content: Mapping[str, Any]) -> str:
+        """Python source of a new package's predict.py: `Predictor`, a `serving.predictor.TaskPredictor`."""
+        ...
+
+    def evaluation(self, folder: Path) -> Evaluation:
+        """How scripts/evaluate reads cases and judges answers.
+
+        Raises:
+            TaskFileError: the task file is wrong.
+        """
+        ...
+
+
 class TaskFile(BaseModel):
     """task.json: which task a checkpoint was trained for, and the task's own options in a subclass.
 
     Args:
-        task: the name in `TASKS`.
+        task: a name of `TASKS`, or of a module.
         name: of the model, for people.
     """
 
@@ -139,14 +181,69 @@ def create_task(folder: Path, tokenizer: Tokenizer) -> Task:
     Raises:
         TaskFileError: the file is missing, wrong, or names an unknown task.
     """
-    return cast(Task, importlib.import_module(TASKS[task_name(folder)]).create(folder, tokenizer))
+    return task_module(task_name(folder)).create(folder, tokenizer)
+
+
+def create_evaluation(folder: Path) -> Evaluation:
+    """How the answers of the task in a folder's task.json are judged.
+
+    Raises:
+        TaskFileError: the file is missing, wrong, or names an unknown task.
+    """
+    return task_module(task_name(folder)).evaluation(folder)
+
+
+def task_module(name: str) -> TaskModule:
+    """The module of a task.
+
+    Args:
+        name: as task files have it.
+
+    Raises:
+        TaskFileError: there is no such task, or its module lacks a function.
+    """
+    _check_name(name)
+    try:
+        module = importlib.import_module(TASKS.get(name, name))
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # the task's module is there, and imports what is missing
+        raise TaskFileError(
+            f"task is {name!r}, and there is no module {error.name}; put its folder beside predict.py, or install it"
+        ) from error
+    if missing := [wanted for wanted in _functions() if not callable(getattr(module, wanted, None))]:
+        raise TaskFileError(f"task is {name!r}, and that module does not define {' and '.join(missing)}")
+    return cast(TaskModule, module)
+
+
+def _check_name(name: object) -> None:
+    """Refuse what names no task. A module of Python's own could do anything when it is imported, so it is no task."""
+    if name in TASKS:
+        return
+    if isinstance(name, str) and _MODULE.fullmatch(name) and name.partition(".")[0] not in sys.stdlib_module_names:
+        return
+    known = ", ".join(TASKS)
+    raise TaskFileError(f"task is {name!r}; known are {known}, and modules of your own such as my_package.my_task")
+
+
+def _functions() -> list[str]:
+    return [name for name, value in vars(TaskModule).items() if callable(value) and not name.startswith("_")]
 
 
 def task_name(folder: Path) -> str:
     """The `task` of a checkpoint's task.json.
 
     Raises:
-        TaskFileError: the file is missing, or names no known task.
+        TaskFileError: the file is missing, or names no task.
+    """
+    return str(read_task_file(folder)["task"])
+
+
+def read_task_file(folder: Path) -> dict[str, Any]:
+    """The content of a checkpoint's task.json, of which only the task's name is checked.
+
+    Raises:
+        TaskFileError: the file is missing, or names no task.
     """
     path = folder / TASK_FILE
     try:
@@ -154,10 +251,11 @@ def task_name(folder: Path) -> str:
     except ValueError as error:
         raise TaskFileError(f"{path} is not JSON: {error}. A valid file: {_EXAMPLE}") from error
     name = content.get("task") if isinstance(content, dict) else None
-    if not isinstance(name, str) or name not in TASKS:
-        known = ", ".join(TASKS)
-        raise TaskFileError(f"{path}: task is {name!r}; known are {known}. A valid file: {_EXAMPLE}")
-    return name
+    try:
+        _check_name(name)
+    except TaskFileError as error:
+        raise TaskFileError(f"{path}: {error}. A valid file: {_EXAMPLE}") from error
+    return cast(dict[str, Any], content)
 
 
 def _read(path: Path) -> bytes:

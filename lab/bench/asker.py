@@ -11,11 +11,11 @@ from lab.bench.constraint_json import to_json
 from lab.bench.gbnf import build_gbnf
 from lab.bench.protocol import Ask, Dialect, Reply
 from lab.bench.questions import Question
-from pipeline.evaluate.json_fields import canonical
 from serving.constraints import LarkConstraint
 from serving.text import Tokenizer
 from serving.types import FinishReason
 from tasks.errors import TaskError
+from tasks.evaluation.json_answers import canonical
 from tasks.honeycomb.canonical import comparison_key
 from tasks.honeycomb.columns import parse_columns
 from tasks.honeycomb.query import parse_query

@@ -24,9 +24,9 @@ from lab.bench.process import EngineFailedError
 from lab.bench.protocol import Reply
 from lab.bench.questions import Question
 from lab.bench.request_file import read_requests
-from pipeline.evaluate.task_kinds import task_kind
 from pipeline.paths import ROOT
 from tasks.errors import TaskError
+from tasks.task import create_evaluation
 
 VERSION: Final = 1
 ROWS: Final = ROOT / "examples/honeycomb/people/dev.jsonl"
@@ -42,7 +42,7 @@ def read_rows(weights: Path, asker: Asker, file: Path | None, limit: int) -> lis
     """
     path = file or ROWS
     if asker.task_name != "honeycomb":
-        return read_requests(path, task_kind(weights))[:limit]
+        return read_requests(path, create_evaluation(weights))[:limit]
     records = [json.loads(line) for line in path.read_text("utf-8").splitlines()[:limit]]
     return [Question({"nlq": record["nlq"], "cols": json.dumps(record["cols"])}) for record in records]
 

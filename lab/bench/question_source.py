@@ -9,8 +9,8 @@ from lab.bench.honeycomb_questions import REQUESTS, HoneycombQuestions, read_tea
 from lab.bench.protocol import Dialect
 from lab.bench.questions import Question, QuestionError, Questions
 from lab.bench.request_file import RequestFile, read_requests
-from pipeline.evaluate.task_kinds import task_kind
 from tasks.errors import TaskError
+from tasks.task import create_evaluation
 
 
 def measured_questions(weights: Path, asker: Asker, requests: Path | None) -> Questions:
@@ -27,7 +27,7 @@ def measured_questions(weights: Path, asker: Asker, requests: Path | None) -> Qu
             f"the weights are of a {asker.task_name} task, for which no requests come with the benchmark; give "
             '--requests FILE, with lines of {"input": {the inputs of predict}}'
         )
-    *questions, last = _checked(requests, read_requests(requests, task_kind(weights)), asker)
+    *questions, last = _checked(requests, read_requests(requests, create_evaluation(weights)), asker)
     return RequestFile(questions, warm_up=[last])
 
 
@@ -40,7 +40,7 @@ def evaluation_questions(weights: Path, asker: Asker, file: Path, limit: int) ->
     """
     if asker.task_name == "honeycomb":
         return HoneycombQuestions(read_teams(file)[:limit])
-    return RequestFile(_checked(file, read_requests(file, task_kind(weights)), asker)[:limit])
+    return RequestFile(_checked(file, read_requests(file, create_evaluation(weights)), asker)[:limit])
 
 
 def _checked(path: Path, questions: list[Question], asker: Asker) -> list[Question]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.bench.questions import Question, QuestionError
-from pipeline.evaluate.task_kinds import TaskKind
+from tasks.evaluation.cases import Evaluation
 
 _EXPECTED = 'a line is {"input": {the inputs of predict}}; further keys are left alone'
 
@@ -49,12 +49,12 @@ class RequestFile:
         return list(questions)
 
 
-def read_requests(path: Path, kind: TaskKind) -> list[Question]:
+def read_requests(path: Path, evaluation: Evaluation) -> list[Question]:
     """The requests of a file, in the format of scripts/evaluate.
 
     Args:
         path: of the JSONL.
-        kind: of the task; it determines whether an input may be a string.
+        evaluation: of the task; it determines whether an input may be a string.
 
     Raises:
         QuestionError: a line has another form, or there are fewer than two.
@@ -63,16 +63,16 @@ def read_requests(path: Path, kind: TaskKind) -> list[Question]:
     lines = [line for line in enumerate(path.read_text("utf-8").splitlines(), start=1) if line[1].strip()]
     if len(lines) < 2:
         raise QuestionError(f"{path}: {len(lines)} requests; give at least two, one of them to warm up")
-    return [_question(path, number, line, kind) for number, line in lines]
+    return [_question(path, number, line, evaluation) for number, line in lines]
 
 
-def _question(path: Path, number: int, line: str, kind: TaskKind) -> Question:
+def _question(path: Path, number: int, line: str, evaluation: Evaluation) -> Question:
     try:
         given: Any = json.loads(line)["input"]
     except (ValueError, KeyError, TypeError) as error:
         raise QuestionError(f"{path}:{number}: {_EXPECTED} ({error!r})") from error
-    if isinstance(given, str) and kind.only_input is not None:
-        return Question({kind.only_input: given})
+    if isinstance(given, str) and evaluation.only_input is not None:
+        return Question({evaluation.only_input: given})
     if not isinstance(given, dict):
         raise QuestionError(f"{path}:{number}: {_EXPECTED}; here input is {json.dumps(given)[:60]}")
     return Question(given)

@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.compare.compare_checkpoints import Limits, compare_checkpoints
-from pipeline.evaluate.cases import CaseFileError
 from pipeline.weights.atomic import write_json
 from pipeline.weights.cpu_name import cpu_name
 from pipeline.weights.errors import CheckpointError
@@ -24,7 +23,7 @@ from tasks.errors import TaskError
 
 app = typer.Typer(add_completion=False)
 console = Console(highlight=False)
-_USER_ERRORS: Final = (CaseFileError, CheckpointError, OSError, ServingError, TaskError)
+_USER_ERRORS: Final = (CheckpointError, OSError, ServingError, TaskError)
 _PACKAGES: Final = ("torch", "transformers", "numpy")
 _DEFAULT: Final = Limits()
 _ADVICE: Final = (

@@ -62,7 +62,7 @@ def compare_checkpoints(
         max_tokens: compare logits on texts of at most so many tokens, padding included.
 
     Raises:
-        CaseFileError, CheckpointError, ServingError, TaskError: an input cannot be used.
+        CheckpointError, ServingError, TaskError: an input cannot be used.
     """
     start = time.monotonic()
     first, second = PlainWeights(before), PlainWeights(after)

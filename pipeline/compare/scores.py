@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.evaluate.acceptance import is_acceptance_file
-from pipeline.evaluate.plans import Plan, acceptance_plan, honeycomb_plan, task_plan
-from pipeline.evaluate.results import compare, measures_of
-from pipeline.evaluate.run import describe
-from pipeline.evaluate.task_folder import task_folder
+from pipeline.evaluate.plans import engine_plan
+from pipeline.evaluate.results import compare, describe, measures_of, summarize
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
-from tasks.task import TASK_FILE, task_name
+from tasks.task import TASK_FILE
 
 _CONCURRENCY: Final = 16
 
@@ -44,9 +40,8 @@ def score_both(before: Path, after: Path, cases: Path, task_file: Path, limit: i
         For each measure `before` and `after` as shares, `points` gained from first to second, and its 95 % interval.
 
     Raises:
-        CaseFileError: the cases cannot be used.
         ServingError: a checkpoint cannot be served.
-        TaskError: the task file is wrong.
+        TaskError: the cases cannot be used, or the task file is wrong.
     """
     first, second = (_results(folder, cases, task_file, limit) for folder in (before, after))
     changes = compare(first, second)
@@ -66,14 +61,8 @@ def score_both(before: Path, after: Path, cases: Path, task_file: Path, limit: i
 
 
 def _results(folder: Path, cases: Path, task_file: Path, limit: int) -> dict[str, Any]:
-    with ExitStack() as stack:
-        own = task_file.resolve() == (folder / TASK_FILE).resolve()
-        weights = folder if own else stack.enter_context(task_folder(folder, task_file))
-        options = Settings(engine="paged", weights_dir=weights, max_num_seqs=_CONCURRENCY)
-        if task_name(weights) == "honeycomb":
-            make_plan = acceptance_plan if is_acceptance_file(cases) else honeycomb_plan
-            plan: Plan[Any, Any] = make_plan(cases, limit, options, grammar=True)
-        else:
-            plan = task_plan(cases, limit, options, grammar=True, task_file=None)
-        answers = {answer.line: answer for answer in plan.ask(plan.cases)}
-        return plan.summarize(list(plan.score(plan.cases, answers)), describe(cases, len(plan.cases)))
+    own = task_file.resolve() == (folder / TASK_FILE).resolve()
+    options = Settings(engine="paged", weights_dir=folder, max_num_seqs=_CONCURRENCY)
+    plan = engine_plan(cases, limit, options, grammar=True, task=None if own else task_file)
+    answers = {answer.line: answer for answer in plan.ask(plan.cases)}
+    return summarize(list(plan.score(answers)), describe(cases, len(plan.cases)))

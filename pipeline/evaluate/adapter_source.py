@@ -1,9 +1,9 @@
-"""Get answers from an adapter and its base in fp32 by transformers and PEFT, without an engine or a grammar."""
+"""Gets answers from an adapter and its base in fp32 by transformers and PEFT, without an engine or a grammar."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +12,40 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from pipeline.evaluate.answering import Answer
-from pipeline.evaluate.cases import Case
-from pipeline.evaluate.errors import AdapterFolderError
+from pipeline.weights.errors import CheckpointError
 from serving.text import Tokenizer
-from tasks.honeycomb.prompt import build_prompt, check_nlq
+from tasks.evaluation.cases import Case
+from tasks.task import create_task
 
 BATCH = 48
 MAX_NEW_TOKENS = 256
 
 
-def adapter_answers(base: Path, adapter: Path, cases: Sequence[Case]) -> Iterator[Answer]:
+def adapter_answers(
+    base: Path, adapter: Path, cases: Sequence[Case], usual_inputs: Mapping[str, Any]
+) -> Iterator[Answer]:
     """One greedy answer for each case, in order.
 
+    Args:
+        base: folder of the unquantized base, with the task file.
+        adapter: its folder.
+        cases: what is asked.
+        usual_inputs: inputs that a case has unless it says otherwise.
+
     Raises:
-        AdapterFolderError: the folder has no adapter.
+        CheckpointError: the folder has no adapter.
+        InputError: the task refuses a case.
     """
     config = adapter / "adapter_config.json"
     if not config.is_file():
-        raise AdapterFolderError(f"{config} does not exist; give a folder that scripts/train_adapter wrote")
+        raise CheckpointError(f"{config} does not exist; give a folder that scripts/train_adapter wrote")
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), adapter).eval()
     tokenizer = Tokenizer.from_dir(base)
-    (end,) = tokenizer.eos_token_ids
+    task, (end,) = create_task(base, tokenizer), tokenizer.eos_token_ids
     for first in range(0, len(cases), BATCH):
         batch = cases[first : first + BATCH]
         start = time.perf_counter()
-        prompts = [tokenizer.encode(build_prompt(check_nlq(c.nlq), c.columns, "columns-first")) for c in batch]
+        prompts = [task.prepare({**usual_inputs, **case.inputs}).token_ids for case in batch]
         answers = _greedy(model, prompts, end)
         seconds = (time.perf_counter() - start) / len(batch)
         for case, tokens in zip(batch, answers, strict=True):

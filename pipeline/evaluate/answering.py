@@ -1,12 +1,14 @@
-"""Ask a model the cases of a file, with the grammar and the checks of its task or without."""
+"""Asks a model the cases of a file, with the grammar and the checks of its task or without, and keeps the answers."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from pipeline.in_flight import in_flight
 from serving.config import Settings
@@ -14,6 +16,7 @@ from serving.errors import InvalidRequestError
 from serving.model import Model
 from serving.types import FinishReason
 from tasks.errors import TaskError
+from tasks.evaluation.cases import Case
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +24,10 @@ class Answer:
     """The answer to a case.
 
     Args:
-        line: of the case in its file.
+        line: the line of the case in its file.
         text: the text that a caller gets; where the task refuses the model's text, that text, or else the reason.
         raw: the model's text.
-        seconds: duration.
+        seconds: how long the answer took.
         output_tokens: number of tokens in the model's text.
         model_passes: number of forward passes.
         error: the task's reason why there is no answer, if any.
@@ -39,34 +42,22 @@ class Answer:
     error: str | None = None
 
 
-class Numbered(Protocol):
-    """A case, identified by its line in the file."""
-
-    @property
-    def line(self) -> int:
-        """Line number, from 1."""
-        ...
-
-
-CaseT = TypeVar("CaseT", bound=Numbered)
-
-
 def ask_model(
-    settings: Settings, cases: Sequence[CaseT], inputs_of: Callable[[CaseT], Mapping[str, Any]], *, use_grammar: bool
+    settings: Settings, cases: Sequence[Case], usual_inputs: Mapping[str, Any], *, use_grammar: bool
 ) -> Iterator[Answer]:
     """Yield answers in the order in which they finish; the model is loaded before the first and closed at the end.
 
     Args:
         settings: of the model, whose weights need no lock.
         cases: to ask, as many at once as the engine computes.
-        inputs_of: the inputs of a case by name.
+        usual_inputs: inputs that a case has unless it says otherwise.
         use_grammar: whether answers are constrained and checked as predict does; otherwise they are what the model
             wrote.
     """
     model = Model.load(settings, is_locked=False)
 
-    async def answer(case: CaseT) -> Answer:
-        return await _ask(model, case.line, inputs_of(case), use_grammar)
+    async def answer(case: Case) -> Answer:
+        return await _ask(model, case.line, {**usual_inputs, **case.inputs}, use_grammar)
 
     try:
         yield from _blocking(in_flight(answer, cases, settings.max_num_seqs))
@@ -94,7 +85,7 @@ async def _ask(model: Model, line: int, inputs: Mapping[str, Any], use_grammar: 
 
 
 class _PlainReader:
-    """Shows what the model wrote; see `tasks.task.Reader`."""
+    """A `tasks.task.Reader` that shows what the model wrote."""
 
     notes = ()
 
@@ -116,3 +107,37 @@ def _blocking(answers: AsyncIterator[Answer]) -> Iterator[Answer]:
 
         while (answer := runner.run(next_answer())) is not None:
             yield answer
+
+
+class AnswerFile:
+    """The answers so far, as JSON lines beside the result file, so that an interrupted run can be resumed.
+
+    Args:
+        results: the result file; without one, answers are only in memory.
+        resume: whether to keep the answers of an earlier run; otherwise they are deleted.
+    """
+
+    def __init__(self, results: Path | None, resume: bool) -> None:
+        self.answers: dict[int, Answer] = {}
+        self._path = results and results.with_name(results.name + ".answers.jsonl")
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if not resume:
+            self._path.unlink(missing_ok=True)
+        elif self._path.is_file():
+            for line in self._path.read_text(encoding="utf-8").splitlines():
+                answer = Answer(**json.loads(line))
+                self.answers[answer.line] = answer
+
+    def add(self, answer: Answer) -> None:
+        """Add an answer."""
+        self.answers[answer.line] = answer
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(answer), ensure_ascii=False) + "\n")
+
+    def remove(self) -> None:
+        """Delete the file, after the results have been written."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)

@@ -13,26 +13,29 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from pipeline.evaluate.acceptance import is_acceptance_file
-from pipeline.evaluate.answer_file import AnswerFile
-from pipeline.evaluate.cases import CaseFileError
-from pipeline.evaluate.errors import AdapterFolderError
+from pipeline.evaluate.answering import AnswerFile
 from pipeline.evaluate.page import write_page
-from pipeline.evaluate.plans import Plan, acceptance_plan, adapter_plan, honeycomb_plan, task_plan
-from pipeline.evaluate.results import ResultsError, category_measure, compare, measures_of, write_results
-from pipeline.evaluate.run import describe, describe_speed
+from pipeline.evaluate.plans import Plan, adapter_plan, engine_plan
+from pipeline.evaluate.results import (
+    ResultsError,
+    category_measure,
+    compare,
+    describe,
+    describe_speed,
+    measures_of,
+    summarize,
+    write_results,
+)
 from pipeline.weights.default_weights import base_or_default, weights_or_default
+from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
 from serving.errors import ServingError
 from tasks.errors import TaskError
-from tasks.task import task_name
 
 app = typer.Typer(add_completion=False)
 console = Console()
 Item = TypeVar("Item")
-_USER_ERRORS = (  # their messages say what to do
-    AdapterFolderError, CaseFileError, TaskError, OSError, ResultsError, ServingError, typer.BadParameter,
-)  # fmt: skip
+_USER_ERRORS = (CheckpointError, TaskError, OSError, ResultsError, ServingError, typer.BadParameter)
 
 
 @app.command()
@@ -69,26 +72,18 @@ def evaluate(
             raise typer.BadParameter("give a data file, or --compare A.json B.json")
         if resume and json_file is None:
             raise typer.BadParameter("--resume needs --json: answers are saved beside that file")
-        if adapter is not None and task is not None:
-            raise typer.BadParameter("--adapter evaluates Honeycomb adapters only; leave out --task")
         if adapter is not None:
-            plan: Plan[Any, Any] = adapter_plan(data, limit, adapter, base_or_default(base))
+            plan = adapter_plan(data, limit, adapter, base_or_default(base), task)
         else:
-            folder = weights_or_default(weights)
-            options = Settings(engine=engine, weights_dir=folder, max_num_seqs=concurrency)
-            is_honeycomb = task is None and task_name(folder) == "honeycomb"
-            if is_honeycomb:
-                make_plan = acceptance_plan if is_acceptance_file(data) else honeycomb_plan
-                plan = make_plan(data, limit, options, not no_grammar)
-            else:
-                plan = task_plan(data, limit, options, not no_grammar, task)
+            options = Settings(engine=engine, weights_dir=weights_or_default(weights), max_num_seqs=concurrency)
+            plan = engine_plan(data, limit, options, not no_grammar, task)
         _run(plan, data, AnswerFile(json_file, resume), json_file, html_file)
     except _USER_ERRORS as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from error
 
 
-def _run(plan: Plan[Any, Any], data: Path, kept: AnswerFile, json_file: Path | None, html_file: Path | None) -> None:
+def _run(plan: Plan, data: Path, kept: AnswerFile, json_file: Path | None, html_file: Path | None) -> None:
     for message in plan.refused:
         console.print(f"left out: {message}", style="yellow", markup=False)
     if missing := [case for case in plan.cases if case.line not in kept.answers]:
@@ -98,8 +93,8 @@ def _run(plan: Plan[Any, Any], data: Path, kept: AnswerFile, json_file: Path | N
         "refused_references": len(plan.refused),
         "speed": describe_speed(list(kept.answers.values())),
     }
-    scores = list(_bar(plan.score(plan.cases, kept.answers), len(plan.cases), "scoring"))
-    _finish(plan.summarize(scores, about), json_file, html_file)
+    scores = list(_bar(plan.score(kept.answers), len(plan.cases), "scoring"))
+    _finish(summarize(scores, about), json_file, html_file)
     kept.remove()
 
 

@@ -1,4 +1,4 @@
-"""Make the golden prompts of an adapter: what its merged model answers to the first cases of a file."""
+"""Makes the golden prompts of an adapter: what its merged model answers to the first cases of a file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_golden(
 
     Raises:
         SettingError: a number is over its limit.
-        CaseFileError, CheckpointError, ServingError, TaskError: a file cannot be used.
+        CheckpointError, ServingError, TaskError: a file cannot be used.
     """
     for name, value, limit in (("--count", count, MAX_PROMPTS), ("--length", length, MAX_ANSWER_TOKENS)):
         if not 0 < value <= limit:

@@ -1,4 +1,4 @@
-"""Write results as one HTML page: measures, categories, and each failure beside its reference with differences marked.
+"""Writes results as one HTML page: measures, categories, and each failure beside its reference, differences marked.
 
 The page has no scripts and loads nothing.
 """
@@ -71,7 +71,7 @@ def _failure(failure: dict[str, Any]) -> str:
     notes.append("the results are the same" if failure.get("execution") else failure["problem"] or "")
     note = " · ".join(_text(n) for n in notes if n)
     return (
-        f"<div class=failure><b>{_text(failure.get('nlq') or failure['question'])}</b> <small>{note}</small>"
+        f"<div class=failure><b>{_text(failure['question'])}</b> <small>{note}</small>"
         f"<div class=sides><div>{reference}</div><div>{answer}</div></div></div>"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -10,11 +11,11 @@ import yaml
 
 from pipeline.environment.journal import FOLDER
 from pipeline.package.errors import PackageError
-from pipeline.package.example_inputs import task_and_inputs
 from pipeline.weights.recipes import Recipe, recipes
 from serving.errors import WeightsError
 from serving.weights import LockedWeights, WeightsLock
 from tasks.errors import TaskError
+from tasks.task import read_task_file
 
 STANZA: Final = "weights.yaml"  # the part `weights:` of cog.yaml
 
@@ -78,18 +79,17 @@ class KnownModel:
             return f"Run scripts/build_weights {self.name} --relock, then scripts/lock_weights {self.name}."
         return f"Run scripts/lock_weights weights/{self.name}."
 
-    def task(self) -> tuple[str, tuple[str, ...]]:
-        """Its task, and the names of the texts that a schema task takes.
+    def task_file(self) -> Mapping[str, Any]:
+        """The content of its task file.
 
         Raises:
             PackageError: it has no task file that names a task.
         """
-        recipe = self._recipe
-        if recipe is not None and recipe.task_file["task"] != "schema":  # others have no inputs of their own
-            return str(recipe.task_file["task"]), ()
+        if self._recipe is not None:
+            return self._recipe.task_file
         folder = self.folder / "task" if (self.folder / "task").is_dir() else self.weights
         try:
-            return task_and_inputs(folder)
+            return read_task_file(folder)
         except TaskError as error:
             raise PackageError(f"{self.name}: {error}. Write one with scripts/write_task, then lock again.") from error
 

@@ -13,7 +13,6 @@ from typing import Final
 
 from pipeline.locking.make_lock import make_lock
 from pipeline.package.errors import PackageError
-from pipeline.package.example_inputs import task_and_inputs
 from pipeline.package.own_checkpoint import OwnCheckpoint, open_checkpoint
 from pipeline.package.package_files import PackageText, next_steps, write_files
 from pipeline.package.package_wheel import WHEELS
@@ -63,7 +62,7 @@ def new_package(
         _check_task(placed, choice, checkpoint.folder)
         engines = _engines(checkpoint, placed)
         say(engines)
-        text = PackageText(name, *task_and_inputs(placed), engines, source=weights.resolve().name)
+        text = PackageText(name, task_file, engines, source=weights.resolve().name)
         write_files(staging, text)
         say("Locking the weights")
         lock = make_lock(staging / "cog.yaml", None, datetime.now(UTC))

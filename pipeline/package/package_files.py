@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
 from pipeline.package.example_inputs import curl_command, example_of, predict_command
 from pipeline.package.package_wheel import WHEELS, write_wheel
-from pipeline.package.predict_source import package_source
 from pipeline.package.write_schema import write_schema
 from pipeline.paths import CODE, ROOT
 from pipeline.weights.atomic import write_text
+from tasks.task import task_module
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
+_BASE: Final = "from serving.predictor import"
+CODE_IMPORT: Final = "import package  # the way to the code, see package.py"
 _SCHEMA: Final = Path(".cog") / "openapi_schema.json"
 IMAGE: Final = Path("requirements") / "image.txt"
 PACKAGE: Final = "package.py"
@@ -66,15 +69,13 @@ class PackageText:
 
     Args:
         name: of the weights and the model.
-        task: name of the package's task.
-        inputs: names of a schema task's text inputs; empty for other tasks.
+        task_file: the content of the package's task.json.
         engines: a sentence that says which engines can run the checkpoint.
         source: the name of the checkpoint's folder.
     """
 
     name: str
-    task: str
-    inputs: tuple[str, ...]
+    task_file: Mapping[str, Any]
     engines: str
     source: str
 
@@ -86,7 +87,7 @@ def write_files(folder: Path, text: PackageText) -> None:
         SignatureError: the task's predict.py has an input that Cog would misread.
     """
     write_code(folder)
-    write_text(folder / "predict.py", package_source(text.task, text.inputs))
+    write_text(folder / "predict.py", package_source(text.task_file))
     (folder / _SCHEMA).parent.mkdir()
     shutil.copyfile(ROOT / _SCHEMA, folder / _SCHEMA)
     write_schema(folder)
@@ -111,9 +112,20 @@ def write_code(folder: Path) -> Path:
     return wheel
 
 
+def predict_source(task_file: Mapping[str, Any]) -> str:
+    """Python source of predict.py for a task file's content."""
+    return task_module(task_file["task"]).predict_source(task_file)
+
+
+def package_source(task_file: Mapping[str, Any]) -> str:
+    """The same for a package, which has the code as a wheel."""
+    source = predict_source(task_file).replace("scripts/", "./package.py ")
+    return source.replace(_BASE, f"{CODE_IMPORT}\n\n{_BASE}")
+
+
 def next_steps(folder: Path, text: PackageText) -> str:
     """Text for the user: how to run and push the new package."""
-    return Template(_NEXT).substitute(folder=folder, predict=predict_command(example_of(text.task, text.inputs)))
+    return Template(_NEXT).substitute(folder=folder, predict=predict_command(example_of(text.task_file)))
 
 
 def _cog_yaml(name: str) -> str:
@@ -124,10 +136,10 @@ def _cog_yaml(name: str) -> str:
 
 
 def _readme(text: PackageText) -> str:
-    inputs = example_of(text.task, text.inputs)
+    inputs = example_of(text.task_file)
     return Template((_TEMPLATES / "README.md").read_text("utf-8")).substitute(
         name=text.name,
-        task=text.task,
+        task=text.task_file["task"],
         engines=text.engines,
         source=text.source,
         predict=predict_command(inputs),

@@ -12,7 +12,7 @@ import yaml
 from pipeline.environment.journal import change_files
 from pipeline.package.errors import PackageError
 from pipeline.package.known_models import STANZA, KnownModel, known_models
-from pipeline.package.predict_source import predict_source
+from pipeline.package.package_files import predict_source
 from pipeline.package.signature import write_inputs
 from serving.weights import LockedWeights
 
@@ -44,7 +44,7 @@ def use_weights(root: Path, name: str) -> None:
 def _files(model: KnownModel) -> dict[str, str | None]:
     """What the package's files become, without what `models` has of the model until then."""
     root, entry = model.root, model.entry()
-    predict = _saved(model, "predict.py") or predict_source(*model.task())
+    predict = _saved(model, "predict.py") or predict_source(model.task_file())
     document = json.loads((root / _SCHEMA).read_text("utf-8"))
     write_inputs(document, predict, "Predictor")
     stanza = _saved(model, STANZA) or stanza_of(entry)
@@ -67,7 +67,7 @@ def _kept(model: KnownModel) -> dict[str, str | None]:
         kept[_name(model, STANZA)] = stanza[0]
     predict = (root / "predict.py").read_text("utf-8")
     try:
-        usual = predict_source(*model.task())
+        usual = predict_source(model.task_file())
     except PackageError:
         usual = None  # its checkpoint is not there
     if predict != usual:

@@ -7,9 +7,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from tasks.task import TASKS
+
 _FILE: Final[dict[str, Any]] = {"exists": True, "dir_okay": False}
 
-TaskName = Annotated[str | None, typer.Option("--task", help="chat, schema or honeycomb; default: see its task.json")]
+_TASKS: Final = f"{', '.join(TASKS)}, or a module of your own; default: see its task.json"
+TaskName = Annotated[str | None, typer.Option("--task", help=_TASKS)]
 SchemaFile = Annotated[Path | None, typer.Option(help="schema: file with the answers' JSON Schema", **_FILE)]
 TemplateFile = Annotated[
     Path | None,

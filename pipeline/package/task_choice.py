@@ -13,12 +13,12 @@ from pipeline.answer_format.example_answers import read_examples
 from pipeline.package.errors import PackageError
 from pipeline.weights.console import say
 from tasks.chat.options import Defaults
-from tasks.task import TASK_FILE, TASKS
+from tasks.errors import TaskFileError
+from tasks.task import TASK_FILE, TASKS, task_module
 
 _OPTIONS_OF: Final = {
     "schema": ("schema", "template", "system", "examples"),
     "chat": ("system",),
-    "honeycomb": (),
 }
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")  # of generation_config.json
 _MAX_REPORTED: Final = 5  # refused examples that are printed
@@ -60,7 +60,7 @@ def task_content(checkpoint: Path, name: str, choice: TaskChoice) -> dict[str, A
     content = _from_file(checkpoint, choice)
     task = choice.task or content.get("task")
     if task is None:
-        raise PackageError(f"no task was chosen: give --task with one of {', '.join(TASKS)}")
+        raise PackageError(f"no task was chosen: give --task with one of {', '.join(TASKS)}, or a module of your own")
     _refuse_options_of_other_tasks(str(task), choice)
     content = {"task": task, **content, "name": name}
     match task:
@@ -74,8 +74,11 @@ def task_content(checkpoint: Path, name: str, choice: TaskChoice) -> dict[str, A
 def _from_file(checkpoint: Path, choice: TaskChoice) -> dict[str, Any]:
     """Options from --task-file or from the checkpoint's task.json; empty if that file is for another task."""
     task, task_file = choice.task, choice.task_file
-    if task is not None and task not in TASKS:
-        raise PackageError(f"the task {task!r} is unknown; --task takes {', '.join(TASKS)}")
+    if task is not None:
+        try:
+            task_module(task)
+        except TaskFileError as error:
+            raise PackageError(f"--task: {error}") from error
     own = checkpoint / TASK_FILE
     source = task_file or (own if own.is_file() else None)
     content = _read_options(source) if source else {}

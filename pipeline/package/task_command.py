@@ -9,7 +9,7 @@ import tokenizers
 import typer
 
 from pipeline.package.errors import PackageError
-from pipeline.package.example_inputs import example_of, task_and_inputs
+from pipeline.package.example_inputs import example_of
 from pipeline.package.own_checkpoint import open_checkpoint
 from pipeline.package.task_arguments import (
     ExamplesFile,
@@ -26,7 +26,7 @@ from pipeline.weights.console import report_errors, say
 from pipeline.weights.end_tokens import tell_end_tokens
 from serving.text import Tokenizer
 from tasks.errors import TaskError
-from tasks.task import create_task
+from tasks.task import create_task, read_task_file
 
 
 def main(
@@ -64,7 +64,7 @@ def _tell_prompt(checkpoint: Path) -> None:
         TaskError: the task does not suit the checkpoint.
     """
     tokenizer = Tokenizer.from_dir(checkpoint)
-    ids = create_task(checkpoint, tokenizer).prepare(dict(example_of(*task_and_inputs(checkpoint)))).token_ids
+    ids = create_task(checkpoint, tokenizer).prepare(dict(example_of(read_task_file(checkpoint)))).token_ids
     text = tokenizers.Tokenizer.from_str(tokenizer.to_json()).decode(list(ids), skip_special_tokens=False)
     tell_end_tokens(checkpoint)
     say(f"The prompt of an example:\n{text}\nIts token ids: {list(ids)}")

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.package.errors import PackageError
-from pipeline.package.package_files import IMAGE, PACKAGE, write_code
+from pipeline.package.package_files import CODE_IMPORT, IMAGE, PACKAGE, write_code
 from pipeline.package.package_wheel import WHEELS
-from pipeline.package.predict_source import CODE_IMPORT
 from pipeline.package.write_schema import write_schema
 from pipeline.weights.atomic import write_text
 from pipeline.weights.console import say

@@ -14,7 +14,6 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from pipeline.evaluate.cases import CaseFileError
 from pipeline.train.errors import AdapterError
 from pipeline.train.examples import tokenize_cases
 from pipeline.train.lora_model import TARGETS, LoraModel
@@ -110,7 +109,7 @@ def train(
         }
         record = _record(output, choices, description, resume)
         _run(model, train_packs, held_out, output, settings, record, resume)
-    except (AdapterError, CaseFileError, CheckpointError, TaskError, OSError, typer.BadParameter) as error:
+    except (AdapterError, CheckpointError, TaskError, OSError, typer.BadParameter) as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from error
 

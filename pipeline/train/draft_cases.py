@@ -9,15 +9,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.evaluate.calibration_cases import answer_text
-from pipeline.evaluate.task_cases import TaskCase, read_task_cases, read_task_inputs
-from pipeline.evaluate.task_kinds import task_kind
 from pipeline.train.draft_answers import ask
 from pipeline.train.errors import AdapterError
-from pipeline.train.examples import tokenize_questions
 from pipeline.weights.console import say
 from serving.text import Tokenizer
-from tasks.task import Task, task_name
+from tasks.evaluation.cases import Case
+from tasks.task import ExampleTask, Task, create_evaluation
 
 _OWN_LIMIT: Final = 3_000  # inputs that a checkpoint answers unasked
 _AT_ONCE: Final = 32  # requests in flight
@@ -27,7 +24,7 @@ _HELD_OUT: Final = 10  # one of so many, where there is no validation file
 class Answers(StrEnum):
     """Whose answers are learned."""
 
-    AUTO = "auto"  # the checkpoint's own; those of the data for Honeycomb, and for more than 3,000 inputs
+    AUTO = "auto"  # the checkpoint's own; those of the data for an `ExampleTask`, and for more than 3,000 inputs
     OWN = "own"
     GIVEN = "given"
 
@@ -59,7 +56,7 @@ class CaseReader:
 
     def __init__(self, weights: Path, tokenizer: Tokenizer, task: Task, answers: Answers) -> None:
         self._weights, self._tokenizer, self._task, self._answers = weights, tokenizer, task, answers
-        self._is_honeycomb = task_name(weights) == "honeycomb"
+        self._evaluation = create_evaluation(weights)
 
     def read(self, data: Path) -> tuple[list[DraftCase], list[DraftCase]]:
         """The cases to learn from, and those held out.
@@ -70,7 +67,7 @@ class CaseReader:
 
         Raises:
             AdapterError: there are too few cases, or the checkpoint can answer none.
-            CaseFileError, CheckpointError, TaskError: a file or the task is wrong.
+            CheckpointError, TaskError: a file or the task is wrong.
         """
         files = [data / "train.jsonl", data / "validation.jsonl"] if data.is_dir() else [data]
         found = self._cases([path for path in files if path.is_file()] or files[:1])
@@ -83,7 +80,7 @@ class CaseReader:
         return found[0], found[1]
 
     def _cases(self, files: Sequence[Path]) -> list[list[DraftCase]]:
-        if self._answers is Answers.GIVEN or (self._answers is Answers.AUTO and self._is_honeycomb):
+        if self._answers is Answers.GIVEN or (self._answers is Answers.AUTO and isinstance(self._task, ExampleTask)):
             return [self._given(path) for path in files]
         inputs = [self._inputs(path) for path in files]
         count = sum(map(len, inputs))
@@ -103,20 +100,18 @@ class CaseReader:
         return [[DraftCase(one, reply.prompt, reply.answer) for one, reply in file if reply] for file in drawn]
 
     def _inputs(self, path: Path) -> list[Mapping[str, Any]]:
-        if self._is_honeycomb:
-            return [inputs for inputs, _, _ in tokenize_questions(path, self._weights, self._tokenizer)]
-        return read_task_inputs(path, task_kind(self._weights))
+        return self._evaluation.read_inputs(path)
 
     def _given(self, path: Path) -> list[DraftCase]:
-        if self._is_honeycomb:
-            questions = tokenize_questions(path, self._weights, self._tokenizer)
-            return [DraftCase(inputs, array("i", prompt), answer) for inputs, prompt, answer in questions]
-        cases, refused = read_task_cases(path, task_kind(self._weights))
+        if isinstance(self._task, ExampleTask):
+            examples = self._task.read_examples(path)
+            return [DraftCase(inputs, array("i", prompt), answer) for inputs, prompt, answer in examples]
+        cases, refused = self._evaluation.read_cases(path)
         for message in refused:
             say(f"left out: {message}")
         return [self._with_reference(case) for case in cases]
 
-    def _with_reference(self, case: TaskCase) -> DraftCase:
+    def _with_reference(self, case: Case) -> DraftCase:
         prompt = self._task.prepare(case.inputs)
-        text = answer_text(case, prompt.constraint)
+        text = self._evaluation.reference_text(case, prompt.constraint)
         return DraftCase(case.inputs, prompt.token_ids, self._tokenizer.encode(text, add_bos=False))

@@ -16,7 +16,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from safetensors import SafetensorError
 from torch import Tensor
 
-from pipeline.evaluate.cases import CaseFileError
 from pipeline.train.draft_answers import Inputs, ask, with_draft_model
 from pipeline.train.draft_cases import Answers, CaseReader, DraftCase
 from pipeline.train.draft_examples import (
@@ -122,7 +121,7 @@ def train_drafter(data: Path, weights: Path, output: Path, settings: DrafterSett
         raise CheckpointError(f"--size {settings.size}: a multiple of {HEAD_DIM}")
     try:
         return _train(data, weights, output, settings)
-    except (AdapterError, CaseFileError, TaskError, SafetensorError, ValueError, OSError) as error:
+    except (AdapterError, TaskError, SafetensorError, ValueError, OSError) as error:
         raise CheckpointError(str(error)) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ from tasks.chat.messages import conversation
 from tasks.chat.options import ChatOptions
 from tasks.chat.reader import TextReader
 from tasks.errors import InputError, TaskFileError
+from tasks.evaluation.cases import Evaluation
 from tasks.json_answer import JsonReader
 from tasks.task import TASK_FILE, Prompt
 
@@ -118,3 +120,24 @@ def create(folder: Path, tokenizer: Tokenizer) -> ChatTask:
         return ChatTask(options, tokenizer, template)
     except TaskFileError as error:
         raise TaskFileError(f"{folder / TASK_FILE}: {error}. A valid file: {ChatOptions.example()}") from error
+
+
+def example_inputs(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """See `tasks.task.TaskModule`."""
+    return {"prompt": "What is the capital of France?", "temperature": 0}
+
+
+def predict_source(content: Mapping[str, Any]) -> str:
+    """See `tasks.task.TaskModule`."""
+    return Path(__file__).with_name("predict.py").read_text("utf-8")
+
+
+def evaluation(folder: Path) -> Evaluation:
+    """See `tasks.task.TaskModule`. Answers are compared as JSON where the case has a schema."""
+    from tasks.evaluation.json_answers import JsonEvaluation  # jsonschema, which is not in the image
+
+    def schema_of(inputs: Mapping[str, Any]) -> Any:
+        text = read_answer_schema(inputs.get("json_schema"))
+        return None if text is None else json.loads(text)
+
+    return JsonEvaluation("chat", "prompt", schema_of)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from serving.constraints import LarkConstraint
 from serving.text import Tokenizer
 from serving.types import FinishReason, SamplingParams
+from tasks.evaluation.cases import Evaluation
 from tasks.honeycomb.columns import parse_columns
 from tasks.honeycomb.grammar import answer_grammar
 from tasks.honeycomb.live import LiveAnswer
@@ -20,7 +22,7 @@ DEFAULT_MAX_TOKENS = 512
 
 
 class HoneycombTask:
-    """See `tasks.task.Task` and `MarkedTask`. Inputs: `nlq`, `cols` and `max_tokens`.
+    """See `tasks.task.Task`, `MarkedTask` and `ExampleTask`. Inputs: `nlq`, `cols` and `max_tokens`.
 
     Args:
         options: from task.json.
@@ -49,6 +51,14 @@ class HoneycombTask:
     def draft_markers(self) -> tuple[str, ...]:
         """See `tasks.task.MarkedTask`."""
         return DRAFT_MARKERS[self.options.prompt]
+
+    def read_examples(self, path: Path) -> Iterator[tuple[Mapping[str, Any], Sequence[int], Sequence[int]]]:
+        """See `tasks.task.ExampleTask`. No grammar is made, which would take most of the time."""
+        from tasks.honeycomb.evaluation.queries import written_answers  # duckdb, which is not in the image
+
+        for inputs, query in written_answers(path):
+            prompt = build_prompt(inputs["nlq"], json.loads(inputs["cols"]), self.options.prompt)
+            yield inputs, self._tokenizer.encode(prompt), self._tokenizer.encode(query, add_bos=False)
 
 
 class QueryReader:
@@ -84,3 +94,20 @@ def create(folder: Path, tokenizer: Tokenizer) -> HoneycombTask:
         TaskFileError: its task.json is missing or invalid.
     """
     return HoneycombTask(HoneycombOptions.load(folder), tokenizer)
+
+
+def example_inputs(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """See `tasks.task.TaskModule`."""
+    return {"nlq": "slowest traces", "cols": '["name", "duration_ms"]'}
+
+
+def predict_source(content: Mapping[str, Any]) -> str:
+    """See `tasks.task.TaskModule`."""
+    return Path(__file__).with_name("predict.py").read_text("utf-8")
+
+
+def evaluation(folder: Path) -> Evaluation:
+    """See `tasks.task.TaskModule`. Queries are compared by parts, and by the results of running them."""
+    from tasks.honeycomb.evaluation.queries import QueryEvaluation  # duckdb, which is not in the image
+
+    return QueryEvaluation(HoneycombOptions.load(folder).surface)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from serving.constraints import JsonSchemaConstraint
 from serving.errors import GrammarError
@@ -15,10 +16,14 @@ from serving.text import Tokenizer
 from serving.types import SamplingParams
 from tasks.bounds import allows_anything, narrowed
 from tasks.errors import InputError, TaskFileError
+from tasks.evaluation.cases import Evaluation
 from tasks.json_answer import JsonReader
 from tasks.schema.encoding import PromptEncoder, prompt_encoder
 from tasks.schema.options import SAMPLING_INPUTS, SchemaOptions
 from tasks.task import TASK_FILE, Prompt
+
+_PARAMETER: Final = re.compile(r"^        text: str = .*\n", re.MULTILINE)  # in predict.py
+_ARGUMENT: Final = re.compile(r"^            text=text,\n", re.MULTILINE)
 
 
 class SchemaTask:
@@ -112,3 +117,29 @@ def create(folder: Path, tokenizer: Tokenizer) -> SchemaTask:
         return SchemaTask(options, options.read_schema(folder), prompt_encoder(options, folder, tokenizer))
     except TaskFileError as error:
         raise TaskFileError(f"{folder / TASK_FILE}: {error}") from error
+
+
+def example_inputs(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """See `tasks.task.TaskModule`."""
+    return dict.fromkeys(content.get("inputs", ["text"]), "We met Ada Lovelace, 36, in London on 3 May.")
+
+
+def predict_source(content: Mapping[str, Any]) -> str:
+    """See `tasks.task.TaskModule`. The template's only text input becomes those that the task file names."""
+    source = Path(__file__).with_name("predict.py").read_text("utf-8")
+    names = content.get("inputs", ["text"])
+    for pattern in (_PARAMETER, _ARGUMENT):
+        found = pattern.search(source)
+        assert found is not None, "the template has exactly one text input"
+        line = found[0]
+        source = source.replace(line, "".join(re.sub(r"\btext(?=[:=,])", name, line) for name in names))
+    return source
+
+
+def evaluation(folder: Path) -> Evaluation:
+    """See `tasks.task.TaskModule`. Answers are compared field by field."""
+    from tasks.evaluation.json_answers import JsonEvaluation  # jsonschema, which is not in the image
+
+    options = SchemaOptions.load(folder)
+    schema = options.read_schema(folder)
+    return JsonEvaluation("schema", options.inputs[0] if len(options.inputs) == 1 else None, lambda _: schema)

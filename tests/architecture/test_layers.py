@@ -65,7 +65,6 @@ MAY_IMPORT = {
         *(*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.package", "pipeline.batch"),
         "serving.model",
     ),
-    "pipeline.package.templates": ("serving.predictor",),  # of predict.py in a new package
     "pipeline.publish": (
         *SERVING_FRONT,
         *FOUNDATION,

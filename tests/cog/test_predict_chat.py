@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from pipeline.package.signature import read_inputs
-from pipeline.package.templates.predict_chat import Predictor
 from serving.engines.fake.engine import FakeEngine
 from serving.errors import ContextLengthError, InvalidRequestError
 from serving.types import GenerationRequest
 from tasks.chat.inputs import ChatInputs
+from tasks.chat.predict import Predictor
 from tasks.errors import InputError
 from tests.cog.tiny_weights import make_tiny_weights
 

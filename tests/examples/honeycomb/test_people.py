@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.evaluate.acceptance import read_acceptance_cases
 from pipeline.paths import ROOT
+from tasks.honeycomb.evaluation.queries import QueryEvaluation
 
 PEOPLE = ROOT / "examples" / "honeycomb" / "people"
 HALVES = {name: PEOPLE / f"{name}.jsonl" for name in ("dev", "reported")}
@@ -22,7 +22,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("name", "least"), [("dev", 190), ("reported", 190), ("times", 100)])
 def test_every_question_has_valid_accepted_queries(name: str, least: int) -> None:
-    cases, refused = read_acceptance_cases(PEOPLE / f"{name}.jsonl")
+    cases, refused = QueryEvaluation("json").read_cases(PEOPLE / f"{name}.jsonl")
     assert not refused
     assert len(cases) >= least
 

@@ -17,7 +17,7 @@ from pipeline.paths import ROOT
 from tests.cog.tiny_weights import make_tiny_weights
 from tests.gateway.gateway_server import GatewayServer
 
-TEMPLATES = ROOT / "pipeline" / "package" / "templates"
+TASKS = ROOT / "tasks"
 MODEL = "test"
 TEXT = "the slowest traces of the checkout service"
 CHAT = {"task": "chat", "name": "tiny", "defaults": {"temperature": 0, "max_tokens": 1000}}
@@ -38,10 +38,10 @@ def ask(client: openai.OpenAI, text: str = TEXT, **parameters: Any) -> Any:
     return client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": text}], **parameters)
 
 
-def start_package(folder: Path, template: str, source: str, task: Mapping[str, Any], **files: str) -> CogServer:
-    """A Cog server of a package with the inputs of a template."""
+def start_package(folder: Path, source: str, task: Mapping[str, Any], **files: str) -> CogServer:
+    """A Cog server of a package with the inputs of a task."""
     document = json.loads((ROOT / ".cog" / "openapi_schema.json").read_text("utf-8"))
-    write_inputs(document, (TEMPLATES / template).read_text("utf-8"), "Predictor")
+    write_inputs(document, (TASKS / task["task"] / "predict.py").read_text("utf-8"), "Predictor")
     (folder / ".cog").mkdir()
     (folder / ".cog" / "openapi_schema.json").write_text(json.dumps(document))
     (folder / "predict.py").write_text(source)
@@ -54,7 +54,7 @@ def chat_cog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogServer]:
     template = (ROOT / "tests" / "serving" / "text" / "templates" / "smollm2.jinja").read_text("utf-8")
     source = "from tests.gateway.openai.scripted_chat import Predictor\n"
     files = {"chat_template.jinja": template}
-    with start_package(tmp_path_factory.mktemp("chat"), "predict_chat.py", source, CHAT, **files) as server:
+    with start_package(tmp_path_factory.mktemp("chat"), source, CHAT, **files) as server:
         yield server
 
 
@@ -66,10 +66,10 @@ def chat_gateway(chat_cog: CogServer, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def schema_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayServer]:
-    source = (TEMPLATES / "predict_schema.py").read_text("utf-8")
+    source = (TASKS / "schema" / "predict.py").read_text("utf-8")
     task = {"task": "schema", "name": "tiny", "schema": ORDER, "template": "{text}"}
     with (
-        start_package(tmp_path_factory.mktemp("schema"), "predict_schema.py", source, task) as cog,
+        start_package(tmp_path_factory.mktemp("schema"), source, task) as cog,
         GatewayServer([cog.url], tmp_path_factory.mktemp("schema-gateway")) as server,
     ):
         yield server

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pipeline.package.templates.predict_chat import Predictor as ChatPredictor
 from serving.engines.fake.engine import FakeEngine
+from tasks.chat.predict import Predictor as ChatPredictor
 
 
 class Predictor(ChatPredictor):

@@ -11,12 +11,12 @@ from gateway.pages.profile import Profile, ProfileError, profile_for
 from pipeline.package.signature import write_inputs
 from pipeline.paths import ROOT
 
-TEMPLATES = ROOT / "pipeline" / "package" / "templates"
+TASKS = ROOT / "tasks"
 
 
 def fields_of(task: str, **values) -> dict[str, FormField]:
     document = json.loads((ROOT / ".cog" / "openapi_schema.json").read_text())
-    write_inputs(document, (TEMPLATES / f"predict_{task}.py").read_text(), "Predictor")
+    write_inputs(document, (TASKS / task / "predict.py").read_text(), "Predictor")
     names = document["components"]["schemas"]["Input"]["properties"]
     return {field.name: field for field in form_fields(document, profile_for(names, None), values)}
 

@@ -44,7 +44,7 @@ def test_an_engine_with_the_grammar_gives_only_valid_queries(data: Path, weights
     results = json.loads(json_file.read_text())
     assert results["n"] == 5
     assert [results[k]["value"] for k in ("parse", "schema_valid", "column_valid")] == [1, 1, 1]
-    assert results["settings"] == {"engine": "fake", "weights": "weights", "grammar": True}
+    assert results["settings"] == {"engine": "fake", "weights": "weights", "task": "honeycomb", "grammar": True}
     assert results["speed"]["output_tokens"] > 0
     assert "column valid" in output
     assert page.stat().st_size > 500

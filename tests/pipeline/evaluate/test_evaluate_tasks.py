@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.evaluate.answering import Answer
-from pipeline.evaluate.cases import CaseFileError
 from pipeline.evaluate.command import app
-from pipeline.evaluate.task_cases import TaskCase, read_task_cases
-from pipeline.evaluate.task_kinds import task_kind
-from pipeline.evaluate.task_results import summarize_task
-from pipeline.evaluate.task_scoring import TaskScore, score_task_answers
+from pipeline.evaluate.results import summarize
 from tasks.bounds import narrowed
+from tasks.errors import CaseFileError
+from tasks.evaluation.cases import Case, Score
+from tasks.evaluation.json_answers import JsonEvaluation
+from tasks.task import create_evaluation
 from tests.tasks.schema.task_files import write_task
 
 SCHEMA = {
@@ -49,14 +48,16 @@ def run(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def case(reference: Any = RIGHT, schema: Any = SCHEMA, line: int = 1) -> TaskCase:
-    return TaskCase(line, {"text": "some <b>text</b>"}, reference, schema, "small")
+def case(reference: Any = RIGHT, schema: Any = SCHEMA, line: int = 1) -> Case:
+    return Case(line, {"text": "some <b>text</b>"}, reference, "small", schema)
 
 
-def score(text: str, *, error: str | None = None, **options: Any) -> TaskScore:
-    one = case(**options)
-    (found,) = score_task_answers([one], {one.line: Answer(one.line, text, text, 0.1, error=error)})
-    return found
+def score(text: str, *, error: str | None = None, **options: Any) -> Score:
+    return JsonEvaluation("schema", "text", lambda inputs: None).score(case(**options), text, error)
+
+
+def levels(s: Score) -> tuple[bool, ...]:
+    return tuple(s.measures.values())
 
 
 def test_the_command_measures_a_schema_task(weights: Path, write: Callable[..., Path], tmp_path: Path) -> None:
@@ -130,29 +131,27 @@ def test_errors_of_invalid_case_files_explain_them(
 
 
 def test_an_exact_answer_must_be_valid() -> None:
-    assert [(s.valid, s.exact) for s in (score('{"counts": [1, 2.0], "name": "ink"}'), score('{"name": "x"}'))] == [
-        (True, True),
-        (True, False),
-    ]
+    assert levels(score('{"counts": [1, 2.0], "name": "ink"}')) == (True, True)
+    assert levels(score('{"name": "x"}')) == (True, False)
     wrong = score('{"counts": [1, 2]}')
-    assert (wrong.valid, wrong.exact, wrong.counts["counts[]"]) == (False, False, (2, 2, 2))
+    assert (*levels(wrong), wrong.counts["counts[]"]) == (False, False, (2, 2, 2))
     assert "'name' is a required property" in str(wrong.problem)
     cut = score('{"name": "in', error="OutputError: cut")
-    assert (cut.valid, cut.problem, cut.counts["name"]) == (False, "OutputError: cut", (0, 0, 1))
+    assert (cut.measures["valid"], cut.problem, cut.counts["name"]) == (False, "OutputError: cut", (0, 0, 1))
 
 
 def test_text_is_compared_as_text() -> None:
     same = score(" Paris\n", reference="Paris", schema=None)
-    assert (same.valid, same.exact, same.counts) == (True, True, {})
-    assert not score("paris", reference="Paris", schema=None).exact
-    assert not score("Paris", reference="Paris", schema=None, error="InputError: x").valid
-    results = summarize_task([same], {})
+    assert (*levels(same), same.counts) == (True, True, {})
+    assert not score("paris", reference="Paris", schema=None).measures["exact"]
+    assert not score("Paris", reference="Paris", schema=None, error="InputError: x").measures["valid"]
+    results = summarize([same], {})
     assert "precision" not in results and results["f1"] == {}
 
 
 def test_measures_are_over_all_fields() -> None:
     scores = [score(json.dumps(RIGHT), line=1), score('{"name": "ink", "counts": [1, 9, 9, 9]}', line=2)]
-    results = summarize_task(scores, {"data": {}})
+    results = summarize(scores, {"data": {}})
     assert results["precision"]["value"] == pytest.approx(5 / 8)
     assert results["recall"]["value"] == pytest.approx(5 / 6)
     assert results["f1"]["all"]["value"] == pytest.approx(10 / 14)
@@ -198,10 +197,10 @@ def test_chat_cases_have_the_schema_of_their_request(tmp_path: Path, write: Call
         {"input": {"prompt": "x", "json_schema": wrapped}, "output": json.dumps(RIGHT)},
         {"input": {"messages": [{"role": "user", "content": "x"}], "json_schema": None}, "output": "text"},
     )
-    cases, refused = read_task_cases(data, task_kind(tmp_path))
+    cases, refused = create_evaluation(tmp_path).read_cases(data)
     assert refused == []
     assert cases[0].inputs == {"prompt": "The capital of France?"}
     assert [c.schema for c in cases] == [None, *[narrowed(SCHEMA)] * 3, None]
     assert [c.reference for c in cases] == ["Paris", RIGHT, RIGHT, RIGHT, "text"]
     with pytest.raises(CaseFileError, match="answers with text"):
-        read_task_cases(write({"input": "x", "output": 5}), task_kind(tmp_path))
+        create_evaluation(tmp_path).read_cases(write({"input": "x", "output": 5}))

@@ -18,8 +18,8 @@ import yaml
 
 from pipeline.package.errors import PackageError
 from pipeline.package.new_package import new_package
+from pipeline.package.package_files import CODE_IMPORT
 from pipeline.package.package_wheel import write_wheel
-from pipeline.package.predict_source import CODE_IMPORT
 from pipeline.package.task_choice import TaskChoice
 from pipeline.package.upgrade import upgrade_package
 from serving.weights import WeightsLock, verify

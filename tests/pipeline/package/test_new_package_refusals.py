@@ -76,7 +76,11 @@ def test_a_checkpoint_that_cannot_be_served_is_refused_by_name_and_leaves_nothin
 @pytest.mark.parametrize(
     ("choice", "name", "message"),
     [
-        (TaskChoice("poetry"), None, "'poetry' is unknown; --task takes honeycomb, schema, chat"),
+        (
+            TaskChoice("poetry"),
+            None,
+            "--task: task is 'poetry'; known are honeycomb, schema, chat, and modules of your",
+        ),
         (TaskChoice(), "My Model", "Cog does not allow the name 'My Model'"),
         (TaskChoice(), "a--b", "Cog does not allow the name 'a--b'"),
     ],

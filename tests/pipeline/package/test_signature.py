@@ -10,11 +10,12 @@ from cog import _inspector
 
 ROOT = Path(__file__).resolve().parents[3]
 
-from pipeline.package.predict_source import PREDICT  # noqa: E402
+from pipeline.package.package_files import predict_source  # noqa: E402
 from pipeline.package.signature import SignatureError, read_inputs, write_inputs  # noqa: E402
 from serving.errors import InvalidRequestError  # noqa: E402
 from serving.request_checks import check_request  # noqa: E402
 from serving.types import GenerationRequest, SamplingParams  # noqa: E402
+from tasks.task import TASKS  # noqa: E402
 
 
 def inputs_of(parameter: str, before: str = "") -> dict:
@@ -29,10 +30,10 @@ def test_the_committed_schema_is_that_of_predict_py():
     assert document["components"]["schemas"]["Input"] == read_inputs(source, "Predictor")
 
 
-@pytest.mark.parametrize("task", PREDICT)
+@pytest.mark.parametrize("task", TASKS)
 def test_cog_s_own_sdk_sees_the_same_inputs_in_each_task_s_predict(task, tmp_path, monkeypatch):
     """The SDK's inspector runs the file, while `cog build` only parses it."""
-    source = PREDICT[task].read_text("utf-8")
+    source = predict_source({"task": task})
     (tmp_path / f"predict_of_{task}.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     info = _inspector.create_predictor(f"predict_of_{task}", "Predictor")
@@ -54,7 +55,7 @@ def test_cog_s_own_sdk_sees_the_same_inputs_in_each_task_s_predict(task, tmp_pat
 @pytest.mark.parametrize("task", ["chat", "schema"])
 def test_limits_are_equal_to_the_engines(task):
     """Cog refuses values that every engine would refuse, and no others."""
-    properties = read_inputs(PREDICT[task].read_text("utf-8"), "Predictor")["properties"]
+    properties = read_inputs(predict_source({"task": task}), "Predictor")["properties"]
     limits = {(name, key): rule[key] for name, rule in properties.items() for key in rule if key.endswith("imum")}
     assert {name for name, _ in limits} >= {"max_tokens", "temperature", "seed"}
     for (name, key), bound in limits.items():

@@ -16,7 +16,7 @@ from pipeline.environment.journal import finish_change
 from pipeline.locking.make_lock import lock_source
 from pipeline.package.errors import PackageError
 from pipeline.package.known_models import known_models
-from pipeline.package.predict_source import predict_source
+from pipeline.package.package_files import predict_source
 from pipeline.package.switch_model import replace_stanza, use_weights
 from pipeline.weights.atomic import write_json
 from pipeline.weights.recipes import find_recipe, recipes
@@ -61,7 +61,7 @@ def test_all_files_are_changed_and_the_switch_can_be_undone(package: Path) -> No
     expected = {"name": "mine", "target": "/src/weights/mine", "source": {"uri": "weights/mine"}}
     assert stanza == expected
     verify(package / "weights" / "mine", package / "weights.lock")
-    assert (package / "predict.py").read_text() == predict_source("chat", ())
+    assert (package / "predict.py").read_text() == predict_source({"task": "chat"})
     schema = json.loads((package / ".cog" / "openapi_schema.json").read_text())
     assert "messages" in schema["components"]["schemas"]["Input"]["properties"]
     assert [model.name for model in known_models(package) if model.is_used] == ["mine"]
@@ -115,7 +115,7 @@ def test_a_model_without_a_lock_is_an_error_that_says_how_to_lock_it(package: Pa
         use_weights(package, MISTRAL)
     assert state(package) == before
     (model,) = [model for model in known_models(package) if model.name == MISTRAL]
-    assert model.task() == ("honeycomb", ())
+    assert model.task_file()["task"] == "honeycomb"
 
 
 def test_a_list_says_how_to_get_the_files_and_has_no_model_for_a_lock_of_a_running_download(package: Path) -> None:
@@ -187,4 +187,4 @@ def killed_at(step: int, package: Path) -> bool:
 
 def test_the_repository_s_predict_py_equals_its_task_s_template() -> None:
     """New packages of the task get a copy of the template."""
-    assert (ROOT / "predict.py").read_text() == predict_source("honeycomb", ())
+    assert (ROOT / "predict.py").read_text() == predict_source({"task": "honeycomb"})

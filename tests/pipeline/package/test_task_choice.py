@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.package.errors import PackageError
-from pipeline.package.predict_source import predict_source
+from pipeline.package.package_files import predict_source
 from pipeline.package.signature import read_inputs
 from pipeline.package.task_choice import TaskChoice, task_content
 from tasks.chat.options import Defaults
@@ -112,7 +112,7 @@ def test_conflicting_options_are_reported(tmp_path: Path, schema: Path, options:
 
 
 def test_each_text_of_a_schema_task_is_an_input(tmp_path: Path) -> None:
-    source = predict_source("schema", ("question", "table_rows"))
+    source = predict_source({"task": "schema", "inputs": ["question", "table_rows"]})
     inputs = read_inputs(source, "Predictor")
     assert list(inputs["properties"]) == ["question", "table_rows", "max_tokens", "temperature", "seed", "adapter"]
     assert inputs["required"] == ["question", "table_rows"]

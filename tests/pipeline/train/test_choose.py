@@ -10,14 +10,13 @@ import pytest
 
 from pipeline.answer_format.errors import ExamplesError
 from pipeline.evaluate.calibration_cases import case_tokens
-from pipeline.evaluate.task_cases import read_task_cases
-from pipeline.evaluate.task_kinds import task_kind
 from pipeline.package.task_choice import TaskChoice, task_content
 from pipeline.paths import ROOT
 from pipeline.train.choose import Choice, choose
 from pipeline.train.read_examples import Part
 from serving.text import Tokenizer
 from tasks.errors import TaskFileError
+from tasks.task import create_evaluation
 from tests.pipeline.train.example_files import addresses, utterances, write
 from tests.tasks.schema.task_files import write_task
 
@@ -81,7 +80,7 @@ def test_the_trainer_and_prepare_take_what_was_written(tmp_path: Path) -> None:
     assert (content["schema"], content["item_separator"], content["key_separator"]) == (choice.schema, ", ", ": ")
     assert content["template"] == (choice.folder / "prompt.txt").read_text()
     assert json.loads((choice.folder / "schema.json").read_text()) == choice.schema
-    cases, refused = read_task_cases(choice.cases, task_kind(choice.folder))
+    cases, refused = create_evaluation(choice.folder).read_cases(choice.cases)
     assert (len(cases), refused) == (11, [])
     [first, *_] = records(choice.folder / "validation.jsonl")
     assert cases[0].reference == first["output"]
@@ -189,7 +188,7 @@ def test_categories_are_kept_and_other_fields_are_named(tmp_path: Path) -> None:
     choice = chosen(tmp_path, *examples)
     assert all(line["category"] == f"of {line['input']}" for line in records(choice.folder / "train.jsonl"))
     assert "Fields of the lines that are not used: id." in choice.notes
-    assert len(read_task_cases(choice.cases, task_kind(choice.folder))[0]) == 10
+    assert len(create_evaluation(choice.folder).read_cases(choice.cases)[0]) == 10
 
 
 def test_nothing_of_an_earlier_choice_stays_and_no_example_is_overwritten(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from pipeline.train.draft_start import committed_start, read_embedding
 from pipeline.train.draft_trainer import evaluate, train
 from pipeline.train.drafter_run import DrafterSettings, Passes, train_drafter
 from pipeline.train.errors import AdapterError
-from pipeline.train.examples import tokenize_questions
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
 from serving.drafting.draft_words import WordTokenizer
@@ -39,7 +38,7 @@ from serving.types import GenerationRequest
 from serving.weights.draft_weights import DRAFT_MODEL, MAX_TOKENS
 from tasks.honeycomb.options import PromptTemplate
 from tasks.honeycomb.prompt import DRAFT_MARKERS, build_prompt
-from tasks.task import create_task
+from tasks.task import ExampleTask, create_task
 from tests.pipeline.train.training_fixtures import write_base
 from tests.small_model import NEEDS_WEIGHTS, RECIPE, WEIGHTS
 from tests.tiny_tokenizers import byte_level
@@ -61,7 +60,9 @@ def read_pairs(path: Path, template: PromptTemplate) -> list[Pair]:
     """The pairs of Honeycomb's questions."""
     task = {"task": "honeycomb", "name": "toy", "prompt": template, "surface": "json"}
     (path.parent / "task.json").write_text(json.dumps(task))
-    examples = ((prompt, answer) for _, prompt, answer in tokenize_questions(path, path.parent, TOKENIZER))
+    task = create_task(path.parent, TOKENIZER)
+    assert isinstance(task, ExampleTask)
+    examples = ((prompt, answer) for _, prompt, answer in task.read_examples(path))
     markers = [encode(marker) for marker in DRAFT_MARKERS[template]]
     return make_pairs(examples, markers, WordTokenizer(TOKENIZER), cut_answers=False)
 

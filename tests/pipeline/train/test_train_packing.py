@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.train.examples import Question, read_questions, tokenize_cases
+from pipeline.train.examples import tokenize_cases
 from pipeline.train.pack_attention import PackLayout, pack_attention
 from pipeline.train.pack_order import PackStream
 from pipeline.train.packing import (
@@ -19,6 +19,7 @@ from pipeline.train.packing import (
     group_by_prefix,
     make_pack,
 )
+from tasks.honeycomb.evaluation.queries import written_answers
 from tests.pipeline.train.training_fixtures import some_examples, write_base
 
 
@@ -119,8 +120,8 @@ def test_reads_queries_as_text_or_objects(tmp_path: Path) -> None:
     lines = [{"nlq": "é", "cols": ["a"], "query": q} for q in (query, json.dumps(query))]
     path = tmp_path / "data.jsonl"
     path.write_text("\n".join(json.dumps(x) for x in lines), encoding="utf-8")
-    first, second = read_questions(path)
-    assert first == second == Question("é", ("a",), '{"calculations": [{"op": "COUNT"}], "limit": 5}')
+    first, second = written_answers(path)
+    assert first == second == ({"nlq": "é", "cols": '["a"]'}, '{"calculations": [{"op": "COUNT"}], "limit": 5}')
 
 
 def test_the_stream_has_every_example_once_an_epoch_and_continues_where_it_stopped() -> None:

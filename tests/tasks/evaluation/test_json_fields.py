@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.evaluate.json_fields import canonical, compare_fields, fields
+from tasks.evaluation.json_answers import canonical, compare_fields, fields
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab.", max_size=2),

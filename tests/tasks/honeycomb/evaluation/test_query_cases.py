@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.evaluate.cases import CaseFileError, read_cases
+from tasks.errors import CaseFileError
+from tasks.honeycomb.evaluation.queries import QueryEvaluation
 from tasks.honeycomb.query import canonical_json
 
 QUERY = {"breakdowns": ["name"], "calculations": [{"op": "COUNT"}], "time_range": 7200}
+
+
+read_cases = QueryEvaluation("json").read_cases
 
 
 def write(tmp_path: Path, *records: object) -> Path:
@@ -25,7 +29,7 @@ def test_simple_form_with_queries_and_columns_as_text_or_json(tmp_path: Path) ->
     (first, second), refused = read_cases(write(tmp_path, plain, text))
     assert refused == []
     assert (first.line, first.category, second.line, second.category) == (1, "top", 2, None)
-    assert first.columns == second.columns == ("name", "b")
+    assert first.inputs == second.inputs == {"nlq": "by name", "cols": '["name", "b"]'}
     # references are canonical, so that they can be compared
     assert canonical_json(first.reference) == '{"breakdowns": ["name"], "calculations": [{"op": "COUNT"}]}'
     assert first.reference == second.reference
@@ -37,8 +41,8 @@ def test_chat_form_with_quotes_in_the_question_and_a_python_answer(tmp_path: Pat
     turns = [("system", "You are …"), ("human", human), ("gpt", answer)]
     record = {"conversations": [{"from": who, "value": value} for who, value in turns]}
     (case,), _ = read_cases(write(tmp_path, record))
-    assert case.nlq == 'slow "GET" calls'
-    assert case.columns == ("name", "it's")
+    assert case.inputs["nlq"] == 'slow "GET" calls'
+    assert json.loads(case.inputs["cols"]) == ["name", "it's"]
     assert case.reference.breakdowns == ("name",)
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import duckdb
 
-from pipeline.evaluate import sql
-from pipeline.evaluate.event_values import Kind
-from pipeline.evaluate.sql import Column, Columns, Span
+from tasks.honeycomb.evaluation import sql
+from tasks.honeycomb.evaluation.sql import Column, Columns, Kind, Span
 from tasks.honeycomb.query import Calculation, Having, Query
 
 FACTORS = [1.0, 0.96, 1.04, 0.7, 1.6, 0.2, 4.0, 0.98, 1.02]

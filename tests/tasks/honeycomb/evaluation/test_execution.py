@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.evaluate.cases import read_cases
-from pipeline.evaluate.events import EventTable
-from pipeline.evaluate.execution import same_results
+from tasks.honeycomb.evaluation.execution import EventTable, same_results
+from tasks.honeycomb.evaluation.queries import QueryEvaluation
 from tasks.honeycomb.ops import CALCULATION_OPS, OPS_WITHOUT_COLUMN
 from tasks.honeycomb.query import Query, parse_query
-from tests.pipeline.evaluate.mutations import mutants
+from tests.tasks.honeycomb.evaluation.mutations import mutants
 
 REFERENCES = Path(__file__).parent / "references.jsonl"
 
@@ -29,11 +28,11 @@ def rows(**fields: Any) -> list[tuple[Any, ...]]:
 
 
 def test_at_least_95_percent_of_changed_references_have_another_result() -> None:
-    cases, refused = read_cases(REFERENCES)
+    cases, refused = QueryEvaluation("json").read_cases(REFERENCES)
     assert not refused
     tried, missed = Counter[str](), Counter[str]()
     for case in cases[::2]:
-        for name, mutant in mutants(case.reference, case.columns, seed=case.line):
+        for name, mutant in mutants(case.reference, json.loads(case.inputs["cols"]), seed=case.line):
             tried[name] += 1
             missed[name] += same_results(case.reference, mutant)
     assert tried.total() > 250
@@ -42,7 +41,7 @@ def test_at_least_95_percent_of_changed_references_have_another_result() -> None
 
 
 def test_every_reference_matches_itself_and_has_a_result() -> None:
-    cases, _ = read_cases(REFERENCES)
+    cases, _ = QueryEvaluation("json").read_cases(REFERENCES)
     assert all(same_results(c.reference, c.reference) for c in cases)
 
 

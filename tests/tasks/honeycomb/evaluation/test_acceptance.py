@@ -8,17 +8,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.evaluate.acceptance import (
-    accepts,
-    is_acceptance_file,
-    read_acceptance_cases,
-    score_acceptance,
-    summarize_acceptance,
-)
-from pipeline.evaluate.answering import Answer
-from pipeline.evaluate.cases import CaseFileError
+from pipeline.evaluate.results import summarize
+from tasks.errors import CaseFileError
+from tasks.honeycomb.evaluation.queries import QueryEvaluation
 from tasks.honeycomb.query import parse_query
 
+EVALUATION = QueryEvaluation("json")
 COLUMNS = ["status", "duration_ms", "name", "error", "region"]
 COUNT = {"calculations": [{"op": "COUNT"}]}
 SLOW = {"calculations": [{"op": "P99", "column": "duration_ms"}, {"op": "COUNT"}], "breakdowns": ["name", "region"]}
@@ -67,16 +62,16 @@ FAILING = [filtered(("status", ">=", 500)), filtered(("error", "=", True))]
 def test_equivalent_queries_are_accepted(
     tmp_path: Path, accepted: list[Any], free: list[str], answer: Any, is_accepted: bool
 ) -> None:
-    (case,), refused = read_acceptance_cases(file_of(tmp_path, {"accepted": accepted, "free": free}))
+    (case,), refused = EVALUATION.read_cases(file_of(tmp_path, {"accepted": accepted, "free": free}))
     assert not refused
-    assert accepts(case, parse_query(json.dumps(answer), COLUMNS)) is is_accepted
+    assert case.reference.accepts(parse_query(json.dumps(answer), COLUMNS)) is is_accepted
 
 
 def test_the_direction_and_sequence_of_orders_matter(tmp_path: Path) -> None:
     orders = [{"op": "COUNT", "order": "descending"}, {"column": "name", "order": "ascending"}]
-    (case,), _ = read_acceptance_cases(file_of(tmp_path, {"accepted": [{**SLOW, "orders": orders}]}))
+    (case,), _ = EVALUATION.read_cases(file_of(tmp_path, {"accepted": [{**SLOW, "orders": orders}]}))
     for given, is_accepted in ((orders, True), (orders[::-1], False), ([{"op": "COUNT"}, orders[1]], False)):
-        assert accepts(case, parse_query(json.dumps({**SLOW, "orders": given}), COLUMNS)) is is_accepted
+        assert case.reference.accepts(parse_query(json.dumps({**SLOW, "orders": given}), COLUMNS)) is is_accepted
 
 
 def test_results_are_by_kind_and_invalid_answers_are_not_accepted(tmp_path: Path) -> None:
@@ -87,11 +82,9 @@ def test_results_are_by_kind_and_invalid_answers_are_not_accepted(tmp_path: Path
         {"accepted": [SLOW], "category": "vague"},
         {"accepted": [SLOW], "category": "vague"},
     )
-    assert is_acceptance_file(path)
-    cases, _ = read_acceptance_cases(path)
+    cases, _ = EVALUATION.read_cases(path)
     texts = [json.dumps(COUNT), '{"breakdowns": ["unknown"]}', "no query", json.dumps(SLOW)]
-    answers = {line: Answer(line, text, text, 0.0) for line, text in enumerate(texts, start=1)}
-    results = summarize_acceptance(list(score_acceptance(cases, answers)), {})
+    results = summarize([EVALUATION.score(case, text, None) for case, text in zip(cases, texts, strict=True)], {})
     assert [results[k]["value"] for k in ("parse", "schema_valid", "column_valid", "accepted")] == [
         0.75,
         0.75,
@@ -115,11 +108,11 @@ def test_results_are_by_kind_and_invalid_answers_are_not_accepted(tmp_path: Path
 )
 def test_an_invalid_line_is_an_error(tmp_path: Path, record: dict[str, Any], named: str) -> None:
     with pytest.raises(CaseFileError, match=named):
-        read_acceptance_cases(file_of(tmp_path, {"accepted": [COUNT]}, record))
+        EVALUATION.read_cases(file_of(tmp_path, {"accepted": [COUNT]}, record))
 
 
 def test_an_accepted_query_must_itself_be_valid(tmp_path: Path) -> None:
     wrong = filtered(("staus", "=", 1))
-    cases, refused = read_acceptance_cases(file_of(tmp_path, {"accepted": [COUNT]}, {"accepted": [wrong]}))
+    cases, refused = EVALUATION.read_cases(file_of(tmp_path, {"accepted": [COUNT]}, {"accepted": [wrong]}))
     assert len(cases) == 1
     assert "staus" in refused[0]

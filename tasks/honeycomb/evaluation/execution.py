@@ -1,10 +1,10 @@
-"""Generate random events on which two different queries give different results.
+"""Compares the results of two queries on random events: the table, the compared period and the graph.
 
-Values lie on both sides of every condition of either query. Half of the events are drawn to satisfy the reference's
-filters and half the other query's, both with exceptions. There are more groups than limits, times lie in and around the
-time ranges, and the results of groups lie on, just below and just above the thresholds of havings.
-
-    table = EventTable(reference, answer, seed=0); rows = table.summary(reference)
+Only values are compared, in order where the query has an order. Names, and the order of calculations or breakdowns, do
+not matter. Events are drawn so that two different queries give different results: values lie on both sides of every
+condition of either query; half of the events are drawn to satisfy the reference's filters and half the other query's,
+both with exceptions; there are more groups than limits, times lie in and around the time ranges, and the results of
+groups lie on, just below and just above the thresholds of havings.
 """
 
 from __future__ import annotations
@@ -15,19 +15,93 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from pipeline.evaluate import sql
-from pipeline.evaluate.event_values import Kind, Value, column_kind, filter_values, near_values, satisfies
-from pipeline.evaluate.havings import calibrate_havings
-from pipeline.evaluate.sql import Column, Span
+from tasks.honeycomb.evaluation import sql
+from tasks.honeycomb.evaluation.havings import calibrate_havings
+from tasks.honeycomb.evaluation.sql import (
+    Column,
+    Kind,
+    Span,
+    Value,
+    column_kind,
+    filter_values,
+    near_values,
+    satisfies,
+)
 from tasks.honeycomb.query import Query
 from tasks.honeycomb.rules import time_span
 
+SEEDS = (0, 1)  # two tables, so that different queries do not agree by accident
+DIGITS = 7  # significant digits of floats that are compared
+
+Rows = list[tuple[Any, ...]]
 NOW = 1_700_000_000.0
 BASE_EVENTS = 3_000
 MAX_EVENTS = 24_000
 GROUPS = 9  # values of a breakdown, unless a limit or a threshold requires more
 PASS_ALL, PASS_ANY = 0.9, 0.35  # probability that an event satisfies one filter of an AND or of an OR
 MISSING = 0.08  # fraction of events without a column
+
+
+def same_results(reference: Query, answer: Query) -> bool:
+    """Whether both queries give the same results on every table of events, and any results on one of them."""
+    if len(reference.breakdowns) != len(answer.breakdowns):
+        return False
+    if len(reference.calculations) != len(answer.calculations):
+        return False
+    has_results = False
+    for seed in SEEDS:
+        with EventTable(reference, answer, seed) as table:
+            if not _same_on(table, reference, answer):
+                return False
+            has_results = has_results or bool(table.summary(reference))
+    return has_results
+
+
+def _same_on(table: EventTable, reference: Query, answer: Query) -> bool:
+    mine, others = _column_orders(reference, answer)
+    return (
+        _pick(table.summary(reference), mine) == _pick(table.summary(answer), others)
+        and _pick(table.compared(reference), mine) == _pick(table.compared(answer), others)
+        and _pick(table.series(reference), _graph(mine, reference))
+        == _pick(table.series(answer), _graph(others, answer))
+    )
+
+
+def _column_orders(reference: Query, answer: Query) -> tuple[list[int], list[int]]:
+    """The order in which to compare the columns of each result: by name if both have the same names."""
+    groups = _aligned(reference.breakdowns, answer.breakdowns)
+    calculated = _aligned(
+        [f"{c.op} {c.column}" for c in reference.calculations],
+        [f"{c.op} {c.column}" for c in answer.calculations],
+    )
+    first = len(reference.breakdowns)
+    return (
+        [*groups[0], *(first + i for i in calculated[0])],
+        [*groups[1], *(first + i for i in calculated[1])],
+    )
+
+
+def _aligned(mine: Sequence[str], others: Sequence[str]) -> tuple[list[int], list[int]]:
+    if sorted(mine) == sorted(others):
+        return (
+            sorted(range(len(mine)), key=lambda i: mine[i]),
+            sorted(range(len(others)), key=lambda i: others[i]),
+        )
+    return list(range(len(mine))), list(range(len(others)))
+
+
+def _graph(columns: list[int], query: Query) -> list[int]:
+    """The columns of a graph, which has the time first and no groups."""
+    groups = len(query.breakdowns)
+    return [0, *(1 + i - groups for i in columns if i >= groups)]
+
+
+def _pick(rows: Rows, columns: list[int]) -> Rows:
+    return [tuple(_rounded(row[i]) for i in columns) for row in rows]
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 class EventTable:
