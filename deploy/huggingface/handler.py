@@ -17,7 +17,7 @@ from typing import Any
 with contextlib.suppress(ImportError):  # a clone of this project has its code beside it
     import package  # noqa: F401 (the way to the package's code, see package.py)
 
-from pipeline.batch.row_answer import answer_row, prepare_row
+from pipeline.batch.local_worker import answer_row, prepare_row
 from pipeline.batch.row_inputs import RowInputs
 from pipeline.batch.rows import Row, RowAnswer
 from pipeline.in_flight import in_flight

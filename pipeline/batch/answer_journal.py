@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from pipeline.batch.errors import BatchError
-from pipeline.batch.json_lines import to_line
+from pipeline.batch.output import to_line
 from pipeline.batch.rows import RowAnswer
 from pipeline.weights.console import say
 
@@ -30,7 +30,7 @@ class AnswerJournal:
     """The answers so far; only one process at a time can have it open.
 
     Args:
-        path: of the file; made if there is none.
+        path: the place of the file, which is made if there is none.
         identity: what must be the same when the run continues, by name.
 
     Raises:

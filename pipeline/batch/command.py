@@ -1,20 +1,22 @@
-"""The command line of scripts/batch."""
+"""The command line of scripts/batch, which also chooses where engines run; only a run on Ray imports Ray."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from pipeline.batch.budget import Budget
 from pipeline.batch.engines_runner import EnginesRunner
 from pipeline.batch.errors import BatchError
-from pipeline.batch.make_workers import RayPlace, make_workers
+from pipeline.batch.local_worker import LocalWorker, start_model
 from pipeline.batch.output import Output
 from pipeline.batch.row_inputs import RowInputs
-from pipeline.batch.run_batch import BatchPlan, BatchResult, run_batch
+from pipeline.batch.rows import Worker
+from pipeline.batch.run_batch import BatchPlan, BatchResult, Budget, run_batch
 from pipeline.batch.run_files import RunFiles
 from pipeline.batch.table import Table
 from pipeline.package.command_inputs import read_schema
@@ -24,6 +26,39 @@ from pipeline.weights.default_weights import ensure_weights
 from pipeline.weights.digest import sha256
 from serving.config import Settings
 from tasks.errors import TaskError
+
+
+@dataclass(frozen=True, slots=True)
+class RayPlace:
+    """A Ray cluster.
+
+    Args:
+        address: the address of the cluster; None starts Ray on this machine.
+        engines: number of engines; None for as many as fit.
+    """
+
+    address: str | None
+    engines: int | None
+
+
+def make_workers(place: RayPlace | None, settings: Settings, lock: str, inputs: RowInputs) -> Sequence[Worker]:
+    """One worker for each engine, not started.
+
+    Args:
+        place: where they run; None for one in this process.
+        settings: the settings of the engines.
+        lock: SHA-256 of the lock of weights.
+        inputs: which input comes from which column.
+
+    Raises:
+        BatchError: the cluster cannot be reached, or has no room.
+    """
+    if place is None:
+        return [LocalWorker(start_model, inputs)]
+    from pipeline.batch.ray_cluster import connect, ray_workers
+
+    connect(place.address)
+    return ray_workers(place.engines, settings, lock, inputs)
 
 
 def main(

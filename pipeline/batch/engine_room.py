@@ -18,9 +18,9 @@ class Room:
 
     Args:
         engines: number of engines.
-        cpus: of each; a fraction if there are more engines than CPUs.
-        gpus: of each.
-        threads: of each, if several share a machine and compute on its CPU.
+        cpus: number of CPUs of each engine; a fraction if there are more engines than CPUs.
+        gpus: number of GPUs of each engine.
+        threads: number of threads of each engine, if several share a machine and compute on its CPU.
     """
 
     engines: int
@@ -37,8 +37,8 @@ def find_room(
     Args:
         machines: resources of each by Ray's names.
         engines: how many were asked for; None for as many as fit.
-        settings: of the engines.
-        option: of the command that says how many.
+        settings: the settings of the engines.
+        option: the option of the command that says how many.
 
     Raises:
         BatchError: there is no room for them.

@@ -10,12 +10,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.batch.errors import BatchError
-from pipeline.batch.json_lines import to_line
 from pipeline.batch.parquet import write_parquet
 from pipeline.batch.rows import RowAnswer
 from pipeline.weights.atomic import partial_file
 
 OutputRow = dict[str, Any]
+
+
+def to_line(value: Any) -> bytes:
+    """One line of UTF-8. Text that is not valid Unicode (half a surrogate pair) is escaped."""
+    try:
+        return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(value).encode() + b"\n"
 
 
 class Output:

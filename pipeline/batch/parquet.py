@@ -29,7 +29,7 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def parquet_types(path: Path) -> dict[str, str]:
-    """DuckDB's types by column.
+    """The types of columns, by DuckDB's names.
 
     Raises:
         BatchError: as `parquet_rows`.

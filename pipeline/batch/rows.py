@@ -1,4 +1,4 @@
-"""The rows of a batch run, their answers, and the interface of what answers them.
+"""The rows of a batch run, their answers, and the interfaces of what answers them: a runner, and its engines.
 
 Another runner is another class with `run`; reading, resuming, budgets and output stay as they are.
 """
@@ -15,7 +15,7 @@ class Row:
     """One row of the input.
 
     Args:
-        number: from 0, in the order of the input; identifies the row.
+        number: the row's place in the input, from 0, which identifies it.
         values: JSON values by column name; empty if the row cannot be read.
         problem: why it cannot be read, with its place; None if it can.
     """
@@ -30,11 +30,11 @@ class RowAnswer:
     """The result of one row: an answer, or the reason why there is none.
 
     Args:
-        number: of the row.
+        number: the number of the row.
         answer: the text that predict would return; None after an error.
         error: None if there is an answer.
-        input_tokens: of the prompt; 0 if the engine was not asked.
-        output_tokens: that were generated, also for an answer that was refused.
+        input_tokens: number of tokens of the prompt; 0 if the engine was not asked.
+        output_tokens: number of tokens that were generated, also for an answer that was refused.
     """
 
     number: int
@@ -57,4 +57,37 @@ class Runner(Protocol):
         Raises:
             BatchError: the run cannot continue.
         """
+        ...
+
+
+class Worker(Protocol):
+    """One engine. Only `prepare` and `answer` are called while other calls are running."""
+
+    async def start(self) -> None:
+        """Start the engine, or a new one in place of the last one, whose prepared rows are forgotten.
+
+        Raises:
+            EngineDeadError: the engine died before it could generate a token.
+            ServingError, BatchError: it cannot be started.
+        """
+        ...
+
+    async def prepare(self, rows: list[Row]) -> list[Row]:
+        """Make the prompts of rows; returns the rows sorted, so that equal beginnings of prompts meet.
+
+        Raises:
+            EngineDeadError: the worker died.
+        """
+        ...
+
+    async def answer(self, number: int) -> RowAnswer:
+        """The answer of a prepared row, by its number; the row must be prepared again before it is asked again.
+
+        Raises:
+            EngineDeadError: the engine or the worker died, which is perhaps not the row's fault.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the engine, if there is one."""
         ...

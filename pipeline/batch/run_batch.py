@@ -1,21 +1,122 @@
-"""Answers all rows of a table that have no answer yet, then writes the output."""
+"""Answers all rows of a table that have no answer yet, within a budget, then writes the output."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TextIO
 
 from pipeline.batch.answer_journal import AnswerJournal, journal_of
-from pipeline.batch.budget import Budget, BudgetMeter
 from pipeline.batch.errors import BatchError
 from pipeline.batch.output import Output
-from pipeline.batch.progress_line import ProgressLine
-from pipeline.batch.rows import Runner
+from pipeline.batch.rows import RowAnswer, Runner
 from pipeline.batch.table import Survey, Table
+
+_EVERY: Final = (0.5, 10.0)  # seconds between two lines on a terminal, and in a log
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a run may spend; None is no limit.
+
+    Args:
+        rows: number of rows.
+        tokens: number of tokens of prompts and answers. Rows in flight are finished, so it is exceeded by up to theirs.
+        minutes: time in minutes. Rows in flight are finished.
+    """
+
+    rows: int | None = None
+    tokens: int | None = None
+    minutes: float | None = None
+
+
+class BudgetMeter:
+    """What has been spent; time counts from here.
+
+    Args:
+        budget: the limits.
+        clock: gives the time in seconds.
+    """
+
+    def __init__(self, budget: Budget, clock: Callable[[], float] = time.monotonic) -> None:
+        self.spent: str | None = None  # the limit that was reached
+        self._budget, self._clock = budget, clock
+        self._rows = self._tokens = 0
+        self._began = clock()
+
+    def may_start(self) -> bool:
+        """Whether one more row may be started, which then counts."""
+        self.spent = self.spent or self._reached()
+        if self.spent is None:
+            self._rows += 1
+        return self.spent is None
+
+    def finish(self, answer: RowAnswer) -> None:
+        """Count the tokens of an answer."""
+        self._tokens += answer.input_tokens + answer.output_tokens
+
+    def _reached(self) -> str | None:
+        budget = self._budget
+        if budget.rows is not None and self._rows >= budget.rows:
+            return f"{budget.rows:,} rows"
+        if budget.tokens is not None and self._tokens >= budget.tokens:
+            return f"{budget.tokens:,} tokens"
+        if budget.minutes is not None and self._clock() - self._began >= 60 * budget.minutes:
+            return f"{budget.minutes:g} minutes"
+        return None
+
+
+class ProgressLine:
+    """One line that is rewritten on a terminal; elsewhere, a line every ten seconds.
+
+    Args:
+        total: rows of the input.
+        done: rows that had their answer before this run.
+        out: the stream that it is written to.
+        clock: gives the time in seconds.
+    """
+
+    def __init__(self, total: int, done: int, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._total, self._before, self._out, self._clock = total, done, out, clock
+        self._is_terminal = out.isatty()
+        self._began = clock()
+        self._shown = self._began
+        self._answered = self._failed = 0
+
+    def add(self, *, failed: bool) -> None:
+        """Count one row, and show the line if it is time."""
+        self._answered += 1
+        self._failed += failed
+        if self._clock() - self._shown >= _EVERY[0 if self._is_terminal else 1]:
+            self._show()
+
+    def finish(self) -> None:
+        """Show the line for the last time."""
+        self._show()
+        if self._is_terminal:
+            self._out.write("\n")
+
+    def _show(self) -> None:
+        self._shown = self._clock()
+        self._out.write(f"\r\x1b[K{self}" if self._is_terminal else f"{self}\n")
+        self._out.flush()
+
+    def __str__(self) -> str:
+        seconds = self._clock() - self._began
+        rate = self._answered / seconds if seconds > 0 else 0.0
+        done = self._before + self._answered
+        left = f", {_duration((self._total - done) / rate)} left" if rate and done < self._total else ""
+        return f"{done:,} of {self._total:,} rows, {self._failed:,} failed, {rate:.3g} rows/s{left}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +124,7 @@ class BatchResult:
     """What a run did.
 
     Args:
-        num_rows: of the input.
+        num_rows: number of rows of the input.
         num_left: rows without a result yet; 0 once the run is complete.
         num_failed: rows of this run that have an error instead of an answer.
         spent: the limit of the budget that ended the run, if one did.
@@ -41,8 +142,8 @@ class BatchPlan:
 
     Args:
         table: the input.
-        survey: of the table.
-        output: where results go.
+        survey: what one pass over the table found.
+        output: the file for the results.
         identity: what makes this run another one than others with the same output, by name.
         publish: called when the output has been written, before the answers so far are deleted.
     """
@@ -59,7 +160,7 @@ class BatchPlan:
         return journal_of(self.output.path)
 
     def check(self) -> None:
-        """Whether the output may be written.
+        """Check that the output may be written.
 
         Raises:
             BatchError: it is there, and not of a run that can continue.
@@ -77,7 +178,7 @@ async def run_batch(plan: BatchPlan, start: Callable[[int], Runner], budget: Bud
     Args:
         plan: what to answer.
         start: makes what answers so many rows; called only if there are rows left.
-        budget: of this run.
+        budget: what this run may spend.
 
     Raises:
         BatchError: the output or the journal cannot be used, or the runner cannot continue.

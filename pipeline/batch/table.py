@@ -1,4 +1,4 @@
-"""Reads the rows of JSONL, CSV and Parquet files, always in the same order.
+"""Reads the rows of JSONL, CSV and Parquet files, always in the same order, and finds the types of their columns.
 
 A row that cannot be read becomes a row with a problem, so that one bad line does not stop a run.
 """
@@ -7,20 +7,60 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.batch.column_types import ColumnTypes
 from pipeline.batch.errors import BatchError
 from pipeline.batch.parquet import parquet_rows, parquet_types
 from pipeline.batch.rows import Row
 from pipeline.weights.digest import sha256
 
+_TEXT: Final = "VARCHAR"
+_ANY: Final = "JSON"
+_INT64: Final = 1 << 63
 _LARGEST_FIELD: Final = 1 << 24  # characters of a CSV field; Python's default is 128 KiB
 
 Record = tuple[dict[str, Any], str | None]  # values and problem
+
+
+class ColumnTypes:
+    """The type of each column so far: the narrowest one that holds all values seen."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, str | None] = {}
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Take the values of one row into account."""
+        for name, value in values.items():
+            self._types[name] = _wider(self._types.get(name), _type(value))
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The types by column; a column that is always null is text."""
+        return {name: kind or _TEXT for name, kind in self._types.items()}
+
+
+def _type(value: Any) -> str | None:
+    match value:
+        case None:
+            return None
+        case bool():
+            return "BOOLEAN"
+        case int():
+            return "BIGINT" if -_INT64 <= value < _INT64 else _ANY
+        case float():
+            return "DOUBLE"
+        case str():
+            return _TEXT
+    return _ANY
+
+
+def _wider(first: str | None, second: str | None) -> str | None:
+    if first is None or second is None or first == second:
+        return first or second
+    return "DOUBLE" if {first, second} == {"BIGINT", "DOUBLE"} else _ANY
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.batch.answer_journal import AnswerJournal
-from pipeline.batch.budget import Budget, BudgetMeter
 from pipeline.batch.errors import BatchError
-from pipeline.batch.progress_line import ProgressLine
 from pipeline.batch.rows import RowAnswer
+from pipeline.batch.run_batch import Budget, BudgetMeter, ProgressLine
 
 IDENTITY = {"input": {"a.jsonl": "12"}, "--answer": "answer"}
 ANSWERS = [RowAnswer(5, 'a\n"é"', None, 3, 4), RowAnswer(0, None, "wrong \ud800"), RowAnswer(3, "x")]

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.batch.budget import Budget
 from pipeline.batch.output import Output
 from pipeline.batch.rows import Row, RowAnswer
-from pipeline.batch.run_batch import BatchPlan, run_batch
+from pipeline.batch.run_batch import BatchPlan, Budget, run_batch
 from pipeline.batch.table import Table
 
 NUM_ROWS = 2_000

@@ -11,8 +11,7 @@ import pytest
 
 from pipeline.batch.engines_runner import EnginesRunner
 from pipeline.batch.errors import BatchError
-from pipeline.batch.local_worker import LocalWorker
-from pipeline.batch.row_answer import PreparedRow, answer_row
+from pipeline.batch.local_worker import LocalWorker, PreparedRow, answer_row
 from pipeline.batch.row_inputs import RowInputs
 from pipeline.batch.rows import Row, RowAnswer
 from serving.engines.fake.engine import FakeEngine
