@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from pipeline.package.write_schema import write_schema
+from pipeline.package.signature import write_schema
 from pipeline.paths import ROOT
 
 _TASKS: Final = ROOT / "tasks"

@@ -82,7 +82,7 @@ def read_value(name: str, text: str, rule: dict[str, Any]) -> Any:
     """Convert a text to the rule's type and check the rule's limits.
 
     Args:
-        name: of the input, for messages.
+        name: the input's name, for messages.
         text: the value; JSON, unless the rule's type is a string.
         rule: JSON Schema of the input, of `resolve_rule`.
 

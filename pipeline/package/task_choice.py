@@ -1,11 +1,13 @@
-"""Makes the content of a new package's task.json from the user's options."""
+"""Makes the content of a new package's task.json from the user's options, which several commands take."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from pipeline.answer_format.derive import derive_format
 from pipeline.answer_format.errors import ExamplesError
@@ -16,6 +18,21 @@ from tasks.chat.options import Defaults
 from tasks.errors import TaskFileError
 from tasks.task import TASK_FILE, TASKS, task_module
 
+_FILE: Final[dict[str, Any]] = {"exists": True, "dir_okay": False}
+
+_TASKS: Final = f"{', '.join(TASKS)}, or a module of your own; default: see its task.json"
+TaskName = Annotated[str | None, typer.Option("--task", help=_TASKS)]
+SchemaFile = Annotated[Path | None, typer.Option(help="schema: file with the answers' JSON Schema", **_FILE)]
+TemplateFile = Annotated[
+    Path | None,
+    typer.Option(help="schema: file of the prompt, with {text} in it; default: the chat template", **_FILE),
+]
+System = Annotated[str | None, typer.Option(help="chat, schema: the system message used in training")]
+ExamplesFile = Annotated[
+    Path | None, typer.Option(help="schema: JSONL of answers; shows separators and property order", **_FILE)
+]
+TaskFile = Annotated[Path | None, typer.Option(help="a task.json with the task's options", **_FILE)]
+ModelName = Annotated[str | None, typer.Option(help="the model's name; default: the folder's")]
 _OPTIONS_OF: Final = {
     "schema": ("schema", "template", "system", "examples"),
     "chat": ("system",),
@@ -50,7 +67,7 @@ def task_content(checkpoint: Path, name: str, choice: TaskChoice) -> dict[str, A
 
     Args:
         checkpoint: folder that may have a task.json.
-        name: of the model.
+        name: the model's name.
         choice: the user's options.
 
     Raises:

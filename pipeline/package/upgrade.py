@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.package.errors import PackageError
-from pipeline.package.package_files import CODE_IMPORT, IMAGE, PACKAGE, write_code
+from pipeline.package.new_package import A_PACKAGE, CODE_IMPORT, IMAGE, PACKAGE, write_code
 from pipeline.package.package_wheel import WHEELS
-from pipeline.package.write_schema import write_schema
+from pipeline.package.signature import write_schema
 from pipeline.weights.atomic import write_text
 from pipeline.weights.console import say
 
-A_PACKAGE: Final = ("cog.yaml", "predict.py", "weights.lock")
 _COPIED: Final = ("serving", "tasks", "gateway", "pipeline", "scripts")  # the code of packages older than the wheel
 _REQUIREMENTS: Final = (IMAGE.name, "image.new.txt")  # those of the commands are in the wheel
 _OLD: Final = "before-upgrade"

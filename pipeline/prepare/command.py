@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.package.errors import PackageError
-from pipeline.package.task_arguments import ExamplesFile, SchemaFile, System, TaskFile, TaskName, TemplateFile
-from pipeline.package.task_choice import TaskChoice
+from pipeline.package.task_choice import ExamplesFile, SchemaFile, System, TaskChoice, TaskFile, TaskName, TemplateFile
 from pipeline.prepare.errors import PrepareError, PrepareStopped
 from pipeline.prepare.options import PrepareOptions
 from pipeline.prepare.record import StepRecord, find_record

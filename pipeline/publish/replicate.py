@@ -17,8 +17,7 @@ from typing import Any, Final
 
 import yaml
 
-from pipeline.package.signature import SignatureError, read_inputs
-from pipeline.package.write_schema import current_schema
+from pipeline.package.signature import SignatureError, current_schema, read_inputs
 from pipeline.publish.errors import PublishError
 from pipeline.weights.console import say
 from serving.errors import WeightsError

@@ -17,8 +17,7 @@ import pytest
 import yaml
 
 from pipeline.package.errors import PackageError
-from pipeline.package.new_package import new_package
-from pipeline.package.package_files import CODE_IMPORT
+from pipeline.package.new_package import CODE_IMPORT, new_package
 from pipeline.package.package_wheel import write_wheel
 from pipeline.package.task_choice import TaskChoice
 from pipeline.package.upgrade import upgrade_package

@@ -10,7 +10,7 @@ from cog import _inspector
 
 ROOT = Path(__file__).resolve().parents[3]
 
-from pipeline.package.package_files import predict_source  # noqa: E402
+from pipeline.package.new_package import predict_source  # noqa: E402
 from pipeline.package.signature import SignatureError, read_inputs, write_inputs  # noqa: E402
 from serving.errors import InvalidRequestError  # noqa: E402
 from serving.request_checks import check_request  # noqa: E402

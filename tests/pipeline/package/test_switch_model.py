@@ -15,9 +15,8 @@ import yaml
 from pipeline.environment.journal import finish_change
 from pipeline.locking.make_lock import lock_source
 from pipeline.package.errors import PackageError
-from pipeline.package.known_models import known_models
-from pipeline.package.package_files import predict_source
-from pipeline.package.switch_model import replace_stanza, use_weights
+from pipeline.package.new_package import predict_source
+from pipeline.package.switch_model import known_models, replace_stanza, use_weights
 from pipeline.weights.atomic import write_json
 from pipeline.weights.recipes import find_recipe, recipes
 from pipeline.weights.safetensors_io import write_safetensors

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.package.errors import PackageError
-from pipeline.package.package_files import predict_source
+from pipeline.package.new_package import predict_source
 from pipeline.package.signature import read_inputs
 from pipeline.package.task_choice import TaskChoice, task_content
 from tasks.chat.options import Defaults

@@ -9,7 +9,7 @@ import tokenizers
 import typer
 from typer.testing import CliRunner
 
-from pipeline.package.task_command import main
+from pipeline.package.command import task_command
 from tests.pipeline.package.checkpoints import make_checkpoint
 
 TEMPLATE = (
@@ -19,7 +19,7 @@ TEMPLATE = (
 
 def write(checkpoint: Path) -> str:
     app = typer.Typer()
-    app.command()(main)
+    app.command()(task_command)
     done = CliRunner().invoke(app, [str(checkpoint), "--task", "chat"])
     assert done.exit_code == 0, done.output
     return done.output
