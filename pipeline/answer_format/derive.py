@@ -3,17 +3,131 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.answer_format.answer_check import AnswerCheck
+from llguidance import LLTokenizer
+
+from pipeline.answer_format.errors import ExamplesError
 from pipeline.answer_format.example_answers import Example
 from pipeline.answer_format.property_order import reordered
-from pipeline.answer_format.separators import find_separators
 from serving.constraints import JsonSchemaConstraint
+from serving.grammar import compile_constraint
 from tasks.json_answer import ITEM_SEPARATOR, KEY_SEPARATOR
 from tasks.schema.task import answer_constraint
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+|\s+')
+
+
+@dataclass(frozen=True, slots=True)
+class Separators:
+    """The separators of JSON texts, as regular expressions.
+
+    Args:
+        item: between items and between properties; None if no text has two of either.
+        key: between a property's name and its value; None if no text has a property.
+        notes: messages about separators that differ between the texts.
+    """
+
+    item: str | None
+    key: str | None
+    notes: tuple[str, ...]
+
+
+def find_separators(examples: Iterable[Example]) -> Separators:
+    """Count the separators of all examples whose text is known.
+
+    Raises:
+        ExamplesError: a text has white space that is not part of a separator, as in pretty-printed JSON.
+    """
+    item: Counter[str] = Counter()
+    key: Counter[str] = Counter()
+    for example in examples:
+        if example.text is not None:
+            _count(example.place, example.text, item, key)
+    notes = [_note(name, counts) for name, counts in (("items", item), ("keys", key)) if len(counts) > 1]
+    return Separators(_pattern(item), _pattern(key), tuple(notes))
+
+
+def _count(place: str, text: str, item: Counter[str], key: Counter[str]) -> None:
+    if text != text.strip():
+        raise ExamplesError(
+            f"{place}: the answer {text[:40]!r}… has white space around its JSON; a constrained answer has none. "
+            "Put what comes before it at the end of the prompt, and train on answers without it"
+        )
+    tokens = _TOKEN.findall(text)
+    blanks = [
+        "",
+        *(token if token.isspace() else "" for token in tokens),
+        "",
+    ]  # blanks[i + 1]: tokens[i] if it is white space
+    for index, token in enumerate(tokens):
+        around = blanks[index] + token + blanks[index + 2]
+        if token == ",":
+            item[around] += 1
+        elif token == ":":
+            key[around] += 1
+        elif (token in ("{", "[") and blanks[index + 2]) or (token in ("}", "]") and blanks[index]):
+            raise ExamplesError(_pretty_printed(place, token, text))
+        if token in (",", ":") and "\n" in around:
+            raise ExamplesError(_pretty_printed(place, token, text))
+
+
+def _pretty_printed(place: str, token: str, text: str) -> str:
+    return (
+        f"{place}: the answer {text[:40]!r}… is pretty-printed (white space at {token!r}); "
+        "a constrained answer is one line. Train on answers written by json.dumps(answer, ensure_ascii=False)"
+    )
+
+
+def _pattern(counts: Counter[str]) -> str | None:
+    """A pattern for all separators that were seen; their characters need no escaping in a regular expression."""
+    if not counts:
+        return None
+    seen = sorted(counts, key=len)
+    if len(seen) == 1:
+        return seen[0]
+    return f"{seen[0]}[ ]?" if seen == [seen[0], f"{seen[0]} "] else f"({'|'.join(seen)})"
+
+
+def _note(name: str, counts: Counter[str]) -> str:
+    found_counts = ", ".join(f"{separator!r} {count} times" for separator, count in counts.most_common())
+    return f"{name} are separated in different ways: {found_counts}; the model may choose"
+
+
+class AnswerCheck:
+    """Checks answers against a constraint.
+
+    Args:
+        constraint: what answers are generated under.
+
+    Raises:
+        GrammarError: it does not compile.
+    """
+
+    def __init__(self, constraint: JsonSchemaConstraint) -> None:
+        self._vocabulary = LLTokenizer("byte")
+        self._matcher = compile_constraint(constraint, self._vocabulary)
+
+    def fault(self, answer: str) -> str | None:
+        """Where an answer breaks the constraint; None if it is allowed."""
+        tokens = self._vocabulary.tokenize_bytes(answer.encode())
+        matcher = self._matcher.deep_copy()
+        taken = matcher.try_consume_tokens(tokens)
+        return None if taken == len(tokens) and matcher.is_accepting() else _explain(answer.encode(), taken)
+
+
+def _explain(text: bytes, taken: int) -> str:
+    """Where an answer breaks the constraint; `taken` is the number of bytes that it allows."""
+    before, after = (part.decode(errors="replace") for part in (text[max(0, taken - 30) : taken], text[taken:][:30]))
+    if text[:taken].rstrip(b"u0123456789abcdefABCDEF").endswith(b"\\") or after.startswith("/"):
+        hint = "; a constrained answer has no escaped characters: train on json.dumps(answer, ensure_ascii=False)"
+    else:
+        hint = ""
+    return f"after {before!r} the schema does not allow {after!r}{hint}" if after else f"ends too early: {before!r}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pipeline.plan.shape import ModelShape
+from pipeline.plan.memory_budget import ModelShape
 from pipeline.plan.speed import Fit
 
 _MAX_UTILIZATION: Final = 0.7  # above this, requests queue for long (M/M/1: they wait 2.3 service times at 0.7)
@@ -27,7 +27,7 @@ class Demand:
     """The load that the service has to carry.
 
     Args:
-        requests_per_second: on average.
+        requests_per_second: the average rate.
         burst: peak rate divided by average rate, at least 1.
         latency: seconds that an answer may take; None for batch work, where nobody waits.
         efficiency: share of the roofline that the engine reaches, in (0, 1].

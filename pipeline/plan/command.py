@@ -11,9 +11,8 @@ from rich.console import Console
 
 from pipeline.plan.advice import DEFAULT_EFFICIENCY, Demand, choose
 from pipeline.plan.hardware import GPUS
-from pipeline.plan.memory_budget import cpu_memory, cpu_resident, gpu_memory, has_bfloat16
+from pipeline.plan.memory_budget import cpu_memory, cpu_resident, gpu_memory, has_bfloat16, read_shape
 from pipeline.plan.report import as_json, draw, print_advice, print_plan
-from pipeline.plan.shape import read_shape
 from pipeline.plan.speed import Load, fit
 from pipeline.weights.console import report_errors, say
 from pipeline.weights.default_weights import weights_or_default

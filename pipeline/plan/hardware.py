@@ -14,8 +14,8 @@ class Gpu:
 
     Args:
         name: its usual short name.
-        memory_mib: as shown by nvidia-smi.
-        bandwidth: of its memory, in bytes per second.
+        memory_mib: its memory as nvidia-smi shows it.
+        bandwidth: the bandwidth of its memory, in bytes per second.
         flops: dense 16-bit tensor operations per second.
         price: dollars per second on Replicate; None if Replicate does not rent it.
         note: remark about 4-bit weights on this card.

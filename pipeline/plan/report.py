@@ -12,8 +12,7 @@ from rich.table import Table
 
 from pipeline.plan.advice import Advice
 from pipeline.plan.hardware import PRICES_FROM
-from pipeline.plan.memory_budget import GPU_SHARE, MIB, Memory
-from pipeline.plan.shape import ModelShape
+from pipeline.plan.memory_budget import GPU_SHARE, MIB, Memory, ModelShape
 from pipeline.plan.speed import Fit, Load
 
 GB = 1e9

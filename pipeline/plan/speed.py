@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.plan.hardware import Gpu
-from pipeline.plan.memory_budget import GPU_SHARE, MIB, Memory
-from pipeline.plan.shape import ModelShape
+from pipeline.plan.memory_budget import GPU_SHARE, MIB, Memory, ModelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,8 @@ class Fit:
         batch: number of concurrent requests that the cost is computed for.
         time_per_token_alone: seconds per token with one request.
         time_per_token: seconds per token of each request with `batch` requests.
-        answer_seconds: of one request alone, prefill included.
-        answers_per_second: with `batch` concurrent requests.
+        answer_seconds: duration of one request alone, prefill included.
+        answers_per_second: the rate with `batch` concurrent requests.
         largest_context: the largest context with which one request fits.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pipeline.answer_format.answer_check import AnswerCheck
+from pipeline.answer_format.derive import AnswerCheck
 from pipeline.answer_format.property_order import in_schema_order
 from tasks.json_text import write_answer
 from tasks.schema.task import answer_constraint

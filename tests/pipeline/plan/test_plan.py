@@ -14,8 +14,15 @@ from safetensors.torch import save_file
 
 from pipeline.plan.advice import Demand, advise, choose
 from pipeline.plan.hardware import GPUS
-from pipeline.plan.memory_budget import adapter_bytes, cpu_memory, cpu_resident, gpu_memory, has_bfloat16
-from pipeline.plan.shape import ModelShape, read_shape
+from pipeline.plan.memory_budget import (
+    ModelShape,
+    adapter_bytes,
+    cpu_memory,
+    cpu_resident,
+    gpu_memory,
+    has_bfloat16,
+    read_shape,
+)
 from pipeline.plan.speed import Load, fit, step_seconds
 from serving.errors import WeightsError
 from tests.serving.models import tiny_checkpoints
