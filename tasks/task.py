@@ -147,7 +147,7 @@ class TaskFile(BaseModel):
 
     Args:
         task: a name of `TASKS`, or of a module.
-        name: of the model, for people.
+        name: the model's name, for people.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -197,7 +197,7 @@ def task_module(name: str) -> TaskModule:
     """The module of a task.
 
     Args:
-        name: as task files have it.
+        name: the task's name, as task files have it.
 
     Raises:
         TaskFileError: there is no such task, or its module lacks a function.

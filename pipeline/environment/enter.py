@@ -48,7 +48,7 @@ def environment(engine: str, speculation: str | None, uses_gpu: bool, has_vllm: 
     """The environment that an engine needs. That of vLLM for GPUs is large: `auto` does not install it, but uses it.
 
     Args:
-        engine: as ENGINE names it.
+        engine: its name, as ENGINE has it.
         speculation: the setting SPECULATION.
         uses_gpu: whether there is a GPU that DEVICE does not leave idle.
         has_vllm: whether vLLM's environment for GPUs is installed.

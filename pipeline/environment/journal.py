@@ -1,4 +1,4 @@
-"""Change several files of the repository in one step that a kill cannot leave half done.
+"""Changes several files of the repository in one step that a kill cannot leave half done.
 
 The new contents are first written to a journal. Renaming it into place is the step; from then on every command of the
 package completes it before doing anything else. Standard library only, because that happens before there is an
@@ -24,7 +24,7 @@ def change_files(root: Path, changes: Mapping[str, str | None]) -> None:
     """Write and delete files together.
 
     Args:
-        root: of the repository; it has a folder `models`.
+        root: the repository's folder; it has a folder `models`.
         changes: new text by path relative to `root`; None deletes the file.
     """
     finish_change(root)

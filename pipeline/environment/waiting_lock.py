@@ -14,7 +14,7 @@ def waiting_lock(path: Path, message: str) -> Iterator[None]:
     """Hold the lock of a file, which is created where there is none and stays.
 
     Args:
-        path: of the file; its folder exists.
+        path: the place of the file, whose folder exists.
         message: said if another process has the lock.
     """
     with path.open("w") as file:

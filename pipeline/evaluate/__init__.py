@@ -1,1 +1,1 @@
-"""Evaluate answers: validity, components, exact match, and the results of running a query."""
+"""Evaluates the answers of a model or of an adapter, in the way of its task."""

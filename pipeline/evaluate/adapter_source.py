@@ -28,7 +28,7 @@ def adapter_answers(
 
     Args:
         base: folder of the unquantized base, with the task file.
-        adapter: its folder.
+        adapter: the adapter's folder.
         cases: what is asked.
         usual_inputs: inputs that a case has unless it says otherwise.
 

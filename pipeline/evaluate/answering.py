@@ -48,8 +48,8 @@ def ask_model(
     """Yield answers in the order in which they finish; the model is loaded before the first and closed at the end.
 
     Args:
-        settings: of the model, whose weights need no lock.
-        cases: to ask, as many at once as the engine computes.
+        settings: the settings of the model, whose weights need no lock.
+        cases: what is asked, as many at once as the engine computes.
         usual_inputs: inputs that a case has unless it says otherwise.
         use_grammar: whether answers are constrained and checked as predict does; otherwise they are what the model
             wrote.

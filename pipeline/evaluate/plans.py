@@ -38,7 +38,7 @@ class Plan:
         """The scores of all cases in their order.
 
         Args:
-            answers: by the line of their case.
+            answers: all answers by the line of their case.
         """
         for case in self.cases:
             answer = answers[case.line]
@@ -78,7 +78,7 @@ def adapter_plan(data: Path, limit: int | None, adapter: Path, base: Path, task:
     Args:
         data: JSONL of cases, in the format of the task.
         limit: only the first cases.
-        adapter: its folder.
+        adapter: the adapter's folder.
         base: folder of the unquantized base.
         task: a task file; None for that of the adapter, or else of the base, or else of the weights in use.
 

@@ -1,4 +1,4 @@
-"""A checkpoint with another task file than its own."""
+"""Gives a checkpoint another task file than its own."""
 
 from __future__ import annotations
 

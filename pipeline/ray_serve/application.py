@@ -44,7 +44,7 @@ def deploy_model(size: Size, settings: Settings, lock: str, prefix_inputs: tuple
 
     Args:
         size: how much.
-        settings: of the engines.
+        settings: the settings of the engines.
         lock: SHA-256 of the lock of weights.
         prefix_inputs: see `GatewaySettings`.
 
@@ -77,7 +77,7 @@ def deploy_door(settings: GatewaySettings) -> None:
     """Deploy the door where none runs; another's settings stay as they are.
 
     Args:
-        settings: of the door; Ray's HTTP proxy listens at their address.
+        settings: the settings of the door; Ray's HTTP proxy listens at their address.
     """
     if DOOR in serve.status().applications:
         return

@@ -56,7 +56,7 @@ class ModelReplica:
         """The events that Cog's server would send for a prediction; the last is `completed`.
 
         Args:
-            inputs: by name, checked.
+            inputs: the checked inputs by name.
             trace_context: W3C's `traceparent`, or nothing.
 
         Raises:

@@ -40,7 +40,7 @@ def serve_on_ray(host: str, port: int, size: Size, address: str | None) -> int:
     Args:
         host, port: where the door listens.
         size: how much is deployed.
-        address: of a cluster, see `connect`; None starts Ray on this machine.
+        address: the address of a cluster, see `connect`; None starts Ray on this machine.
 
     Returns:
         The exit code; 1 with a message if it cannot be served.

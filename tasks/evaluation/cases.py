@@ -20,11 +20,11 @@ class Case:
     """A question and its reference answer.
 
     Args:
-        line: in its file, from 1; identifies the case in results.
-        inputs: by the names of predict's parameters.
+        line: the line in its file, from 1, which identifies the case in results.
+        inputs: the inputs by the names of predict's parameters.
         reference: the right answer, in the form that the task's evaluation uses.
-        category: that results are shown by.
-        schema: of the answer, where answers are compared as JSON.
+        category: the kind of question, by which results are shown.
+        schema: the schema of the answer, where answers are compared as JSON.
     """
 
     line: int
@@ -96,8 +96,8 @@ class Evaluation(Protocol):
         """The reference as the model writes it.
 
         Args:
-            case: of `read_cases`.
-            constraint: of the case's prompt.
+            case: one of `read_cases`.
+            constraint: the constraint of the case's prompt.
 
         Raises:
             TaskError: the model cannot write it.
@@ -109,7 +109,7 @@ class Evaluation(Protocol):
 
         Args:
             case: what was asked.
-            text: of the answer; where the task refused it, the model's text.
+            text: the answer; where the task refused it, the model's text.
             error: why the task refused it; None if it did not.
         """
         ...
@@ -147,7 +147,7 @@ def collect(
     """Make something of each record of a file, at most `limit`.
 
     Args:
-        path: of the file, for messages.
+        path: the file's path, for messages.
         records: line numbers and JSON values.
         make: makes it of one record. Raises RefusedReferenceError, or KeyError, TypeError or ValueError for another
             format.

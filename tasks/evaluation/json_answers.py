@@ -35,9 +35,9 @@ class JsonEvaluation:
     """See `tasks.evaluation.cases.Evaluation`.
 
     Args:
-        name: of the task.
+        name: the task's name.
         only_input: the input that a case may give as a plain text; None where there are several.
-        schema_of: from a case's inputs to the schema of the answer; None for free text.
+        schema_of: gives the schema of the answer to a case's inputs; None for free text.
         usual_inputs: inputs that a case has unless it says otherwise.
     """
 

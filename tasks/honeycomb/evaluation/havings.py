@@ -1,4 +1,4 @@
-"""Change events so that each having keeps some groups and drops some.
+"""Changes events so that each having keeps some groups and drops some.
 
 The results of groups are moved to, just below and just above the threshold; otherwise `COUNT > 10000` would drop all
 groups of any query. Counts are set by the events' sample rates, sums and percentiles by scaling a column, and distinct

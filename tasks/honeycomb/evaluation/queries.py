@@ -102,7 +102,7 @@ def _inputs(nlq: str, columns: Sequence[str]) -> dict[str, str]:
 
 
 def _refusing(make: Callable[[int, Any], Case]) -> Callable[[int, Any], Case]:
-    """The same for a line whose own query may be refused."""
+    """Turn the error of a line's own query into `RefusedReferenceError`."""
 
     def checked(number: int, record: Any) -> Case:
         try:
