@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from pipeline.weights.console import say
 from serving.engine import unsupported_reason
 from serving.errors import ServingError
 from tasks.errors import TaskError
-from tasks.task import TASK_FILE, task_module
+from tasks.task import TASK_FILE, TASKS, task_module
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _BASE: Final = "from serving.predictor import"
@@ -195,6 +196,7 @@ def new_package(
         say(engines)
         text = PackageText(name, task_file, engines, source=weights.resolve().name)
         write_files(staging, text)
+        _copy_task(str(task_file["task"]), staging)
         say("Locking the weights")
         lock = make_lock(staging / "cog.yaml", None, datetime.now(UTC))
         write_text(staging / "weights.lock", lock.text())
@@ -230,6 +232,19 @@ def _check_task(placed: Path, choice: TaskChoice, checkpoint: Path) -> None:
         theirs = choice.task_file or (own if (own := checkpoint / TASK_FILE).is_file() else "the task")
         text = text.replace(ours, str(theirs)).replace(f"{placed}{os.sep}", "")
         raise PackageError(text) from error
+
+
+def _copy_task(task: str, folder: Path) -> None:
+    """Copy the user's own task, which predict.py has to find beside it; an installed one goes into the requirements."""
+    if task in TASKS:
+        return
+    task_module(task)  # imports it
+    name = task.partition(".")[0]
+    theirs = Path(next(iter(sys.modules[name].__path__)))
+    if "site-packages" in theirs.parts:
+        say(f"The task is in the installed package {name}: add it to requirements/image.txt of the new package")
+        return
+    shutil.copytree(theirs, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def _check_folder(folder: Path, replace: bool) -> None:

@@ -127,6 +127,7 @@ def test_a_package_of_it_has_its_predict_and_its_example(weights: Path, tmp_path
             "properties"
         ]
     )
+    assert (made / "shouting" / "shout.py").read_text() == MODULE  # where predict.py finds it
     assert task_name(made / "weights" / "made") == "shouting.shout"
 
 
