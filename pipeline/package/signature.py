@@ -105,7 +105,7 @@ def _schema(node: ast.expr) -> dict[str, Any]:
 
 
 def _item_schema(node: ast.expr) -> dict[str, Any]:
-    """Cog refuses lists of lists."""
+    """The schema of an item of a list; Cog refuses lists of lists."""
     schema = _schema(node)
     if schema["type"] == "array":
         raise UnsupportedTypeError(f"list[{ast.unparse(node)}]")

@@ -65,7 +65,7 @@ class KnownModel:
         return beside if beside.is_file() else self.folder / "weights.lock"
 
     def entry(self) -> LockedWeights:
-        """What its lock says.
+        """The entry of its lock.
 
         Raises:
             PackageError: the lock is missing or another model's; the message says how to make it.
@@ -131,7 +131,7 @@ def used_name(root: Path) -> str:
 
 
 def known_models(root: Path) -> list[KnownModel]:
-    """All of them by name."""
+    """All models of the package, ordered by name."""
     used = used_name(root)
     names = {used}
     names |= {path.name for path in (root / FOLDER).glob("*/") if not path.name.startswith(".")}
