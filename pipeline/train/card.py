@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.evaluate.json_fields import fields
 from pipeline.train.choose import Choice
 from pipeline.weights.atomic import write_text
+from tasks.evaluation.json_answers import fields
 
 _WORST: Final = 5
 _MAX_FIELDS: Final = 40
