@@ -22,13 +22,14 @@ MAX_NEW_TOKENS = 256
 
 
 def adapter_answers(
-    base: Path, adapter: Path, cases: Sequence[Case], usual_inputs: Mapping[str, Any]
+    base: Path, adapter: Path, task: Path, cases: Sequence[Case], usual_inputs: Mapping[str, Any]
 ) -> Iterator[Answer]:
     """One greedy answer for each case, in order.
 
     Args:
-        base: folder of the unquantized base, with the task file.
+        base: folder of the unquantized base.
         adapter: the adapter's folder.
+        task: folder of the base's tokenizer and the task file.
         cases: what is asked.
         usual_inputs: inputs that a case has unless it says otherwise.
 
@@ -41,11 +42,11 @@ def adapter_answers(
         raise CheckpointError(f"{config} does not exist; give a folder that scripts/train_adapter wrote")
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), adapter).eval()
     tokenizer = Tokenizer.from_dir(base)
-    task, (end,) = create_task(base, tokenizer), tokenizer.eos_token_ids
+    asked, (end,) = create_task(task, tokenizer), tokenizer.eos_token_ids
     for first in range(0, len(cases), BATCH):
         batch = cases[first : first + BATCH]
         start = time.perf_counter()
-        prompts = [task.prepare({**usual_inputs, **case.inputs}).token_ids for case in batch]
+        prompts = [asked.prepare({**usual_inputs, **case.inputs}).token_ids for case in batch]
         answers = _greedy(model, prompts, end)
         seconds = (time.perf_counter() - start) / len(batch)
         for case, tokens in zip(batch, answers, strict=True):

@@ -98,6 +98,6 @@ def adapter_plan(data: Path, limit: int | None, adapter: Path, base: Path, task:
         from pipeline.evaluate.adapter_source import adapter_answers  # torch: seconds, and only needed here
 
         with task_folder(base, task) as folder:
-            yield from adapter_answers(folder, adapter, cases, evaluation.usual_inputs)
+            yield from adapter_answers(base, adapter, folder, cases, evaluation.usual_inputs)
 
     return Plan(evaluation, *evaluation.read_cases(data, limit), settings, ask)

@@ -77,6 +77,17 @@ def test_an_adapter_is_evaluated_without_an_engine(data: Path, weights: Path, tm
     assert "3 questions" in output
 
 
+def test_an_adapter_is_asked_with_its_own_task_file(weights: Path, tmp_path: Path) -> None:
+    LoraModel.load(weights, 2, 4).save(tmp_path / "adapter", "weights")
+    (tmp_path / "adapter" / "task.json").write_text('{"task": "chat", "name": "toy", "chat_template": false}')
+    data, json_file = tmp_path / "chat.jsonl", tmp_path / "results.json"
+    data.write_text('{"input": "a", "output": "b"}\n{"input": "c", "output": "d"}\n')
+    code, output = run(data, "--adapter", tmp_path / "adapter", "--base", weights, "--json", json_file)
+    assert code == 0, output
+    results = json.loads(json_file.read_text())
+    assert (results["n"], results["settings"]["task"]) == (2, "chat")
+
+
 def test_two_result_files_are_compared(data: Path, weights: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         run(data, "--engine", "fake", "--weights", weights, "--json", tmp_path / f"{name}.json")
