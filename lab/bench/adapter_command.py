@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from rich.table import Table
 
-from lab.bench.adapter_asks import AdapterQuestions, read_questions
-from lab.bench.adapter_measures import AdapterBench
-from lab.bench.adapter_plan import AdapterPlan
-from lab.bench.machine import describe_checkout, describe_machine
-from lab.bench.peer_weights import digest
-from lab.bench.peers import EnvironmentFailedError, Peer
-from lab.bench.process import EngineFailedError
+from lab.bench.adapter_measures import AdapterBench, AdapterPlan, AdapterQuestions, read_questions
+from lab.bench.lineup import EngineFailedError
+from lab.bench.machine import about_run
+from lab.bench.peers import EnvironmentFailedError, Peer, digest
 from lab.bench.questions import QuestionError
 from pipeline.paths import ROOT
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.merging.merge import merge_folder
 from serving.adapters.registry import read_registry
 
-VERSION: Final = 1
 LIST: Final = ROOT / "examples/adapters/adapters.yaml"
 BASE: Final = ROOT / "weights/smollm2-135m-instruct"
 _NOTE: Final = "its CPU build runs adapters without compilation, and keeps room for as many adapters as users"
@@ -66,11 +59,7 @@ def bench_adapters(
     folder = ROOT / "build/bench/adapters"
     merged = _merged(base, questions[0], folder, say)
     result: dict[str, Any] = {
-        "version": VERSION,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["scripts/dev/bench", *sys.argv[1:]]),
-        **describe_checkout(),
-        "machine": describe_machine(),
+        **about_run(),
         "base": {"folder": base.name, "sha256": digest(base)},
         "plan": asdict(plan),
         "interrupted": False,
@@ -78,7 +67,7 @@ def bench_adapters(
     }
     try:
         for peer in peers:
-            figures = result["engines"][peer.name] = {"note": _NOTE if peer.settings.get("engine") == "vllm" else ""}
+            figures = result["engines"][peer.name] = {"note": _NOTE if peer.engine == "vllm" else ""}
             try:
                 bench = AdapterBench(peer, base, questions, plan, folder, say)
                 bench.measure(merged, figures, lambda: keep(result))

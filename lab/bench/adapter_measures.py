@@ -4,20 +4,137 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
-from lab.bench.adapter_asks import AdapterQuestions, copies, mixed, num_right, write_copies
-from lab.bench.adapter_plan import AdapterPlan
-from lab.bench.peers import MAX_NUM_SEQS, Peer, python_of
-from lab.bench.process import EngineFailedError, EngineProcess
-from lab.bench.protocol import Ask, Batch, Done
+import numpy as np
 
+from lab.bench.lineup import EngineFailedError, EngineProcess
+from lab.bench.peers import Peer, python_of
+from lab.bench.protocol import Ask, Batch, Done, Reply
+from lab.bench.questions import QuestionError
+from pipeline.weights.atomic import write_json
+from serving.adapters.registry import AdapterEntry
+from serving.text import Tokenizer
+from tasks.task import create_task
+
+PARTS: Final = ("right", "rates", "cold", "long")
+QUESTIONS: Final = "questions.jsonl"
+HELD_OUT: Final = "held_out.jsonl"
 _SECONDS: Final = 3600.0  # limit of one batch
 _MB: Final = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterPlan:
+    """How much is measured.
+
+    Args:
+        parts: what is measured, of `PARTS`.
+        rounds: repetitions of the rates.
+        counts: numbers of adapters that share one base; more than there are, as copies under other names.
+        asked: requests in each measurement of a rate.
+        users: concurrent requests.
+        warm: requests beside cold adapters, each of which is asked once.
+        cold: adapters that are asked for the first time.
+        long: predictions of the long run, over the largest of `counts`.
+        long_parts: after each the memory is measured.
+        long_users: concurrent requests in it; each may hold an adapter, so they are fewer than `long_kept`.
+        long_kept: adapters that fit in memory in it.
+    """
+
+    parts: tuple[str, ...] = PARTS
+    rounds: int = 3
+    counts: tuple[int, ...] = (8, 32, 128)
+    asked: int = 512
+    users: int = 32
+    warm: int = 640
+    cold: int = 40
+    long: int = 10_000
+    long_parts: int = 20
+    long_users: int = 8
+    long_kept: int = 16
+
+    @staticmethod
+    def quick() -> AdapterPlan:
+        """Sizes to see that everything works."""
+        return AdapterPlan(rounds=1, counts=(8, 16), asked=16, warm=16, cold=2, long=32, long_parts=2)
+
+
+@dataclass(frozen=True)
+class AdapterQuestions:
+    """The requests of one adapter, without keys.
+
+    Args:
+        entry: of the list.
+        asks: different questions.
+        held_out: questions with right answers.
+        answers: of `held_out`, as JSON values.
+    """
+
+    entry: AdapterEntry
+    asks: tuple[Ask, ...]
+    held_out: tuple[Ask, ...]
+    answers: tuple[Any, ...]
+
+
+def read_questions(entries: Mapping[str, AdapterEntry], base: Path) -> list[AdapterQuestions]:
+    """The requests of all adapters of a list.
+
+    Raises:
+        QuestionError: an adapter has no questions or no folder.
+        TaskError: a task or a question is wrong.
+    """
+    tokenizer = Tokenizer.from_dir(base)
+    return [_read(entry, base, tokenizer) for entry in entries.values()]
+
+
+def copies(questions: Sequence[AdapterQuestions], count: int) -> list[str]:
+    """Names of `count` adapters: each in turn, under other names from the second time on."""
+    names = [one.entry.name for one in questions]
+    return [names[i % len(names)] + (f"-{i // len(names)}" if i >= len(names) else "") for i in range(count)]
+
+
+def write_copies(questions: Sequence[AdapterQuestions], count: int, path: Path) -> Path:
+    """Write the list of adapters that has the names of `copies`."""
+    entries = [one.entry for one in questions]
+    listed = [
+        {"name": name, "source": str(entry.source), "max_rank": entry.max_rank}
+        | ({} if entry.task is None else {"task": str(entry.task.resolve())})
+        for name, entry in zip(copies(questions, count), cycle(entries), strict=False)
+    ]
+    write_json(path, {"adapters": listed})  # JSON is YAML
+    return path
+
+
+def mixed(questions: Sequence[AdapterQuestions], names: Sequence[str], count: int, first: int = 0) -> tuple[Ask, ...]:
+    """`count` requests to adapters in turn. If there are twice or four times as many names, the questions are the same.
+
+    Args:
+        questions: of the different adapters.
+        names: of `copies`, from the first on.
+        count: number of requests.
+        first: number of the first request, for other questions.
+    """
+    found = []
+    for i in range(first, first + count):
+        one = questions[i % len(names) % len(questions)]
+        ask = one.asks[i // len(questions) % len(one.asks)]
+        found.append(replace(ask, key=str(i), adapter=names[i % len(names)]))
+    return tuple(found)
+
+
+def num_right(replies: Sequence[Reply], answers: Sequence[Any]) -> int:
+    """How many replies are exactly the right JSON."""
+    right = 0
+    for reply, answer in zip(replies, answers, strict=True):
+        with suppress(ValueError):
+            right += json.loads(reply.text) == answer
+    return right
 
 
 class AdapterBench:
@@ -193,20 +310,16 @@ class AdapterBench:
 
     def _engine(self, **settings: object) -> Any:
         path = write_copies(self._questions, self._largest, self._folder / "adapters.yaml")
-        if self._peer.settings.get("engine") == "vllm":
+        if self._peer.engine == "vllm":
             settings["max_loras"] = self._plan.users  # all adapters of a batch
         return self._engine_of(self._base, {"adapters": str(path), **settings})
 
     @contextmanager
     def _engine_of(self, weights: Path, more: dict[str, object]) -> Iterator[EngineProcess]:
         python = python_of(self._peer)
-        settings = {"max_num_seqs": MAX_NUM_SEQS, **self._peer.settings, "weights_dir": str(weights), **more}
-        command = [str(python), "-m", "lab.bench.worker", self._peer.program, json.dumps(settings)]
-        engine = EngineProcess(command, self._peer.env(python), self._folder / f"{self._peer.name}.log")
-        try:
+        command, log = self._peer.command(python, weights, **more), self._folder / f"{self._peer.name}.log"
+        with closing(EngineProcess(command, self._peer.env(python), log)) as engine:
             yield engine
-        finally:
-            engine.close()
 
 
 def _run(engine: EngineProcess, asks: Sequence[Ask], users: int) -> Done:
@@ -225,10 +338,32 @@ def _place(added: Sequence[Ask], index: int, every: int) -> Sequence[Ask]:
 
 
 def _p95(seconds: Sequence[float]) -> float:
-    ordered = sorted(seconds)
-    return 1000 * ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+    """The 95th percentile in milliseconds, one that was measured."""
+    return 1000 * float(np.percentile(seconds, 95, method="higher"))
 
 
 def _num_bytes(one: AdapterQuestions) -> int:
     assert isinstance(one.entry.source, Path), "read_questions refuses others"
     return (one.entry.source / "adapter_model.safetensors").stat().st_size
+
+
+def _read(entry: AdapterEntry, base: Path, tokenizer: Tokenizer) -> AdapterQuestions:
+    if not isinstance(entry.source, Path):
+        raise QuestionError(f"adapter {entry.name!r} is no folder; list folders with {QUESTIONS} and {HELD_OUT}")
+    task = create_task(entry.task or base, tokenizer)
+    found: dict[str, list[Ask]] = {}
+    answers: list[Any] = []
+    for file in (QUESTIONS, HELD_OUT):
+        path = entry.source / file
+        if not path.is_file():
+            raise QuestionError(f'{path} is missing; write lines of {{"input": …, "output": …}}')
+        for line in path.read_text("utf-8").splitlines():
+            record = json.loads(line)
+            given = record["input"]
+            prompt = task.prepare(given if isinstance(given, dict) else {"text": given})
+            ask = Ask("", prompt.token_ids, prompt.sampling.max_tokens, prompt.constraint)
+            found.setdefault(file, []).append(ask)
+            if file == HELD_OUT:
+                answers.append(record["output"])
+    held_out = tuple(replace(ask, key=str(i), adapter=entry.name) for i, ask in enumerate(found[HELD_OUT]))
+    return AdapterQuestions(entry, tuple(found[QUESTIONS]), held_out, tuple(answers))

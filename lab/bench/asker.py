@@ -7,24 +7,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.bench.constraint_json import to_json
-from lab.bench.gbnf import build_gbnf
-from lab.bench.protocol import Ask, Dialect, Reply
-from lab.bench.questions import Question
+from lab.bench.protocol import Ask, Reply
+from pipeline.evaluate.json_fields import canonical
 from serving.constraints import LarkConstraint
+from serving.grammar import check_constraint
 from serving.text import Tokenizer
 from serving.types import FinishReason
 from tasks.errors import TaskError
 from tasks.evaluation.json_answers import canonical
 from tasks.honeycomb.canonical import comparison_key
-from tasks.honeycomb.columns import parse_columns
 from tasks.honeycomb.query import parse_query
-from tasks.honeycomb.task import HoneycombTask
-from tasks.task import Prompt, create_task, task_name
+from tasks.task import create_task, task_name
+
+Inputs = Mapping[str, Any]  # of one prediction, by name of predict's parameters
 
 
 class Asker:
-    """Prepares requests with a checkpoint's task: every engine gets the same prompt, and a grammar in its own dialect.
+    """Prepares requests with a checkpoint's task: every engine gets the same prompt and the same constraint.
 
     Args:
         weights: folder with task.json and the tokenizer.
@@ -38,34 +37,37 @@ class Asker:
         self._tokenizer = Tokenizer.from_dir(weights)
         self._task = create_task(weights, self._tokenizer)
 
-    @property
-    def has_gbnf(self) -> bool:
-        """Whether the task's grammar exists in llama.cpp's dialect: only Honeycomb's, for models that write JSON."""
-        return isinstance(self._task, HoneycombTask) and self._task.options.surface == "json"
-
-    def ask(self, key: str, question: Question, dialect: Dialect, max_tokens: int) -> Ask:
+    def ask(self, key: str, inputs: Inputs, max_tokens: int, *, as_lark: bool = False) -> Ask:
         """The greedy request for one question.
+
+        Args:
+            key: of the request.
+            inputs: the question.
+            max_tokens: limit of the answer's tokens, if the task's own is not lower.
+            as_lark: write the constraint as a grammar, for an engine whose environment cannot.
 
         Raises:
             InputError: the task refuses an input.
         """
-        prompt = self._task.prepare(question.inputs)
-        limit = min(max_tokens, prompt.sampling.max_tokens)
-        return Ask(key, prompt.token_ids, limit, self._constraint(question, prompt, dialect))
+        prompt = self._task.prepare(inputs)
+        constraint = prompt.constraint
+        if as_lark and constraint is not None:
+            constraint = LarkConstraint(check_constraint(constraint))
+        return Ask(key, prompt.token_ids, min(max_tokens, prompt.sampling.max_tokens), constraint)
 
-    def asks(self, questions: Sequence[Question], dialect: Dialect, max_tokens: int) -> tuple[Ask, ...]:
+    def asks(self, questions: Sequence[Inputs], max_tokens: int, *, as_lark: bool = False) -> tuple[Ask, ...]:
         """Requests for several questions, with their indices as keys."""
-        return tuple(self.ask(str(i), q, dialect, max_tokens) for i, q in enumerate(questions))
+        return tuple(self.ask(str(i), inputs, max_tokens, as_lark=as_lark) for i, inputs in enumerate(questions))
 
     def free(self, key: str, text: str, max_tokens: int) -> Ask:
         """A request to continue a text, without a grammar."""
         return Ask(key, tuple(self._tokenizer.encode(text)), max_tokens)
 
-    def meaning(self, question: Question, reply: Reply) -> str | None:
+    def meaning(self, inputs: Inputs, reply: Reply) -> str | None:
         """A text that is equal for answers with the same meaning; None if the task would return an error."""
         if reply.error is not None:
             return None
-        reader = self._task.prepare(question.inputs).reader
+        reader = self._task.prepare(inputs).reader
         try:
             return self.final_meaning(reader.push(reply.text) + reader.finish(FinishReason(reply.finish)))
         except TaskError:
@@ -77,22 +79,9 @@ class Asker:
         Raises:
             TaskError: it is none.
         """
-        return comparison_key(parse_query(text, None)) if self.task_name == "honeycomb" else _json_or_text(text)
-
-    def _constraint(self, question: Question, prompt: Prompt, dialect: Dialect) -> Mapping[str, Any] | None:
-        if prompt.constraint is None or dialect is Dialect.NONE:
-            return None
-        if dialect is Dialect.GBNF:
-            return to_json(LarkConstraint(self._gbnf(question)))  # the llama.cpp engine passes the text on unchanged
-        return to_json(prompt.constraint)
-
-    def _gbnf(self, question: Question) -> str:
-        assert isinstance(self._task, HoneycombTask), "only peers of tasks that have GBNF are given it"
-        return build_gbnf(parse_columns(question.inputs["cols"]), self._task.options.surface)
-
-
-def _json_or_text(text: str) -> str:
-    try:
-        return canonical(json.loads(text))
-    except ValueError:
-        return text
+        if self.task_name == "honeycomb":
+            return comparison_key(parse_query(text, None))
+        try:
+            return canonical(json.loads(text))
+        except ValueError:
+            return text

@@ -5,29 +5,36 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from lab.bench.adapter_command import adapter_table, bench_adapters
-from lab.bench.adapter_plan import PARTS, AdapterPlan
+from lab.bench.adapter_measures import PARTS, AdapterPlan
 from lab.bench.asker import Asker
-from lab.bench.compare import changes
-from lab.bench.measure import Stage
+from lab.bench.figures import changes
 from lab.bench.offline_command import RUNNERS, batch_table, bench_batch, read_rows
 from lab.bench.offline_runners import NAMES, find_runner
-from lab.bench.peer_weights import WeightForms
-from lab.bench.peers import DEFAULT, PEERS, Peer
-from lab.bench.question_source import evaluation_questions, measured_questions
-from lab.bench.questions import QuestionError
-from lab.bench.result_file import ResultError, last_line, read_result, read_runs, write_result
+from lab.bench.peers import DEFAULT, PEERS, Peer, WeightForms
+from lab.bench.questions import QuestionError, evaluation_questions, measured_questions
+from lab.bench.result import (
+    ResultError,
+    answer_table,
+    change_table,
+    engine_table,
+    last_line,
+    ratio_table,
+    read_result,
+    read_runs,
+    write_result,
+)
 from lab.bench.session import Session
-from lab.bench.tables import answer_table, change_table, engine_table, ratio_table
 from lab.bench.workloads import STANDARD, Plan, Workload
 from pipeline.paths import ROOT
 from pipeline.weights.atomic import write_json
@@ -37,7 +44,8 @@ from tasks.errors import TaskError
 
 app = typer.Typer(add_completion=False)
 console = Console(stderr=True)  # progress and warnings
-WORKLOADS = ",".join(STANDARD)
+PASSES = "passes"  # of our model alone
+WORKLOADS = ",".join((*STANDARD, PASSES))
 ADAPTERS = "adapters"  # many adapters on one base: other weights than the other workloads
 BATCH = "batch"  # whole commands that answer a file of rows
 WITH_ADAPTERS = "paged,paged-plain,vllm"
@@ -48,10 +56,9 @@ FOLDER = {"file_okay": False}
 def bench(
     engines: Annotated[str, typer.Option(help=f"comma-separated, from {', '.join(PEERS)}")] = ",".join(DEFAULT),
     workloads: Annotated[
-        str, typer.Option(help=f"comma-separated, from {', '.join(Workload)}, passes; or {ADAPTERS} or {BATCH} alone")
-    ] = f"{WORKLOADS},passes",
+        str, typer.Option(help=f"comma-separated, from {', '.join(Workload)}, {PASSES}; or {ADAPTERS} or {BATCH} alone")
+    ] = WORKLOADS,
     rounds: Annotated[int | None, typer.Option(min=1, help="repetitions of all workloads")] = None,
-    starts: Annotated[int, typer.Option(min=1, help="how often each engine is started")] = 1,
     quick: Annotated[
         bool, typer.Option("--quick", help="only check that everything works, in seconds for each engine")
     ] = False,
@@ -101,23 +108,21 @@ def bench(
         if result_file is not None:
             result = read_result(result_file)
         else:
-            plan = _plan(quick, rounds, users, per_user, max_tokens)
-            chosen, measured, with_passes = _peers(engines), *_workloads(workloads, evaluation)
+            chosen, plan = _peers(engines), _plan(quick, rounds, users, per_user, max_tokens)
+            measured = _workloads(workloads, evaluation)
             folder = weights_or_default(weights)
             asker = Asker(folder)
-            result = _run(
-                Session(
-                    chosen,
-                    measured,
-                    with_passes,
-                    plan,
-                    starts,
-                    WeightForms(folder, unquantized=unquantized, cache=ROOT / "build/bench"),
-                    asker,
-                    measured_questions(folder, asker, requests),
-                    evaluation_questions(folder, asker, evaluation, limit) if evaluation else None,
-                )
-            )
+            result = Session(
+                peers=chosen,
+                workloads=[Workload(name) for name in measured if name != PASSES],
+                with_passes=PASSES in measured,
+                plan=plan,
+                forms=WeightForms(folder, unquantized=unquantized, cache=ROOT / "build/bench"),
+                asker=asker,
+                questions=measured_questions(folder, asker, requests),
+                evaluation=evaluation_questions(folder, asker, evaluation, limit) if evaluation else None,
+                say=_say,
+            ).run()
         _finish(result, json_file, plots, compare)
     except (QuestionError, ResultError, ServingError, TaskError, OSError) as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
@@ -135,7 +140,7 @@ def _bench_adapters(
     json_file: Path | None,
 ) -> None:
     peers = _peers(WITH_ADAPTERS if engines == ",".join(DEFAULT) else engines)
-    if other := [peer.name for peer in peers if peer.settings.get("engine") not in ("paged", "vllm")]:
+    if other := [peer.name for peer in peers if peer.engine not in ("paged", "vllm")]:
         raise typer.BadParameter(f"{other[0]} has no adapters here; give --engines {WITH_ADAPTERS}")
     wanted = tuple(dict.fromkeys(parts.split(",")))
     if unknown := [part for part in wanted if part not in PARTS]:
@@ -144,14 +149,9 @@ def _bench_adapters(
     plan = replace(plan, parts=wanted, rounds=rounds or plan.rounds, asked=asked or plan.asked)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # handled like Ctrl-C
 
-    def keep(result: Mapping[str, Any]) -> None:
-        if json_file is not None:
-            write_json(json_file, result)
-
-    result = bench_adapters(peers, base, adapters, plan, _warn, keep)
-    keep(result)
-    Console(width=None if sys.stdout.isatty() else 150).print(adapter_table(result))
-    print(json.dumps(result["engines"], ensure_ascii=False))
+    keep: Callable[[Mapping[str, Any]], None] = partial(write_json, json_file) if json_file else lambda result: None
+    result = bench_adapters(peers, base, adapters, plan, _say, keep)
+    _show(result, adapter_table(result), json_file)
 
 
 def _bench_batch(
@@ -170,11 +170,19 @@ def _bench_batch(
         if (runner := find_runner(name, forms, asker)) is None:
             raise typer.BadParameter(f"{name!r} answers no rows here; give some of {', '.join(NAMES)}")
         runners[name] = runner
-    result = bench_batch(runners, read_rows(folder, asker, rows, limit), forms, asker, rounds or 1, _warn)
-    Console(width=None if sys.stdout.isatty() else 150).print(batch_table(result))
+    result = bench_batch(runners, read_rows(folder, asker, rows, limit), forms, asker, rounds or 1, _say)
+    _show(result, batch_table(result), json_file)
+
+
+def _show(result: Mapping[str, Any], table: Table, json_file: Path | None) -> None:
+    _stdout().print(table)
     if json_file is not None:
         write_json(json_file, result)
     print(json.dumps(result["engines"], ensure_ascii=False))
+
+
+def _stdout() -> Console:
+    return Console(width=None if sys.stdout.isatty() else 150)
 
 
 def _plan(quick: bool, rounds: int | None, users: str | None, per_user: int | None, max_tokens: int | None) -> Plan:
@@ -195,30 +203,20 @@ def _peers(names: str) -> list[Peer]:
     return [PEERS[name] for name in dict.fromkeys(names.split(","))]
 
 
-def _workloads(names: str, evaluation: Path | None) -> tuple[list[Workload], bool]:
+def _workloads(names: str, evaluation: Path | None) -> list[str]:
     wanted = list(dict.fromkeys(names.split(",")))
     for name in wanted:
-        if name not in (*Workload, "passes"):
-            raise typer.BadParameter(f"unknown workload {name!r}; known are {', '.join(Workload)}, passes")
+        if name not in (*Workload, PASSES):
+            raise typer.BadParameter(f"unknown workload {name!r}; known are {', '.join(Workload)}, {PASSES}")
     if evaluation is not None and Workload.EVALUATION not in wanted:
         wanted.append(Workload.EVALUATION)
     if evaluation is None and Workload.EVALUATION in wanted:
         raise typer.BadParameter("the workload evaluation needs --evaluation FILE")
-    return [Workload(name) for name in wanted if name != "passes"], "passes" in wanted
-
-
-def _run(session: Session) -> dict[str, Any]:
-    with _progress() as bar:
-
-        def open_stages(count: int) -> Stage:
-            task = bar.add_task("", total=count)
-            return lambda name: bar.update(task, description=name, advance=1)
-
-        return session.run(open_stages, _warn)
+    return wanted
 
 
 def _finish(result: dict[str, Any], json_file: Path | None, plots: Path | None, compare: Path | None) -> None:
-    stdout = Console(width=None if sys.stdout.isatty() else 150)
+    stdout = _stdout()
     stdout.print(engine_table(result))
     if result["ratios"]:
         stdout.print(ratio_table(result))
@@ -236,12 +234,5 @@ def _finish(result: dict[str, Any], json_file: Path | None, plots: Path | None, 
     print(last_line(result))
 
 
-def _progress() -> Progress:
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    return Progress(
-        *columns, console=console, refresh_per_second=1
-    )  # rarely, because drawing takes CPU time from the engines
-
-
-def _warn(message: str) -> None:
+def _say(message: str) -> None:
     console.print(message, style="yellow", markup=False, soft_wrap=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,46 +13,24 @@ from pathlib import Path
 
 import httpx
 
+from lab.endurance.cog_process import CogServer, ServerFailedError, free_port
 from pipeline.paths import ROOT
 
 START_SECONDS = 120.0
 MODEL = "local/bench"
 
 
-class ServerFailedError(Exception):
-    """A server did not start; the message has the end of its log."""
+def cog_server(folder: Path, *, concurrency: int) -> CogServer:
+    """Cog's server with the fake engine."""
+    env = {"ENGINE": "fake", "MAX_NUM_SEQS": str(concurrency), "COG_LOG_LEVEL": "warning"}
+    return CogServer("predict.py:Predictor", env=env, log=folder / "cog.log", concurrency=concurrency)
 
 
-@contextmanager
-def cog_server(folder: Path, *, concurrency: int) -> Iterator[str]:
-    """Cog's server with the fake engine; its address."""
-    env = {"ENGINE": "fake", "MAX_NUM_SEQS": str(concurrency)}
-    with _cog(folder, "predict.py:Predictor", env, concurrency) as url:
-        yield url
-
-
-@contextmanager
-def slow_server(folder: Path, *, concurrency: int, seconds: float) -> Iterator[str]:
-    """Cog's server with a model that takes so long for each prediction; its address."""
+def slow_server(folder: Path, number: int, *, concurrency: int, seconds: float) -> CogServer:
+    """One of several of Cog's servers, with a model that takes so long for each prediction."""
+    env = {"PREDICT_SECONDS": str(seconds), "COG_LOG_LEVEL": "warning"}
     predictor = "lab/bench/slow_predict.py:SlowPredictor"
-    with _cog(folder, predictor, {"PREDICT_SECONDS": str(seconds)}, concurrency) as url:
-        yield url
-
-
-@contextmanager
-def _cog(folder: Path, predictor: str, env: Mapping[str, str], concurrency: int) -> Iterator[str]:
-    port = free_port()
-    env = {
-        **env,
-        "PORT": str(port),
-        "COG_PREDICT_TYPE_STUB": predictor,
-        "COG_MAX_CONCURRENCY": str(concurrency),
-        "COG_LOG_LEVEL": "warning",
-    }
-    command = [sys.executable, "-m", "cog.server.http", "--host", "127.0.0.1"]
-    url = f"http://127.0.0.1:{port}"
-    with _running(command, env, folder / f"cog-{port}.log", f"{url}/health-check", '"READY"'):
-        yield url
+    return CogServer(predictor, env=env, log=folder / f"slow-{number}.log", concurrency=concurrency)
 
 
 @contextmanager
@@ -91,13 +68,6 @@ def served_playground(folder: Path, engine: str) -> Iterator[str]:
     env = {"GATEWAY_DATABASE": str(folder / f"{port}.sqlite")}
     with _running(command, env, folder / f"serve-{port}.log", url, 'id="input-title"'):
         yield url
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """llama.cpp as an engine of the benchmark.
 
-The weights are a folder with model.gguf, as `lab.bench.gguf_export` writes it.
+The weights are a folder with model.gguf, as `lab.bench.gguf_export` writes it. This build of llama.cpp has llguidance,
+so it reads the same grammars as the other engines.
 
     engine = create(Settings(weights_dir=Path("build/bench/llama")))
 """
@@ -20,7 +21,6 @@ import xllamacpp
 
 from serving.config import Settings
 from serving.constraints import LarkConstraint
-from serving.engine import Engine
 from serving.errors import EngineDeadError, InvalidRequestError
 from serving.request_checks import refuse_parameters
 from serving.types import (
@@ -34,9 +34,10 @@ from serving.types import (
 
 CONTEXT = 1024  # tokens of a request; llama.cpp divides its cache evenly among them
 Chunk = dict[str, Any] | Exception
+_MARK = "%llguidance"  # begins a grammar that is not GBNF
 
 
-def create(settings: Settings) -> Engine:
+def create(settings: Settings) -> LlamaEngine:
     """Load the GGUF; all cores, a slot for every request that is computed at once."""
     params = xllamacpp.CommonParams()
     params.model.path = str(settings.weights_dir / "model.gguf")
@@ -122,7 +123,8 @@ class LlamaEngine:
         }
         if not isinstance(request.constraint, LarkConstraint):
             return body
-        return {**body, "grammar": request.constraint.text}  # GBNF, written for this engine by the benchmark
+        grammar = request.constraint.text
+        return {**body, "grammar": grammar if grammar.startswith(_MARK) else f"{_MARK} {{}}\n{grammar}"}
 
     def _run(self, body: dict[str, Any], push: Any) -> None:
         """Generate an answer, pushing each chunk."""

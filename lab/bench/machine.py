@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import subprocess
+import sys
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from pipeline.paths import ROOT
 
+VERSION = 1  # of the results of scripts/dev/bench
 FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8")
 PACKAGES = ("torch", "numpy", "llguidance", "tokenizers", "transformers")
 
@@ -18,6 +22,17 @@ PACKAGES = ("torch", "numpy", "llguidance", "tokenizers", "transformers")
 def num_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def about_run() -> dict[str, Any]:
+    """What a result of scripts/dev/bench says of its run: date, command, checkout and machine."""
+    return {
+        "version": VERSION,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["scripts/dev/bench", *sys.argv[1:]]),
+        **describe_checkout(),
+        "machine": describe_machine(),
+    }
 
 
 def describe_machine(proc: Path = Path("/proc")) -> dict[str, Any]:

@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from subprocess import CalledProcessError
 from typing import Any, Final
 
 from rich.table import Table
 
-from lab.bench.asker import Asker
-from lab.bench.machine import describe_checkout, describe_machine
+from lab.bench.asker import Asker, Inputs
+from lab.bench.lineup import NOT_PREPARED, EngineFailedError
+from lab.bench.machine import about_run
 from lab.bench.offline_runners import OfflineAnswer, OfflineRunner
-from lab.bench.peer_weights import NoSuchFormError, WeightForms
-from lab.bench.peers import EnvironmentFailedError
-from lab.bench.process import EngineFailedError
+from lab.bench.peers import WeightForms
 from lab.bench.protocol import Reply
-from lab.bench.questions import Question
-from lab.bench.request_file import read_requests
+from lab.bench.questions import read_requests
+from pipeline.evaluate.task_kinds import task_kind
 from pipeline.paths import ROOT
 from tasks.errors import TaskError
 from tasks.task import create_evaluation
 
-VERSION: Final = 1
 ROWS: Final = ROOT / "examples/honeycomb/people/dev.jsonl"
 RUNNERS: Final = "paged,vllm-suffix,vllm-both,ray-vllm-both"
-_FAILURES: Final = (EngineFailedError, EnvironmentFailedError, NoSuchFormError, CalledProcessError, OSError, ValueError)
 
 
-def read_rows(weights: Path, asker: Asker, file: Path | None, limit: int) -> list[Question]:
+def read_rows(weights: Path, asker: Asker, file: Path | None, limit: int) -> list[Inputs]:
     """The first rows of a file, in its order, because rows of one team follow one another.
 
     Raises:
@@ -44,12 +37,12 @@ def read_rows(weights: Path, asker: Asker, file: Path | None, limit: int) -> lis
     if asker.task_name != "honeycomb":
         return read_requests(path, create_evaluation(weights))[:limit]
     records = [json.loads(line) for line in path.read_text("utf-8").splitlines()[:limit]]
-    return [Question({"nlq": record["nlq"], "cols": json.dumps(record["cols"])}) for record in records]
+    return [{"nlq": record["nlq"], "cols": json.dumps(record["cols"])} for record in records]
 
 
 def bench_batch(
     runners: Mapping[str, OfflineRunner],
-    questions: Sequence[Question],
+    questions: Sequence[Inputs],
     forms: WeightForms,
     asker: Asker,
     rounds: int,
@@ -78,7 +71,7 @@ def bench_batch(
             say(f"round {number + 1}: {name}")
             try:
                 one, answers = _round(runner, questions, name)
-            except _FAILURES as error:
+            except (EngineFailedError, *NOT_PREPARED, ValueError) as error:
                 say(f"{name}: {error}")
                 figures[name]["error"] = str(error)
                 continue
@@ -88,11 +81,7 @@ def bench_batch(
             figures[name]["valid"] = sum(meaning is not None for meaning in meanings)
             figures[name]["as_first"] = sum(a is not None and a == b for a, b in zip(meanings, first, strict=True))
     return {
-        "version": VERSION,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["scripts/dev/bench", *sys.argv[1:]]),
-        **describe_checkout(),
-        "machine": describe_machine(),
+        **about_run(),
         "weights": {"folder": forms.name, "sha256": forms.digest},
         "rows": len(questions),
         "engines": {name: {**one, **_middle(one["rounds"])} for name, one in figures.items()},
@@ -114,7 +103,7 @@ def batch_table(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def _round(runner: OfflineRunner, questions: Sequence[Question], name: str) -> tuple[dict[str, float], list[Any]]:
+def _round(runner: OfflineRunner, questions: Sequence[Inputs], name: str) -> tuple[dict[str, float], list[Any]]:
     start, _ = runner.run(questions[:1], _empty(f"{name}-start"))
     measured, answers = runner.run(questions, _empty(name))
     rest = measured.seconds - start.seconds
@@ -139,7 +128,7 @@ def _empty(name: str) -> Path:
     return folder
 
 
-def _meaning(asker: Asker, question: Question, answer: OfflineAnswer) -> str | None:
+def _meaning(asker: Asker, inputs: Inputs, answer: OfflineAnswer) -> str | None:
     if answer.text is None:
         return None
     if answer.finish is None:
@@ -147,4 +136,4 @@ def _meaning(asker: Asker, question: Question, answer: OfflineAnswer) -> str | N
             return asker.final_meaning(answer.text)
         except TaskError:
             return None
-    return asker.meaning(question, Reply("", None, 0.0, text=answer.text, finish=answer.finish))
+    return asker.meaning(inputs, Reply("", None, 0.0, text=answer.text, finish=answer.finish))

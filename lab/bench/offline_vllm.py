@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lab.bench.constraint_json import from_json
-from lab.bench.protocol import Ask
+from lab.bench.protocol import ASK, Ask
 from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.engines.vllm.options import engine_args, sampling_params, set_environment
@@ -33,7 +32,7 @@ def generate(settings: Settings, asks: Path, answers: Path) -> None:
     speculates = arguments["speculative_config"] is not None
     prompts, parameters = [], []
     for line in asks.read_text("utf-8").splitlines():
-        ask = Ask(**json.loads(line))
+        ask = ASK.validate_json(line)
         request = to_request(ask)
         one = sampling_params(
             request, tokenizer=tokenizer, max_model_len=llm.model_config.max_model_len, speculates=speculates
@@ -67,8 +66,7 @@ def serve(settings: Settings, port: int) -> None:
 
 def to_request(ask: Ask) -> GenerationRequest:
     """The greedy request of a benchmark's question."""
-    constraint = None if ask.constraint is None else from_json(ask.constraint)
-    return GenerationRequest(ask.key, tuple(ask.prompt), SamplingParams(max_tokens=ask.max_tokens), constraint)
+    return GenerationRequest(ask.key, ask.prompt, SamplingParams(max_tokens=ask.max_tokens), ask.constraint)
 
 
 def main(action: str, settings_json: str, *arguments: str) -> None:

@@ -1,20 +1,140 @@
-"""The engines to compare, each with its best settings on this machine; a new one is one entry."""
+"""The engines to compare, each with its best settings on this machine, and the weights in their formats."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from lab.bench.machine import num_cores
-from lab.bench.peer_weights import Form, WeightForms
-from lab.bench.protocol import Dialect, Program
 from pipeline.environment.enter import prepare
+from pipeline.paths import ROOT
+from pipeline.weights.default_weights import default_weights
 
+CHECKPOINT = "model.safetensors"
 MAX_NUM_SEQS = 32
+LLAMA = "llama"  # an engine of the benchmark, not of `serving`
+
+
+class Form(StrEnum):
+    """A format of the weights."""
+
+    QUANTIZED = "AWQ int4"
+    UNQUANTIZED = "unquantized"
+    GGUF = "GGUF Q4_1"
+
+
+class NoSuchFormError(Exception):
+    """A format of the weights is missing and cannot be made."""
+
+
+class WeightForms:
+    """The weights in all formats, made when they are needed and kept for the next run.
+
+    Args:
+        weights: the quantized checkpoint that is served.
+        unquantized: the same model before quantization; None makes it with scripts/build_weights, if `weights`
+            are the default ones.
+        cache: folder for the results, with a subfolder for each checkpoint.
+    """
+
+    def __init__(self, weights: Path, *, unquantized: Path | None, cache: Path) -> None:
+        self._weights = weights
+        self._unquantized = unquantized
+        self.name = weights.name
+        self.digest = digest(weights)
+        self._cache = cache / self.digest[:12]
+
+    def path(self, form: Form, *, endless: bool = False) -> Path:
+        """The folder of a format; with `endless`, its end token is one that no answer has.
+
+        Raises:
+            NoSuchFormError: it cannot be made from these weights.
+        """
+        folder = {
+            Form.QUANTIZED: lambda: self._weights,
+            Form.UNQUANTIZED: lambda: self._with_drafts(self._unquantized_folder()),
+            Form.GGUF: self._gguf,
+        }[form]()
+        return endless_view(folder, self._cache / f"{form.name.lower()}-endless") if endless else folder
+
+    def label(self, form: Form) -> str:
+        """What a result says of the weights: the weights that are served may be unquantized as well."""
+        config = self._weights / "config.json"
+        is_plain = config.exists() and "quantization_config" not in json.loads(config.read_text("utf-8"))
+        return str(Form.UNQUANTIZED if form is Form.QUANTIZED and is_plain else form)
+
+    def _unquantized_folder(self) -> Path:
+        if self._unquantized is not None:
+            return self._unquantized
+        self._need_default("before quantization", "give their folder with --unquantized")
+        folder = self._cache / "unquantized"
+        if not (folder / "generation_config.json").exists():  # written last
+            command = [str(ROOT / "scripts/build_weights"), "--unquantized", str(folder)]
+            subprocess.run(command, check=True, stdout=sys.stderr)
+        return folder
+
+    def _with_drafts(self, folder: Path) -> Path:
+        """A view of a checkpoint with the served weights' draft model and n-gram table, which drafts may come from."""
+        drafts = [file for file in self._weights.glob("draft.*") if not (folder / file.name).exists()]
+        if not drafts:
+            return folder
+        view = self._cache / "unquantized-drafts"
+        shutil.rmtree(view, ignore_errors=True)  # it may be of another folder
+        view.mkdir(parents=True)
+        for file in (*folder.iterdir(), *drafts):
+            (view / file.name).symlink_to(file.resolve())
+        return view
+
+    def _gguf(self) -> Path:
+        self._need_default("as GGUF", "leave llama out")
+        folder = self._cache / "gguf"
+        if not (folder / "gguf.json").exists():  # written last
+            from lab.bench.gguf_export import export  # imports gguf, which only the first run needs
+            from pipeline.weights.download import fetch_base
+            from pipeline.weights.recipes import find_recipe
+
+            export(self._unquantized_folder(), fetch_base(find_recipe(ROOT).base, ROOT / "weights/.cache"), folder)
+        return folder
+
+    def _need_default(self, form: str, remedy: str) -> None:
+        if self._weights.resolve() != default_weights().resolve():
+            raise NoSuchFormError(f"only the default weights can be made {form}; {remedy}")
+
+
+def digest(weights: Path) -> str:
+    """SHA-256 of the checkpoint's tensor file, which identifies it in results."""
+    file = weights / CHECKPOINT
+    if not file.exists():  # the fake engine needs no tensors
+        return hashlib.sha256(str(weights).encode()).hexdigest()
+    with file.open("rb") as tensors:
+        return hashlib.file_digest(tensors, "sha256").hexdigest()
+
+
+def endless_view(folder: Path, view: Path) -> Path:
+    """A view of a checkpoint whose end token is a special token that no text has.
+
+    Every engine then generates up to the limit, without an option for it.
+    """
+    view.mkdir(parents=True, exist_ok=True)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    end = max(token["id"] for token in tokenizer["added_tokens"] if token["special"])
+    for file in folder.iterdir():
+        link = view / file.name
+        link.unlink(missing_ok=True)
+        if file.name in ("config.json", "generation_config.json"):
+            content = json.loads(file.read_text("utf-8"))
+            link.write_text(json.dumps({**content, "eos_token_id": end}, indent=2), "utf-8")
+        elif file.name != "tokenizer_config.json":  # it also names the end token, and is not needed
+            link.symlink_to(file.resolve())
+    return view
 
 
 class EnvironmentFailedError(Exception):
@@ -35,9 +155,7 @@ class Peer:
     Args:
         name: in options and results.
         environment: of `pipeline.environment`.
-        program: the program of its process.
         settings: more fields of `serving.config.Settings`.
-        dialect: of its grammars.
         form: the format of its weights.
         is_fresh: whether to restart it for every batch, because it learns from its answers, and a question of an
             earlier batch should not help.
@@ -46,21 +164,20 @@ class Peer:
 
     name: str
     environment: str
-    program: Program = Program.SERVING
     settings: Mapping[str, object] = field(default_factory=dict)
-    dialect: Dialect = Dialect.LARK
     form: Form = Form.QUANTIZED
     is_fresh: bool = False
     note: str = ""
 
-    def command(self, python: Path, forms: WeightForms, *, endless: bool) -> list[str]:
-        """The command that starts its process."""
-        settings = {
-            "max_num_seqs": MAX_NUM_SEQS,
-            **self.settings,
-            "weights_dir": str(forms.path(self.form, endless=endless)),
-        }
-        return [str(python), "-m", "lab.bench.worker", self.program, json.dumps(settings)]
+    @property
+    def engine(self) -> str:
+        """The name of its engine."""
+        return str(self.settings["engine"])
+
+    def command(self, python: Path, weights: Path, **more: object) -> list[str]:
+        """The command that starts its process, with these weights and more settings."""
+        settings = {"max_num_seqs": MAX_NUM_SEQS, **self.settings, "weights_dir": str(weights), **more}
+        return [str(python), "-m", "lab.bench.worker", json.dumps(settings)]
 
     def env(self, python: Path) -> dict[str, str]:
         """Environment variables: all cores, and the programs of its environment first."""
@@ -85,7 +202,7 @@ def _vllm(name: str, **settings: object) -> Peer:
 
 
 def _llama(name: str, **settings: object) -> Peer:
-    return Peer(name, "llama", Program.LLAMA, {**_cores(), **settings}, Dialect.GBNF, Form.GGUF)
+    return Peer(name, "llama", settings={"engine": LLAMA, **_cores(), **settings}, form=Form.GGUF)
 
 
 def _cores() -> dict[str, int]:
@@ -105,28 +222,11 @@ _ALL = (
     _vllm("vllm-compiled-drafts", compile="on", speculation="auto"),
     _llama("llama"),
     _llama("llama-ngram", speculation="ngram"),
-    Peer(
-        "transformers",
-        "dev",
-        Program.TRANSFORMERS,
-        settings={"max_num_seqs": 1},  # it cannot batch, and concurrent requests would be slower
-        dialect=Dialect.NONE,
-        form=Form.UNQUANTIZED,
-        note="float32, no grammar, one request at a time",
-    ),
     Peer("fake", "dev", settings={"engine": "fake"}, note="no model: for tests of the harness"),
 )
 PEERS = {peer.name: peer for peer in _ALL}
-DEFAULT = ("paged", "paged-plain", "vllm", "vllm-ngram", "vllm-suffix", "llama", "transformers")
+DEFAULT = ("paged", "paged-plain", "vllm", "vllm-ngram", "vllm-suffix", "llama")
 OURS = "paged"
-
-
-def for_task(peer: Peer, *, has_gbnf: bool) -> Peer:
-    """The peer for a task: without grammars if the task has none in the peer's dialect."""
-    if peer.dialect is not Dialect.GBNF or has_gbnf:
-        return peer
-    note = f"{peer.note}; " if peer.note else ""
-    return replace(peer, dialect=Dialect.NONE, note=f"{note}no grammar: this task has none in GBNF")
 
 
 def python_of(peer: Peer) -> Path:

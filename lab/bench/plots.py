@@ -15,10 +15,8 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from lab.bench.breakdown import where_time_goes
-from lab.bench.measure import Run
-from lab.bench.result_file import read_runs
-from lab.bench.summary import good
+from lab.bench.figures import Run, good, where_time_goes
+from lab.bench.result import read_runs
 from lab.bench.workloads import Workload
 
 AT_ONCE = (Workload.ONE_NEW, Workload.LOAD_8, Workload.LOAD_32, Workload.USERS)

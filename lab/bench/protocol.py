@@ -1,31 +1,19 @@
 """The messages between the harness and an engine's process: one JSON object on each line.
 
-It uses the standard library only, because it is imported in every engine's environment.
+Every engine's environment imports this module, so it needs pydantic only.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
-from typing import Any
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Final
 
+from pydantic import TypeAdapter
 
-class Program(StrEnum):
-    """The program of an engine's process."""
-
-    SERVING = "serving"  # an engine of `serving`
-    LLAMA = "llama"
-    TRANSFORMERS = "transformers"
-
-
-class Dialect(StrEnum):
-    """The grammar dialect of an engine."""
-
-    LARK = "lark"  # llguidance's: ours and vLLM's
-    GBNF = "gbnf"  # llama.cpp's
-    NONE = "none"  # plain transformers
+from serving.constraints import Constraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +24,7 @@ class Ask:
         key: unique within its batch.
         prompt: token ids.
         max_tokens: limit of the answer's tokens.
-        constraint: from `constraint_json`, in the engine's dialect; None for free text.
+        constraint: what the answer must match; None for free text.
         at: arrival time in seconds after the start of the batch; None: as soon as a user is free.
         adapter: name of the engine's adapter; None for the plain model.
     """
@@ -44,7 +32,7 @@ class Ask:
     key: str
     prompt: tuple[int, ...]
     max_tokens: int
-    constraint: Mapping[str, Any] | None = None
+    constraint: Constraint | None = None
     at: float | None = None
     adapter: str | None = None
 
@@ -81,16 +69,6 @@ class Batch:
     asks: tuple[Ask, ...]
     concurrency: int
 
-    def to_line(self) -> str:
-        """The batch as one line of JSON."""
-        return json.dumps({"op": "run", **asdict(self)})
-
-    @staticmethod
-    def from_json(message: dict[str, Any]) -> Batch:
-        """The batch that `to_line` wrote."""
-        asks = (Ask(**{**ask, "prompt": tuple(ask["prompt"])}) for ask in message["asks"])
-        return Batch(tuple(asks), message["concurrency"])
-
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -101,8 +79,19 @@ class Done:
     cpu: float  # seconds of the engine's main process
     steps: dict[str, float] = field(default_factory=dict)  # seconds of our engine's steps, by part
 
-    @staticmethod
-    def from_json(message: dict[str, Any]) -> Done:
-        """The message of a worker."""
-        replies = tuple(Reply(**reply) for reply in message["replies"])
-        return Done(replies, message["wall"], message["cpu"], message["steps"])
+
+ASK: Final = TypeAdapter(Ask)
+BATCH: Final = TypeAdapter(Batch)
+DONE: Final = TypeAdapter(Done)
+
+
+def arrival_times(count: int, rate: float) -> list[float]:
+    """Seconds at which requests arrive in a Poisson process of `rate` requests a second; always the same ones."""
+    rng = random.Random(f"arrivals {rate:g}")
+    return list(accumulate(rng.expovariate(rate) for _ in range(count)))
+
+
+def at_rate(asks: Sequence[Ask], rate: float) -> tuple[Ask, ...]:
+    """The same requests with Poisson arrivals at `rate` requests a second, like those of many independent users."""
+    times = arrival_times(len(asks), rate)
+    return tuple(replace(ask, at=time) for ask, time in zip(asks, times, strict=True))

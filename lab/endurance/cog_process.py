@@ -19,10 +19,13 @@ from typing import Any, Self
 
 import httpx
 
-from lab.endurance.errors import ServerFailedError
 from pipeline.paths import ROOT
 
 STOP_SECONDS = 30.0  # for predictions in flight, before the server is killed
+
+
+class ServerFailedError(Exception):
+    """A server did not start, or did not do what every server does; the message has the end of its log."""
 
 
 class CogServer:
@@ -55,9 +58,7 @@ class CogServer:
         self.package = package
         self._setup_seconds = setup_seconds
         python = python or Path(sys.executable)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._env = {
             **os.environ,
@@ -149,6 +150,13 @@ class CogServer:
             if response.status_code != 200:
                 raise ServerFailedError(f"{prediction_id}: {response.status_code} {response.read()[:500]!r}")
             yield _events(response)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def _events(response: httpx.Response) -> Iterator[tuple[str, Any, float]]:

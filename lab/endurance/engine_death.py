@@ -16,11 +16,11 @@ import psutil
 from lab.bench.door_servers import MODEL
 from lab.endurance.client import Answer, Client, opened
 from lab.endurance.cog_process import CogServer
-from lab.endurance.processes import worker
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import Stage
 from lab.endurance.vllm_death import vllm_checks
 from lab.endurance.workload import marked
+from lab.processes import worker
 
 _READY_SECONDS: Final = 5.0
 _ERROR_SECONDS: Final = 10.0

@@ -13,10 +13,10 @@ from jsonschema import Draft202012Validator, validators
 from lab.endurance.client import Answer, opened
 from lab.endurance.cog_process import CogServer
 from lab.endurance.load import closed_loop
-from lab.endurance.processes import resident_bytes
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import Stage
 from lab.endurance.workload import quantile
+from lab.processes import resident_bytes
 
 _CLIENTS: Final = 4  # others
 _SLOWEST_SECONDS: Final = 10.0

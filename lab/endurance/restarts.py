@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from lab.endurance.client import Answer, at_most, opened
 from lab.endurance.cog_process import CogServer
-from lab.endurance.processes import family, left_after
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import Stage
 from lab.endurance.workload import marked
+from lab.processes import family, left_after
 from serving.weights import verify
 
 _DRAIN_SECONDS: Final = 30.0

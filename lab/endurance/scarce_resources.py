@@ -14,10 +14,10 @@ import psutil
 
 from lab.bench.door_servers import MODEL
 from lab.endurance.client import Answer, at_most, opened
-from lab.endurance.processes import family, resident_bytes
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import SLOTS, Stage
 from lab.endurance.workload import marked
+from lab.processes import family, resident_bytes
 
 _MEMORY: Final = 1536 << 20  # bytes
 _CONTROLS: Final = (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max"))

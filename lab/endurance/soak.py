@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from lab.endurance.client import Answer, Client, at_most, opened
 from lab.endurance.cog_process import CogServer
-from lab.endurance.processes import resident_bytes
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import ADAPTERS, Stage
 from lab.endurance.workload import adapter_questions, chats, mixed
+from lab.processes import resident_bytes
 
 _CLIENTS: Final = 16
 _BATCH: Final = 200  # predictions between two looks at the memory

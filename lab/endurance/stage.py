@@ -15,8 +15,7 @@ import psutil
 
 from lab.bench.door_servers import door_server
 from lab.endurance.chat_package import chat_files, write_package
-from lab.endurance.cog_process import CogServer
-from lab.endurance.errors import ServerFailedError
+from lab.endurance.cog_process import CogServer, ServerFailedError
 from lab.endurance.observed_predict import OBSERVED
 from lab.endurance.own_weights import linked_weights, settings
 from pipeline.paths import ROOT

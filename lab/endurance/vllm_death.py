@@ -14,10 +14,10 @@ from lab.endurance.client import Answer, opened
 from lab.endurance.cog_process import CogServer
 from lab.endurance.observed_predict import OBSERVED
 from lab.endurance.own_weights import lock_text, settings
-from lab.endurance.processes import family
 from lab.endurance.row import Check
 from lab.endurance.stage import SMALL, Stage
 from lab.endurance.workload import marked
+from lab.processes import family
 from pipeline.paths import ROOT
 from serving.devices import has_cuda_device
 

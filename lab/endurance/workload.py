@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from lab.bench.honeycomb_questions import HoneycombQuestions, read_teams
+from lab.bench.questions import HoneycombQuestions, read_teams
 
 _ASKED: Final = (
     "count by {0}",
@@ -28,12 +28,12 @@ def mixed(count: int, seed: int) -> list[dict[str, Any]]:
     drawn = HoneycombQuestions(read_teams()).draw(count, f"endurance {seed}", number=seed)
     found = []
     for number, question in enumerate(drawn):
-        columns = json.loads(question.inputs["cols"])
+        columns = json.loads(question["cols"])
         if number % 5 == 1:
             columns = columns[:1]
         if number % 5 == 2:
             columns += [f"app.field_{place}" for place in range(100 - len(columns))]
-        inputs = {"nlq": f"{question.inputs['nlq']} {rng.randrange(1000)}", "cols": json.dumps(columns)}
+        inputs = {"nlq": f"{question['nlq']} {rng.randrange(1000)}", "cols": json.dumps(columns)}
         found.append(inputs | ({"max_tokens": rng.choice((8, 16, 40))} if number % 5 == 3 else {}))
     return found
 

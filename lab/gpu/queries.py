@@ -9,10 +9,9 @@ from typing import Final
 
 from lab.bench.asker import Asker
 from lab.bench.lineup import Lineup
-from lab.bench.peer_weights import WeightForms
-from lab.bench.peers import Peer
+from lab.bench.peers import Peer, WeightForms
 from lab.bench.protocol import Batch
-from lab.bench.question_source import measured_questions
+from lab.bench.questions import measured_questions
 from lab.gpu.gpu_report import StageReport
 from lab.gpu.place import Place
 from pipeline.paths import ROOT
@@ -56,7 +55,7 @@ def _ask(report: StageReport, peers: list[Peer], count: int) -> None:
         logs = _BUILD / "gpu_check/logs"
         with closing(Lineup([peer], forms, asker, source.warm_up, logs, lambda message: None)) as lineup:
             lineup.prepare()
-            done = lineup.measure(peer, [Batch(asker.asks(questions, peer.dialect, _MAX_TOKENS), 1)])
+            done = lineup.measure(peer, [Batch(asker.asks(questions, _MAX_TOKENS), 1)])
             error = lineup.entries[peer.name].error
         if error is not None:  # without vLLM's environment there is nothing to compare
             (report.not_run if error.startswith("the environment") else report.wrong).append(f"{peer.name}: {error}")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from lab.bench.questions import arrival_times
+from lab.bench.protocol import arrival_times
 from lab.simulation.arrivals import Arrivals
 from lab.simulation.fleet import Fleet, simulate
 from lab.simulation.service_times import ServiceTimes, ServiceTimesError, read_service_times

@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import psutil
 import pytest
 
 from lab.endurance.cog_process import CogServer
 from lab.endurance.own_weights import lock_text
-from lab.endurance.processes import stopped
 from tasks.honeycomb.query import parse_query
 from tests import small_model
 from tests.cog.control import CONTROLLED, Control
@@ -110,6 +111,17 @@ def test_the_quantization_kernel_that_vllm_chose_is_logged(server: CogServer) ->
     if "quantization_config" not in (WEIGHTS / "config.json").read_text():
         pytest.skip("these weights are not quantized")
     assert "Kernel for AutoAWQ" in server.log.read_text()
+
+
+@contextmanager
+def stopped(process: psutil.Process) -> Iterator[None]:
+    """Stop a process inside the `with` block without ending it."""
+    process.suspend()
+    try:
+        yield
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
 
 
 def test_an_engine_that_hangs_is_unhealthy_until_it_continues(server: CogServer) -> None:

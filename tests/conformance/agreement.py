@@ -19,10 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.bench.asker import Asker
-from lab.bench.constraint_json import from_json
-from lab.bench.honeycomb_questions import HoneycombQuestions, read_teams
 from lab.bench.machine import describe_checkout, describe_machine
-from lab.bench.protocol import Dialect
+from lab.bench.questions import HoneycombQuestions, read_teams
 from serving.config import Settings
 from serving.engine import Engine, create_engine
 from serving.types import GenerationRequest, SamplingParams
@@ -43,9 +41,9 @@ def questions(weights: Path) -> list[GenerationRequest]:
             f"agreement-{ask.key}",
             ask.prompt,
             SamplingParams(max_tokens=ask.max_tokens),
-            None if ask.constraint is None else from_json(ask.constraint),
+            ask.constraint,
         )
-        for ask in Asker(weights).asks(asked, Dialect.LARK, MAX_TOKENS)
+        for ask in Asker(weights).asks(asked, MAX_TOKENS)
         if len(ask.prompt) + MAX_TOKENS <= MAX_MODEL_LEN
     ]
 

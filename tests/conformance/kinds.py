@@ -107,7 +107,7 @@ def tiny_checkpoint(folder: Path) -> Tokenizer:
 
 
 def _transformers(folder: Path) -> Kind:
-    from lab.bench import transformers_engine
+    from tests.conformance import transformers_engine
 
     tokenizer = tiny_checkpoint(folder)
     settings = limits("transformers", folder)

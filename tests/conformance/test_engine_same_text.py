@@ -22,7 +22,7 @@ GRAMMARS = [None, "start: /[a-z ]{40}/", 'start: "{" ("\\"a\\": " /[0-9]{1,6}/ |
 def reference(kind: Kind) -> Iterator[Engine]:
     if kind.model_dir is None or kind.is_reference:
         pytest.skip("no model that transformers computes in float32, or the reference itself")
-    from lab.bench import transformers_engine
+    from tests.conformance import transformers_engine
 
     reference = transformers_engine.create(Settings(weights_dir=kind.model_dir, max_model_len=MAX_MODEL_LEN))
     yield reference

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
-from lab.bench.door_pages import find_chromium
 from tests.gateway.gateway_server import GatewayServer
 
 REFUSED = "Failed to load resource"  # the console's note about an answer such as 404, which some tests want
@@ -20,7 +20,8 @@ OpenPage = Callable[..., Page]
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Of one module: Playwright's event loop would be in the way of asynchronous tests."""
-    if (path := find_chromium()) is None:
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
         text = "no Chromium on PATH: apt-get install chromium"
         pytest.fail(text) if os.environ.get("REQUIRE_CHROMIUM") else pytest.skip(text)
     # Chromium's sandbox does not work for root.

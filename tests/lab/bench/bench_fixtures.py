@@ -6,7 +6,7 @@ import json
 import random
 from pathlib import Path
 
-from lab.bench.measure import Run
+from lab.bench.figures import Run
 from lab.bench.protocol import Reply
 from tests.pipeline.train.training_fixtures import CONFIG, byte_tokenizer
 

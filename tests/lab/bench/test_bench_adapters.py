@@ -11,9 +11,16 @@ from typing import Any
 
 import pytest
 
-from lab.bench.adapter_asks import AdapterQuestions, copies, mixed, num_right, read_questions, write_copies
 from lab.bench.adapter_command import adapter_table, bench_adapters
-from lab.bench.adapter_plan import AdapterPlan
+from lab.bench.adapter_measures import (
+    AdapterPlan,
+    AdapterQuestions,
+    copies,
+    mixed,
+    num_right,
+    read_questions,
+    write_copies,
+)
 from lab.bench.peers import PEERS
 from lab.bench.protocol import Reply
 from lab.bench.questions import QuestionError

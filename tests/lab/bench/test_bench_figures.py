@@ -9,21 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.bench.breakdown import overhead_share, where_time_goes
-from lab.bench.compare import changes, ratio_interval
+from lab.bench.figures import (
+    changes,
+    engine_figures,
+    overhead_share,
+    passes_per_answer,
+    ratio_interval,
+    ratios,
+    where_time_goes,
+)
 from lab.bench.lineup import Entry
-from lab.bench.measure import is_saturated
 from lab.bench.peers import PEERS
 from lab.bench.plots import draw_plots
-from lab.bench.result_file import (
-    ResultError,
-    last_line,
-    make_result,
-    read_result,
-    read_runs,
-    write_result,
-)
-from lab.bench.summary import engine_figures, passes_per_answer, ratios
+from lab.bench.result import ResultError, last_line, make_result, read_result, read_runs, write_result
+from lab.bench.session import is_saturated
 from tests.lab.bench.bench_fixtures import make_run
 
 PASSES = {
@@ -36,6 +35,7 @@ PASSES = {
     "floor_ms": 4.6,
 }
 ABOUT = {
+    "version": 1,
     "commit": "0" * 40,
     "date": "2026-01-01T00:00:00+00:00",
     "machine": {"cpu": "toy", "cores": 2},

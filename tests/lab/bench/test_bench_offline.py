@@ -10,14 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from lab.bench.asker import Asker
+from lab.bench.asker import Asker, Inputs
+from lab.bench.lineup import EngineFailedError
 from lab.bench.offline_command import batch_table, bench_batch, read_rows
-from lab.bench.offline_run import Measured, run_measured
-from lab.bench.offline_runners import OfflineAnswer, VllmOffline, find_runner
-from lab.bench.peer_weights import WeightForms
-from lab.bench.peers import PEERS, Peer
-from lab.bench.process import EngineFailedError
-from lab.bench.questions import Question
+from lab.bench.offline_runners import Measured, OfflineAnswer, VllmOffline, find_runner, run_measured
+from lab.bench.peers import PEERS, Peer, WeightForms
 from pipeline.environment.enter import prepare
 from pipeline.paths import ROOT
 from tests.free_ports import free_port
@@ -49,7 +46,7 @@ class Answering:
         self.peer: Peer = PEERS["fake"]
         self._text, self._runs = text, runs
 
-    def run(self, questions: Sequence[Question], folder: Path) -> tuple[Measured, list[OfflineAnswer]]:
+    def run(self, questions: Sequence[Inputs], folder: Path) -> tuple[Measured, list[OfflineAnswer]]:
         if not self._runs:
             raise EngineFailedError("broken")
         self._runs -= 1
@@ -60,7 +57,7 @@ def test_figures_are_of_whole_commands_and_without_their_start(tmp_path: Path) -
     weights = write_weights(tmp_path / "weights")
     asker, forms = Asker(weights), WeightForms(weights, unquantized=None, cache=tmp_path)
     rows = read_rows(weights, asker, None, 4)
-    assert len(rows) == 4 and rows[0].inputs["nlq"]
+    assert len(rows) == 4 and rows[0]["nlq"]
     runners = {
         "good": Answering('{"calculations": [{"op": "COUNT"}]}'),
         "none": Answering(None),

@@ -17,18 +17,14 @@ from typer.testing import CliRunner
 
 from lab.bench import peers
 from lab.bench.asker import Asker
-from lab.bench.batches import Batches
 from lab.bench.command import app
-from lab.bench.honeycomb_questions import HoneycombQuestions, read_teams
-from lab.bench.lineup import Lineup
-from lab.bench.peer_weights import WeightForms
-from lab.bench.peers import PEERS, Peer
-from lab.bench.process import EngineFailedError, EngineProcess
-from lab.bench.protocol import Ask, Batch, Dialect
-from lab.bench.questions import at_rate
-from lab.bench.workloads import Plan, Workload
+from lab.bench.lineup import EngineFailedError, EngineProcess, Lineup
+from lab.bench.peers import PEERS, Peer, WeightForms
+from lab.bench.protocol import Ask, Batch, at_rate
+from lab.bench.questions import HoneycombQuestions, read_teams
+from lab.bench.workloads import Batches, Plan, Workload
+from pipeline.environment.enter import prepare
 from tests.lab.bench.bench_fixtures import write_weights
-from tests.pipeline.train.training_fixtures import write_base
 
 ROOT = Path(__file__).resolve().parents[3]
 BROKEN = Peer("broken", "dev", settings={"engine": "no-such-engine"})
@@ -44,7 +40,7 @@ def process(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("process")
     forms = WeightForms(weights, unquantized=None, cache=folder)
     peer, python = PEERS["fake"], Path(sys.executable)
-    started = EngineProcess(peer.command(python, forms, endless=False), peer.env(python), folder / "log")
+    started = EngineProcess(peer.command(python, forms.path(peer.form)), peer.env(python), folder / "log")
     yield started
     started.close()
 
@@ -90,23 +86,16 @@ def test_a_paused_engine_uses_no_processor_time_and_continues_afterwards(process
     assert 20 < memory["pss_mb"] <= memory["rss_mb"] < 2000
 
 
-def test_transformers_is_measured_like_an_engine(tmp_path: Path) -> None:
-    """Its process is started in another way than those of engines."""
-    base = write_base(tmp_path / "base")
-    (base / "generation_config.json").write_text(json.dumps({"eos_token_id": 257}))
-    peer, forms = PEERS["transformers"], WeightForms(base, unquantized=base, cache=tmp_path)
-    command = peer.command(Path(sys.executable), forms, endless=False)
-    started = EngineProcess(command, peer.env(Path(sys.executable)), tmp_path / "log")
-    try:
-        assert "transformers" in started.versions
-        (reply,) = started.run(Batch((Ask("a", (30, 31), max_tokens=3),), 1), timeout=60).replies
-        assert (reply.error, reply.passes) == (None, 3)
-    finally:
-        started.close()
+@pytest.mark.slow
+@pytest.mark.index
+def test_llama_has_all_that_its_process_imports() -> None:
+    """Its environment has fewer packages than the others."""
+    code = "import lab.bench.worker, lab.bench.llama_engine"
+    subprocess.run([prepare("llama") / "bin" / "python", "-c", code], cwd=ROOT, check=True)
 
 
 def test_the_reason_why_an_engine_does_not_start_is_reported(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "lab.bench.worker", "serving", '{"engine": "no-such-engine"}']
+    command = [sys.executable, "-m", "lab.bench.worker", '{"engine": "no-such-engine"}']
     with pytest.raises(EngineFailedError, match="engine 'no-such-engine' is unknown"):
         EngineProcess(command, os.environ, tmp_path / "log")
 
@@ -134,19 +123,19 @@ def test_a_peer_that_fails_is_left_out_and_the_others_continue(weights: Path, tm
 def test_questions_are_the_same_for_all_and_new_in_every_round(weights: Path) -> None:
     batches = Batches(Asker(weights), HoneycombQuestions(read_teams()), Plan(one=20))
 
-    def prompts(workload: Workload, dialect: Dialect, number: int) -> list[tuple[int, ...]]:
-        return [ask.prompt for ask in batches.of(workload, dialect, number, None)[-1].asks]
+    def prompts(workload: Workload, number: int, *, as_lark: bool = False) -> list[tuple[int, ...]]:
+        return [ask.prompt for ask in batches.of(workload, number, None, as_lark=as_lark)[-1].asks]
 
-    first = prompts(Workload.ONE_NEW, Dialect.LARK, 0)
+    first = prompts(Workload.ONE_NEW, 0)
     assert len(first) == 20
-    assert first == prompts(Workload.ONE_NEW, Dialect.GBNF, 0)
-    others = prompts(Workload.ONE_NEW, Dialect.LARK, 1) + prompts(Workload.ONE_SEEN, Dialect.LARK, 0)
+    assert first == prompts(Workload.ONE_NEW, 0, as_lark=True)
+    others = prompts(Workload.ONE_NEW, 1) + prompts(Workload.ONE_SEEN, 0)
     assert not set(first) & set(others)
 
 
 def test_cached_columns_were_sent_with_another_question(weights: Path) -> None:
     batches = Batches(Asker(weights), HoneycombQuestions(read_teams()), Plan(one=20))
-    before, measured = batches.of(Workload.ONE_SEEN, Dialect.LARK, 0, None)
+    before, measured = batches.of(Workload.ONE_SEEN, 0, None)
     for earlier, now in zip(before.asks, measured.asks, strict=True):
         assert earlier.prompt != now.prompt
         assert earlier.constraint == now.constraint, "the same columns in the same order"
@@ -224,7 +213,8 @@ def test_an_interrupted_run_reports_its_results_so_far(weights: Path, tmp_path: 
         stderr=subprocess.PIPE,
         text=True,
     ) as bench:
-        time.sleep(6)
+        assert bench.stderr is not None
+        assert any(line.startswith("round 2") for line in bench.stderr), "it ended by itself"
         bench.send_signal(signal.SIGINT)
         output, errors = bench.communicate(timeout=60)
     assert bench.returncode == 0, errors

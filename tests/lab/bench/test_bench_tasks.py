@@ -11,12 +11,9 @@ from typer.testing import CliRunner
 
 from lab.bench.asker import Asker
 from lab.bench.command import app
-from lab.bench.constraint_json import from_json, to_json
-from lab.bench.peer_weights import Form, NoSuchFormError, WeightForms
-from lab.bench.peers import PEERS, for_task
-from lab.bench.protocol import Ask, Batch, Dialect, Reply
-from lab.bench.questions import Question
-from lab.bench.request_file import RequestFile
+from lab.bench.peers import Form, NoSuchFormError, WeightForms
+from lab.bench.protocol import BATCH, Ask, Batch, Reply
+from lab.bench.questions import RequestFile
 from serving.constraints import ChoiceConstraint, Constraint, JsonSchemaConstraint, LarkConstraint, RegexConstraint
 from tests.lab.bench.bench_fixtures import write_weights
 
@@ -118,9 +115,9 @@ def test_invalid_requests_are_refused_before_anything_starts(
 
 
 def test_every_draw_has_different_questions_and_is_reproducible() -> None:
-    source = RequestFile([Question({"text": str(i)}) for i in range(10)])
+    source = RequestFile([{"text": str(i)} for i in range(10)])
     first, second = source.draw(4, "one-new 0", 0), source.draw(6, "load-8 0", 0)
-    assert len({str(q.inputs["text"]) for q in [*first, *second]}) == 10
+    assert len({str(q["text"]) for q in [*first, *second]}) == 10
     assert not source.is_repeated
     assert source.draw(4, "one-new 0", 0) == first
     assert source.draw(3, "one-new 1", 1) == first[:3]
@@ -137,26 +134,18 @@ def test_every_draw_has_different_questions_and_is_reproducible() -> None:
     ],
 )
 def test_a_constraint_is_passed_unchanged(constraint: Constraint) -> None:
-    batch = Batch((Ask("0", (1,), 5, to_json(constraint)),), concurrency=1)
-    (arrived,) = Batch.from_json(json.loads(batch.to_line())).asks
-    assert arrived.constraint is not None
-    assert from_json(arrived.constraint) == constraint
+    batch = Batch((Ask("0", (1,), 5, constraint),), concurrency=1)
+    assert BATCH.validate_json(BATCH.dump_json(batch)) == batch
 
 
-def test_a_peer_without_a_grammar_for_the_task_is_measured_without_one_and_that_is_reported(
-    weights: Path, tmp_path: Path
-) -> None:
-    assert Asker(write_weights(tmp_path)).has_gbnf and not Asker(weights).has_gbnf
-    peer = for_task(PEERS["llama"], has_gbnf=False)
-    assert peer.dialect is Dialect.NONE and "no grammar" in peer.note
-    assert for_task(PEERS["llama"], has_gbnf=True) == PEERS["llama"]
-    assert for_task(PEERS["vllm"], has_gbnf=False) == PEERS["vllm"]
-    asked = Asker(weights).ask("0", Question({"text": "x"}), peer.dialect, 9)
-    assert asked.constraint is None and asked.max_tokens == 9
+def test_an_engine_whose_environment_writes_no_grammars_gets_them_written(weights: Path) -> None:
+    asked, written = (Asker(weights).ask("0", {"text": "x"}, 9, as_lark=each) for each in (False, True))
+    assert isinstance(asked.constraint, JsonSchemaConstraint) and asked.max_tokens == 9
+    assert isinstance(written.constraint, LarkConstraint) and "city" in written.constraint.text
 
 
 def test_answers_are_compared_without_white_space_and_invalid_ones_are_never_equal(weights: Path) -> None:
-    asker, question = Asker(weights), Question({"text": "x"})
+    asker, question = Asker(weights), {"text": "x"}
 
     def meaning(text: str, **more: Any) -> str | None:
         return asker.meaning(question, Reply("0", 0.1, 0.2, text=text, finish="stop", **more))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lab.bench.door_clients import read_streams
 from lab.bench.door_servers import door_server, stub_server
-from lab.bench.door_streams import read_streams
 
 
 async def test_each_chunk_of_each_stream_is_seen_and_timed(tmp_path):

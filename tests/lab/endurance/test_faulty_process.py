@@ -19,9 +19,9 @@ from safetensors.numpy import save_file
 from lab.endurance.all_rows import ROWS
 from lab.endurance.engine_death import engine_death
 from lab.endurance.own_weights import lock_text, settings
-from lab.endurance.processes import family, running
 from lab.endurance.row import QUICK, verdict
 from lab.endurance.stage import SLOTS, Door
+from lab.processes import family, running
 from pipeline.paths import ROOT
 from tests.lab.endurance.faulty_process import PORT, ProcessFaults, arguments
 

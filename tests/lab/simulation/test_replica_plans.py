@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from lab.bench.questions import arrival_times
+from lab.bench.protocol import arrival_times
 from lab.simulation.arrivals import Arrivals, ArrivalsError, generate, read_arrivals
 from lab.simulation.capacity import fewest_replicas, measure
 from lab.simulation.check import compare

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from examples.honeycomb.datagen.dataset import SPLITS, generate
-from lab.bench.honeycomb_questions import read_teams
+from lab.bench.questions import read_teams
 from serving.config import Settings
 from serving.constraints import LarkConstraint
 from serving.drafting.drafter import NoDrafter

@@ -13,12 +13,12 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
-from lab.bench.door_servers import free_port
 from pipeline.paths import ROOT
 from serving.config import Settings
 from serving.engines.vllm.draft_config import WORKER
 from serving.engines.vllm.tokenizer_folder import tokenizer_folder
 from serving.text import Tokenizer
+from tests.free_ports import free_port
 
 _START_SECONDS = 600  # on busy cores
 

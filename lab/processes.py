@@ -1,11 +1,9 @@
-"""The processes of a server: its worker, their memory, and whether any is left."""
+"""The processes of a server or an engine: its worker, their memory, and whether any is left."""
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import psutil
 
@@ -28,6 +26,16 @@ def resident_bytes(pid: int) -> int:
     return sum(map(_resident, family(pid)))
 
 
+def memory_mb(pid: int) -> dict[str, float]:
+    """The same in MB (2^20), and with shared pages counted once (PSS)."""
+    total = {"rss_mb": 0.0, "pss_mb": 0.0}
+    for process in family(pid):
+        with suppress(psutil.Error, OSError):  # it has ended meanwhile
+            found = process.memory_full_info()
+            total = {"rss_mb": total["rss_mb"] + found.rss / 2**20, "pss_mb": total["pss_mb"] + found.pss / 2**20}
+    return {name: round(value, 1) for name, value in total.items()}
+
+
 def running(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Those of the processes that have not ended."""
     return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
@@ -39,17 +47,6 @@ def left_after(processes: list[psutil.Process], seconds: float) -> list[psutil.P
     while (left := running(processes)) and time.monotonic() < deadline:
         time.sleep(0.1)
     return left
-
-
-@contextmanager
-def stopped(process: psutil.Process) -> Iterator[None]:
-    """Stop a process inside the `with` block without ending it."""
-    process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        with suppress(psutil.NoSuchProcess):
-            process.send_signal(signal.SIGCONT)
 
 
 def _resident(process: psutil.Process) -> int:
