@@ -41,7 +41,6 @@ def cancel_storm(stage: Stage, amounts: Amounts) -> Result:
             foreign += sum(has_foreign_mark(one.text, number) for number, one in zip(numbers, wave, strict=True))
             missing, open_ones = _num_kept(stage, server)
             lost_blocks, remaining = lost_blocks + missing, remaining + open_ones
-            stage.progress(numbers.stop / amounts.cancels)
         changed = asyncio.run(_changed(server.url, answers))
         stats = stage.stats(server)
     kept, ended = answers[::2], answers[1::2]

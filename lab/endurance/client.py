@@ -1,9 +1,11 @@
-"""Asks a Cog server as its users do: whole answers, streams, and clients that cancel or disconnect."""
+"""Asks a Cog server as its users do: whole answers, streams, clients that cancel or disconnect, and many at once."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -146,6 +148,54 @@ async def at_most(count: int, items: Sequence[Item], ask: Callable[[Item], Await
             return await ask(item)
 
     return list(await asyncio.gather(*(one(item) for item in items)))
+
+
+async def closed_loop(
+    url: str, questions: Sequence[Mapping[str, Any]], *, clients: int, seconds: float, at_least: int = 1
+) -> list[Answer]:
+    """So many clients, each of which asks its next question when it has its answer.
+
+    Args:
+        url: of the server.
+        questions: asked in turn, again from the first after the last.
+        clients: how many.
+        seconds: after which no question is asked any more.
+        at_least: questions that are asked however long they take.
+    """
+    end, turn = time.monotonic() + seconds, itertools.count()
+    answers: list[Answer] = []
+
+    async def one(client: Client) -> None:
+        while (number := next(turn)) < at_least or time.monotonic() < end:
+            answers.append(await client.ask_patiently(questions[number % len(questions)]))
+
+    async with opened(url) as client:
+        await asyncio.gather(*(one(client) for _ in range(clients)))
+    return answers
+
+
+async def open_loop(
+    url: str, questions: Sequence[Mapping[str, Any]], *, rate: float, seconds: float, seed: int = 0
+) -> list[Answer]:
+    """Poisson arrivals, each asked once.
+
+    Args:
+        url: of the server.
+        questions: asked in turn.
+        rate: arrivals a second.
+        seconds: of arrivals; then the last answers are awaited.
+        seed: of the arrival times.
+    """
+    rng, now, tasks = random.Random(seed), 0.0, []
+    async with opened(url) as client:
+        began = time.monotonic()
+        for number in itertools.count():
+            now += rng.expovariate(rate)
+            if now > seconds:
+                break
+            await asyncio.sleep(began + now - time.monotonic())
+            tasks.append(asyncio.create_task(client.ask(questions[number % len(questions)])))
+        return list(await asyncio.gather(*tasks))
 
 
 def _answer(status: int, body: Any, seconds: float) -> Answer:

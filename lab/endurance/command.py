@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import resource
 import sys
@@ -12,26 +11,25 @@ import traceback
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from lab.bench.machine import describe_checkout, describe_machine
 from lab.endurance.all_rows import ROWS
 from lab.endurance.row import QUICK, Amounts, Check, Result, Row, counts, verdict
 from lab.endurance.stage import SMALL, Stage
+from pipeline.weights.atomic import write_json
 from pipeline.weights.default_weights import ensure_recipe
 
 app = typer.Typer(add_completion=False)
 _console = Console(stderr=True)
 _PACKAGES = ("cog", "coglet", "llguidance", "aiohttp")
-_COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow"}
+_COLOURS = {"passed": "green", "failed": "red"}
 
 
 @app.command()
@@ -55,29 +53,20 @@ def endure(
     _console.print(_table(rows, found, amounts))
     if json_file is not None:
         content = {**about, "amounts": asdict(amounts), "rows": _record(rows, found, verdicts)}
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(json_file, content)
     raise typer.Exit(int("failed" in verdicts.values()))
 
 
 def run_rows(rows: Sequence[Row], amounts: Amounts, folder: Path) -> list[tuple[Result, float]]:
     """Run rows one after the other; their results, and how many seconds each took."""
     found = []
-    columns = (TextColumn("{task.description:<32}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=_console) as progress, closing(Stage(folder)) as stage:
+    with closing(Stage(folder)) as stage:
         for row in rows:
-            task = progress.add_task(row.title, total=1.0)
-            stage.progress = partial(_show, progress, task)
+            _console.print(f"{row.title} …", highlight=False)
             began = time.monotonic()
             found.append((_run(row, stage, amounts), time.monotonic() - began))
-            stage.progress(1.0)
-            progress.stop_task(task)
             _console.print(f"{row.title}: {verdict(found[-1][0], amounts)} ({found[-1][1]:.0f} s)", highlight=False)
     return found
-
-
-def _show(progress: Progress, task: TaskID, done: float) -> None:
-    progress.update(task, completed=done)
 
 
 def _run(row: Row, stage: Stage, amounts: Amounts) -> Result:
@@ -108,7 +97,7 @@ def _table(rows: Sequence[Row], found: Sequence[tuple[Result, float]], amounts: 
             remark = "" if check.passed or is_counted else "[yellow]over, not counted[/]"
             table.add_row(name, check.what, figure, f"{_number(check.limit)} {check.unit}", remark)
             name = ""
-        table.add_row(name, result.skipped, "", "", f"[{_COLOURS[word]}]{word}[/]", end_section=True)
+        table.add_row(name, "", "", "", f"[{_COLOURS[word]}]{word}[/]", end_section=True)
         for loss in result.losses:
             _console.print(f"{row.title}: {loss}", markup=False, soft_wrap=True)
     return table
@@ -129,7 +118,6 @@ def _record(
             "checks": [_check_record(check) for check in result.checks],
             "about": dict(result.about),
             "losses": list(result.losses),
-            "skipped": result.skipped,
         }
         for row, (result, seconds) in zip(rows, found, strict=True)
     ]

@@ -28,14 +28,12 @@ def damaged_weights(stage: Stage, amounts: Amounts) -> Result:
     env = copied_weights(stage.weights, folder)
     weights, lock = Path(env["WEIGHTS_DIR"]), Path(env["WEIGHTS_LOCK"])
     wrong, silent = _while_running(stage, env, [_MODEL] if amounts.is_quick else _names(weights))
-    stage.progress(0.5)
     unnoticed = [
         f"{damage.__name__} {name}"
         for name in _names(weights)
         for damage in _DAMAGES
         if not _is_refused(stage, weights, lock, name, damage)
     ]
-    stage.progress(0.7)
     started = _starts(stage, env, _DAMAGES[:1] if amounts.is_quick else _DAMAGES)
     return Result(
         checks=(

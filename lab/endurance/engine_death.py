@@ -1,13 +1,13 @@
-"""Kills and stops the process of the engine while predictions wait for it."""
+"""Kills and stops the process of the engine while predictions wait for it; of vLLM, the one that computes."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
@@ -16,12 +16,22 @@ import psutil
 from lab.bench.door_servers import MODEL
 from lab.endurance.client import Answer, Client, opened
 from lab.endurance.cog_process import CogServer
+from lab.endurance.observed_predict import OBSERVED
+from lab.endurance.own_weights import lock_text, settings
 from lab.endurance.row import Amounts, Check, Result
-from lab.endurance.stage import Stage
-from lab.endurance.vllm_death import vllm_checks
+from lab.endurance.stage import OBSERVED_PREDICTOR, SMALL, Stage
 from lab.endurance.workload import marked
-from lab.processes import worker
+from lab.processes import family, worker
+from pipeline.paths import ROOT
+from serving.devices import has_cuda_device
 
+UntilRunning = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
+VllmServer = Callable[[Stage, int], CogServer | str]
+_VLLM_SECONDS: Final = 900.0  # until it is ready
+_SENT_SECONDS: Final = 0.5
+_PYTHON: Final = ROOT / ".venv-vllm" / "bin" / "python"
+_UNQUANTIZED: Final = ROOT / "weights" / f"{SMALL}-unquantized"  # scripts/test --vllm makes it
+_TITLE: Final = "VLLM::"
 _READY_SECONDS: Final = 5.0
 _ERROR_SECONDS: Final = 10.0
 _QUIET_SECONDS: Final = 3.0  # without "ready", after which it is not expected any more
@@ -49,28 +59,52 @@ class Aftermath:
     queued: int = 0
 
 
-def engine_death(
-    stage: Stage, amounts: Amounts, check_vllm: Callable[[Stage, int], list[Check] | str] = vllm_checks
-) -> Result:
+def engine_death(stage: Stage, amounts: Amounts, server_of_vllm: VllmServer | None = None) -> Result:
     """The worker is killed behind Cog's server, and stopped behind the door: Cog has no error for waiters then."""
     with stage.own_server() as server:
-        killed = asyncio.run(_killed(stage, server, amounts))
+        running = partial(_until_running, stage, server)
+        killed = asyncio.run(_killed(server, amounts, running, worker))
     checks = _checks("killed", killed)
     about: dict[str, float | str] = {"waiters": amounts.waiters}
     if amounts.is_quick:
         return Result(checks=tuple(checks), about=about)
-    stage.progress(0.3)
     with stage.own_server() as server, stage.door(server) as door:
         stopped = asyncio.run(_stopped(stage, server, door.url, amounts))
     checks += _checks("stopped", stopped)
     about["stopped: wait for a server"] = stopped.queued
-    stage.progress(0.6)
-    vllm = check_vllm(stage, amounts.waiters)
+    vllm = (server_of_vllm or vllm_server)(stage, amounts.waiters)
     if isinstance(vllm, str):
         about["vLLM"] = vllm
     else:
-        checks += vllm
+        with vllm as server:
+            checks += _checks("vLLM's worker killed", asyncio.run(_killed(server, amounts, _until_sent, _vllm_worker)))
     return Result(checks=tuple(checks), about=about)
+
+
+def vllm_server(stage: Stage, waiters: int) -> CogServer | str:
+    """A server with vLLM, not yet started; or why there is none."""
+    if not _PYTHON.exists():
+        return "left out: scripts/test --vllm makes its environment"
+    # vLLM's CPU build reads AWQ with AVX512 only.
+    reads_awq = has_cuda_device() or "avx512" in Path("/proc/cpuinfo").read_text("utf-8")
+    weights = stage.weights if reads_awq else _UNQUANTIZED
+    if not weights.is_dir():
+        return "left out: scripts/test --vllm makes the weights that it needs on this machine"
+    stage.close()
+    folder = stage.subfolder("vllm")
+    lock = folder / "weights.lock"
+    lock.write_text(lock_text(weights), "utf-8")
+    env = {
+        "ENGINE": "vllm",
+        **settings(weights, lock),
+        OBSERVED: str(folder),
+        "MAX_NUM_SEQS": str(waiters),
+        "MAX_MODEL_LEN": "1024",
+        "DTYPE": "bfloat16",
+        "PYTHONPATH": str(ROOT),
+    }
+    log = folder / "server.log"
+    return CogServer(OBSERVED_PREDICTOR, env=env, log=log, setup_seconds=_VLLM_SECONDS, python=_PYTHON)
 
 
 def _checks(name: str, seen: Aftermath) -> list[Check]:
@@ -82,8 +116,10 @@ def _checks(name: str, seen: Aftermath) -> list[Check]:
     ]
 
 
-async def _killed(stage: Stage, server: CogServer, amounts: Amounts) -> Aftermath:
-    """Kill the worker while waiters stream."""
+async def _killed(
+    server: CogServer, amounts: Amounts, until_running: UntilRunning, find: Callable[[int], psutil.Process]
+) -> Aftermath:
+    """Kill a process of the server's while waiters stream."""
     ended: list[float] = []
     async with opened(server.url) as client:
 
@@ -96,8 +132,9 @@ async def _killed(stage: Stage, server: CogServer, amounts: Amounts) -> Aftermat
             return all(task.done() for task in tasks)
 
         tasks = [asyncio.create_task(wait(number)) for number in range(amounts.waiters)]
-        await _until_running(stage, server, have_ended)
-        gone = _signal(server, signal.SIGKILL)
+        await until_running(have_ended)
+        find(server.process.pid).kill()
+        gone = time.monotonic()
         in_flight = [task for task in tasks if not task.done()]
         says_ready = partial(_says, client, "/health-check", '"READY"')
         ready = asyncio.create_task(_last_ready(says_ready, gone, amounts.watched_seconds))
@@ -120,7 +157,9 @@ async def _stopped(stage: Stage, server: CogServer, door: str, amounts: Amounts)
 
         created = await asyncio.gather(*(_create(client, number) for number in range(amounts.waiters)))
         await _until_running(stage, server, have_ended)
-        gone = _signal(server, signal.SIGSTOP)
+        process = worker(server.process.pid)
+        process.suspend()
+        gone = time.monotonic()
         try:
             says_ready = partial(_says, client, "/ready", '"ready"')
             ready = asyncio.create_task(_last_ready(says_ready, gone, amounts.watched_seconds))
@@ -135,20 +174,25 @@ async def _stopped(stage: Stage, server: CogServer, door: str, amounts: Amounts)
             unanswered = len(begun) if waiting or errors else float("nan")
             return Aftermath(*await ready, tuple(errors.values()), unanswered, len(waiting) - len(begun))
         finally:
-            _signal(server, signal.SIGCONT)
-
-
-def _signal(server: CogServer, number: signal.Signals) -> float:
-    """Send it to the worker; when that was."""
-    process: psutil.Process = worker(server.process.pid)
-    process.send_signal(number)
-    return time.monotonic()
+            process.resume()
 
 
 async def _until_running(stage: Stage, server: CogServer, have_ended: Callable[[], Awaitable[bool]]) -> None:
     """Until the engine has begun with some of the predictions, or all have ended."""
     while not (await asyncio.to_thread(stage.stats, server))["num_running"] and not await have_ended():
         await asyncio.sleep(0.02)
+
+
+async def _until_sent(have_ended: Callable[[], Awaitable[bool]]) -> None:
+    """Until vLLM has the predictions; it does not count those that run."""
+    await asyncio.sleep(_SENT_SECONDS)
+
+
+def _vllm_worker(pid: int) -> psutil.Process:
+    """The process that computes. With one device, vLLM has no worker beside its engine core."""
+    titles = {" ".join(one.cmdline()): one for one in family(pid)}
+    ours = {title: one for title, one in titles.items() if _TITLE in title}
+    return next((one for title, one in ours.items() if "Worker" in title), next(iter(ours.values())))
 
 
 async def _last_ready(says_ready: Callable[[], Awaitable[bool]], gone: float, watched: float) -> tuple[float, bool]:

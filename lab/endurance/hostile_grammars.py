@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from jsonschema import Draft202012Validator, validators
 
-from lab.endurance.client import Answer, opened
+from lab.endurance.client import Answer, closed_loop, opened
 from lab.endurance.cog_process import CogServer
-from lab.endurance.load import closed_loop
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import Stage
 from lab.endurance.workload import quantile
@@ -38,7 +37,6 @@ async def _run(stage: Stage, server: CogServer, amounts: Amounts) -> Result:
     schemas = _schemas() * amounts.hostile_rounds
     seconds = (_PAUSE + 0.5) * len(schemas)
     before = await closed_loop(server.url, questions, clients=_CLIENTS, seconds=seconds if not amounts.is_quick else 1)
-    stage.progress(0.5)
     resident = resident_bytes(server.process.pid)
     hostile = asyncio.create_task(_hostile(server, schemas, 0.1 if amounts.is_quick else _PAUSE))
     others: list[Answer] = []

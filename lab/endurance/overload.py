@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Final
 
-from lab.endurance.load import closed_loop, open_loop
+from lab.endurance.client import closed_loop, open_loop
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import SLOTS, Stage
 from lab.endurance.workload import marked, quantile
@@ -21,7 +21,6 @@ def overload(stage: Stage, amounts: Amounts) -> Result:
     asyncio.run(closed_loop(url, questions, clients=4, seconds=0, at_least=4))  # warm up
     seconds = max(1.0, _REFERENCE_SHARE * amounts.overload_seconds)
     full = asyncio.run(closed_loop(url, questions, clients=SLOTS, seconds=seconds, at_least=SLOTS))
-    stage.progress(_REFERENCE_SHARE)
     rate = SLOTS / (sum(one.seconds for one in full) / len(full))  # by Little's law
     answers = asyncio.run(open_loop(url, questions, rate=_TIMES * rate, seconds=amounts.overload_seconds))
     refused = [one.seconds for one in answers if one.status == "refused"]

@@ -1,12 +1,24 @@
-"""Folders of weights for one run, with a lock of their own."""
+"""Folders of weights for one run, with a lock of their own, and packages of the small model as a chat."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
+from typing import Final
 
+from pipeline.package.write_schema import write_schema
+from pipeline.paths import ROOT
 from serving.weights import LockedSource, LockedWeights, WeightsLock, lock_files, set_digest
+
+_TEMPLATES: Final = ROOT / "pipeline" / "package" / "templates"
+_SCHEMA: Final = Path(".cog") / "openapi_schema.json"
+# ChatML, the form of the small model's base.
+_TEMPLATE: Final = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' "
+    "+ '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
 
 
 def lock_text(weights: Path) -> str:
@@ -64,3 +76,18 @@ def linked_weights(source: Path, folder: Path, files: dict[str, str]) -> dict[st
 def settings(weights: Path, lock: Path) -> dict[str, str]:
     """Environment variables of a server with these weights."""
     return {"WEIGHTS_DIR": str(weights), "WEIGHTS_LOCK": str(lock)}
+
+
+def chat_files() -> dict[str, str]:
+    """Texts of the files that make the small model's weights those of a chat."""
+    task = {"task": "chat", "name": "chat", "defaults": {"temperature": 0.0, "max_tokens": 64}}
+    return {"task.json": json.dumps(task), "chat_template.jinja": _TEMPLATE}
+
+
+def write_package(folder: Path, task: str) -> Path:
+    """A folder in which Cog finds predict.py of a task (chat, schema) and its schema; returns it."""
+    (folder / ".cog").mkdir(parents=True)
+    shutil.copy(_TEMPLATES / f"predict_{task}.py", folder / "predict.py")
+    shutil.copy(ROOT / _SCHEMA, folder / _SCHEMA)
+    write_schema(folder)
+    return folder

@@ -30,14 +30,12 @@ def restarts(stage: Stage, amounts: Amounts) -> Result:
     with stage.own_server(concurrency=amounts.waiters + _NEW) as server:
         expected = asyncio.run(_few(server.url))
         drained, accepted, seconds, code = asyncio.run(_terminated(stage, server, amounts.waiters))
-    stage.progress(0.4)
     before = _partial_files(stage)
     with stage.own_server() as server:
         began = asyncio.run(_killed(stage, server, amounts.waiters))
         left = len(left_after(began, amounts.watched_seconds))
     for number in range(0 if amounts.is_quick else 4):
         left += _killed_at_start(stage, random.Random(number).random() * 2, amounts.watched_seconds)
-    stage.progress(0.7)
     began_at = time.monotonic()
     url = stage.server.url
     ready = time.monotonic() - began_at

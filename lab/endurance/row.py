@@ -41,13 +41,11 @@ class Result:
         checks: each figure with its limit.
         about: further figures without a limit.
         losses: what was lost, in words; for the reader of a row that failed.
-        skipped: why nothing was done; empty if something was.
     """
 
     checks: tuple[Check, ...]
     about: Mapping[str, float | str] = field(default_factory=dict)
     losses: tuple[str, ...] = ()
-    skipped: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ QUICK: Final = Amounts(
     is_quick=True,
 )
 
-Verdict = Literal["passed", "failed", "skipped"]
+Verdict = Literal["passed", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +127,6 @@ class Row:
 
 def verdict(result: Result, amounts: Amounts) -> Verdict:
     """Whether all figures that count are within their limits."""
-    if result.skipped:
-        return "skipped"
     return "passed" if all(check.passed for check in result.checks if counts(check, amounts)) else "failed"
 
 

@@ -10,8 +10,7 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from lab.endurance.client import Answer, opened
-from lab.endurance.load import closed_loop
+from lab.endurance.client import Answer, closed_loop, opened
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import Stage
 from lab.endurance.workload import mixed, quantile
@@ -29,7 +28,6 @@ def rude_clients(stage: Stage, amounts: Amounts) -> Result:
     questions = [{**one, "max_tokens": 64} for one in mixed(8 if amounts.is_quick else 40, seed=5)]
     asyncio.run(closed_loop(url, questions, clients=_CLIENTS, seconds=0, at_least=len(questions)))  # warm up
     before = asyncio.run(closed_loop(url, questions, clients=_CLIENTS, seconds=amounts.rude_seconds))
-    stage.progress(0.5)
     others, rude = asyncio.run(_with_rude(url, questions, amounts))
     usual, loaded = (quantile([one.seconds for one in some], 0.95) for some in (before, others))
     lost = [one for one in (*before, *others) if not one.is_as_expected]

@@ -34,7 +34,6 @@ def scarce_resources(stage: Stage, amounts: Amounts) -> Result:
                 full = asyncio.run(_answers(server.url, questions))
                 refusals = asyncio.run(_create(door.url))
             afterwards = asyncio.run(_create(door.url))
-    stage.progress(0.4)
     checks, about = ([], {}) if amounts.is_quick else _starts(stage, questions, expected)
     return Result(
         checks=(
@@ -54,7 +53,6 @@ def _starts(
     """Servers that have no disk, and little memory, from their start; these are left out of a quick run."""
     with stage.plain_server(_FULL_DISK) as server:
         started = asyncio.run(_answers(server.url, questions))
-    stage.progress(0.7)
     with _memory_limit() as wrapper, stage.plain_server(wrapper) as server:
         little = asyncio.run(_answers(server.url, questions))
         resident = resident_bytes(server.process.pid)

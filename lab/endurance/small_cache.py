@@ -28,7 +28,6 @@ def small_cache(stage: Stage, amounts: Amounts) -> Result:
     wanted = [_num_blocks(one) for one in usual if one.metrics]
     longest = max(ceil((one.metrics["input_token_count"] + _MAX_TOKENS) / _BLOCK_SIZE) for one in usual if one.metrics)
     num_blocks = max(longest, int(_SHARE * min(SLOTS, len(questions)) * mean(wanted)))
-    stage.progress(0.5)
     with stage.own_server({"NUM_BLOCKS": str(num_blocks), "BLOCK_SIZE": str(_BLOCK_SIZE)}) as server:
         scarce = asyncio.run(_answers(server.url, questions))
         stats = stage.stats(server)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
-from lab.endurance.client import Answer, Client, at_most, opened
+from lab.endurance.client import Answer, at_most, opened
 from lab.endurance.cog_process import CogServer
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import ADAPTERS, Stage
@@ -78,17 +78,12 @@ def soak(stage: Stage, amounts: Amounts) -> Result:
     )
     rest = 1 - sum(part.share for part in parts)
     parts.append(_Part("queries", lambda: nullcontext(stage.server), mixed(amounts.distinct, seed=1), share=rest))
-    runs, done = dict[str, Run](), 0
+    runs = dict[str, Run]()
     for part in parts:
+        count = round(part.share * amounts.soak)
         with part.server() as server:
-            run = _soak(
-                server,
-                part.questions,
-                round(part.share * amounts.soak),
-                end - time.monotonic() if part is parts[-1] else part.share * seconds,
-                lambda asked, before=done: stage.progress((before + asked) / amounts.soak),  # type: ignore[misc]
-            )
-        runs[part.name], done = run, done + run.asked
+            time_left = end - time.monotonic() if part is parts[-1] else part.share * seconds
+            runs[part.name] = _soak(server, part.questions, count, time_left)
     wrong = [loss for run in runs.values() for loss in run.wrong]
     missing = amounts.soak - sum(run.asked for run in runs.values())
     return Result(
@@ -110,9 +105,7 @@ def soak(stage: Stage, amounts: Amounts) -> Result:
     )
 
 
-def _soak(
-    server: CogServer, questions: list[dict[str, Any]], count: int, seconds: float, progress: Callable[[int], None]
-) -> Run:
+def _soak(server: CogServer, questions: list[dict[str, Any]], count: int, seconds: float) -> Run:
     alone = asyncio.run(_alone(server.url, questions))
     wrong = [f"{one} alone" for one in alone if not one.is_as_expected]
     rng, memory, asked = random.Random(2), [resident_bytes(server.process.pid)], 0
@@ -122,7 +115,6 @@ def _soak(
         wrong += asyncio.run(_batch(server.url, questions, alone, numbers, asked))
         memory.append(resident_bytes(server.process.pid))
         asked += len(numbers)
-        progress(asked)
     return Run(asked, memory, wrong, sum(one.status == "failed" and one.is_as_expected for one in alone))
 
 
@@ -137,24 +129,15 @@ async def _batch(
     """What is wrong with each answer of a batch that is."""
 
     async def one(place: int) -> str | None:
-        number = numbers[place]
-        ask = _streamed if place % 3 == 0 else _whole
-        answer = await ask(client, f"soak-{first + place}", questions[number])
-        expected = alone[number]
+        question, expected = questions[numbers[place]], alone[numbers[place]]
+        streams = place % 3 == 0
+        answer = await (client.stream(f"soak-{first + place}", question) if streams else client.ask_patiently(question))
         # What is streamed before an error is not part of an answer that is not streamed.
         is_error = expected.status == "failed"
         same = answer.status == expected.status and (
             answer.error == expected.error if is_error else answer.text == expected.text
         )
-        return None if same else f"{questions[number]}: {answer} instead of {expected}"
+        return None if same else f"{question}: {answer} instead of {expected}"
 
     async with opened(url) as client:
         return [loss for loss in await at_most(_CLIENTS, range(len(numbers)), one) if loss is not None]
-
-
-async def _whole(client: Client, prediction_id: str, inputs: dict[str, Any]) -> Answer:
-    return await client.ask_patiently(inputs)
-
-
-async def _streamed(client: Client, prediction_id: str, inputs: dict[str, Any]) -> Answer:
-    return await client.stream(prediction_id, inputs)

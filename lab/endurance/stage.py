@@ -1,10 +1,10 @@
-"""The servers of a run and what rows use of them: folders, settings, progress."""
+"""The servers of a run and what rows use of them: folders and settings."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,9 @@ from typing import Any, Final
 import psutil
 
 from lab.bench.door_servers import door_server
-from lab.endurance.chat_package import chat_files, write_package
 from lab.endurance.cog_process import CogServer, ServerFailedError
 from lab.endurance.observed_predict import OBSERVED
-from lab.endurance.own_weights import linked_weights, settings
+from lab.endurance.own_weights import chat_files, linked_weights, settings, write_package
 from pipeline.paths import ROOT
 from pipeline.weights.recipes import find_recipe
 
@@ -25,7 +24,7 @@ SMALL: Final = "honeycomb-nlq-small"
 BASE: Final = ROOT / "weights" / "smollm2-135m-instruct"  # of the example adapters, unquantized
 ADAPTERS: Final = ROOT / "examples" / "adapters"
 SLOTS: Final = 32  # predictions at once, as in cog.yaml
-_REFERENCE: Final = "lab/endurance/observed_predict.py:ObservedPredictor"
+OBSERVED_PREDICTOR: Final = "lab/endurance/observed_predict.py:ObservedPredictor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +45,6 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         recipe = find_recipe(ROOT, SMALL)
         self.folder = folder
-        self.progress: Callable[[float], None] = lambda done: None
-        """To be told how much of the row is done, from 0 to 1."""
         self.weights = recipe.weights(ROOT)
         self.settings = {"ENGINE": "paged", **settings(self.weights, recipe.lock(ROOT))}
         self.written = (ROOT / "build", ROOT / ".cog")
@@ -163,4 +160,4 @@ class Stage:
     def _observed(self, env: Mapping[str, str], concurrency: int) -> CogServer:
         folder = self.subfolder("server")
         whole = {**self.settings, "COG_LOG_LEVEL": "warning", OBSERVED: str(folder), **env}
-        return CogServer(_REFERENCE, env=whole, log=folder / "server.log", concurrency=concurrency)
+        return CogServer(OBSERVED_PREDICTOR, env=whole, log=folder / "server.log", concurrency=concurrency)

@@ -13,7 +13,6 @@ from serving.text import IncrementalDetokenizer, Tokenizer
 
 _REPLACEMENT: Final = "\ufffd"
 _LONGEST: Final = 60  # characters
-_LOOKS: Final = 100  # at the progress
 
 
 def stream_parity(
@@ -35,8 +34,6 @@ def stream_parity(
         replaced += [repr((text, shown))] if any(_REPLACEMENT in part for part in shown) else []
         # A part of a stop string must not be shown before it is known that the rest does not follow.
         stopped += [repr((text, stop, shown))] if any(one in "".join(shown) for one in stop) else []
-        if number % max(1, amounts.texts // _LOOKS) == 0:
-            stage.progress(number / amounts.texts)
     return Result(
         checks=(
             Check("texts whose streamed parts are not the whole", len(differ), 0),

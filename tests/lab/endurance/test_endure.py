@@ -51,7 +51,6 @@ def broken(stage: Stage, amounts: Amounts) -> Result:
         (lambda stage, amounts: Result((Check("lost", 0, 0),)), 0),
         (lambda stage, amounts: Result((Check("lost", 1, 0),), losses=("one of them",)), 1),
         (lambda stage, amounts: Result((Check("nothing measured", float("nan"), 0),)), 1),
-        (lambda stage, amounts: Result((), skipped="there is none"), 0),
         (broken, 1),
     ],
 )

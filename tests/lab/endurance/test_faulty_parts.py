@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lab.endurance.fuzz import fuzz
-from lab.endurance.fuzz_targets import Target
+from lab.endurance.fuzz import Target, fuzz
 from lab.endurance.row import QUICK, verdict
 from lab.endurance.stream_parity import stream_parity
 from lab.endurance.supply_chain import supply_chain
@@ -17,7 +16,7 @@ from pipeline.environment.hashes import REQUIREMENTS
 from serving.text import IncrementalDetokenizer
 from tests.small_model import NEEDS_WEIGHTS, WEIGHTS
 
-STAGE = SimpleNamespace(weights=WEIGHTS, progress=lambda done: None)
+STAGE = SimpleNamespace(weights=WEIGHTS)
 
 
 def sound_parser(case):
