@@ -8,9 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from lab.simulation.arrivals import Arrivals, bursty, generate, poisson
 from lab.simulation.fleet import Fleet, Outcome, Scaling, simulate
-from lab.simulation.service_times import ServiceTimes
+from lab.simulation.inputs import Arrivals, ServiceTimes, bursty, generate, poisson
 
 SERIAL = {1: 1.0}
 QUANTILES = (np.arange(20_000) + 0.5) / 20_000

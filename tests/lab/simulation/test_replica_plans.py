@@ -14,12 +14,17 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from lab.bench.protocol import arrival_times
-from lab.simulation.arrivals import Arrivals, ArrivalsError, generate, read_arrivals
 from lab.simulation.capacity import fewest_replicas, measure
-from lab.simulation.check import compare
-from lab.simulation.command import main
+from lab.simulation.command import compare, main
 from lab.simulation.fleet import Fleet, Scaling, simulate
-from lab.simulation.service_times import ServiceTimes, ServiceTimesError, read_service_times
+from lab.simulation.inputs import (
+    Arrivals,
+    InputError,
+    ServiceTimes,
+    generate,
+    read_arrivals,
+    read_service_times,
+)
 
 SERVICE = ServiceTimes(np.linspace(0.04, 0.08, 50), np.linspace(0.02, 0.04, 50), {1: 1.0, 8: 1.3, 32: 1.4})
 
@@ -63,7 +68,7 @@ def test_a_committed_result_can_be_read() -> None:
 @pytest.mark.parametrize(("engine", "message"), [("none", "one-new of the engine none"), (None, "no result")])
 def test_a_file_without_service_times_is_refused(tmp_path: Path, engine: str | None, message: str) -> None:
     path = bench(tmp_path / "bench.json") if engine else tmp_path / "no.json"
-    with pytest.raises(ServiceTimesError, match=message):
+    with pytest.raises(InputError, match=message):
         read_service_times(path, engine or "paged")
 
 
@@ -101,7 +106,7 @@ def test_recorded_arrivals(tmp_path: Path) -> None:
     assert arrivals.prefixes.tolist() == [0, 1, 1, 2]
     for text in ('{"time": 1}\n', "[]\n", "", "x"):
         path.write_text(text)
-        with pytest.raises(ArrivalsError, match="at"):
+        with pytest.raises(InputError, match="at"):
             read_arrivals(path)
 
 

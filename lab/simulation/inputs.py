@@ -1,11 +1,12 @@
-"""When requests arrive, and which of them have equal beginnings of prompts: generated, or recorded."""
+"""What is simulated: when requests arrive and which have equal beginnings of prompts, and how long a replica takes."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,8 @@ QUIET: Final = 0.5  # rate between bursts divided by the mean rate
 MIN_PERIODS: Final = 4
 
 
-class ArrivalsError(Exception):
-    """A file of arrivals cannot be used; the message says why."""
+class InputError(Exception):
+    """A file of arrivals or a result of the benchmark cannot be used; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def read_arrivals(path: Path) -> Arrivals:
     """Recorded arrivals: JSON lines of {"at": seconds, "prefix": text}, where `prefix` may be left out.
 
     Raises:
-        ArrivalsError: the file cannot be read, is empty, or a line has another format.
+        InputError: the file cannot be read, is empty, or a line has another format.
     """
     records: list[tuple[float, str]] = []
     try:
@@ -94,12 +95,61 @@ def read_arrivals(path: Path) -> Arrivals:
                     record = json.loads(line)
                     records.append((float(record["at"]), str(record.get("prefix", number))))
     except OSError as error:
-        raise ArrivalsError(f"{path}: {error.strerror}") from error
+        raise InputError(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ArrivalsError(f'{path}:{number}: a line is {{"at": seconds, "prefix": text}} ({error!r})') from error
+        raise InputError(f'{path}:{number}: a line is {{"at": seconds, "prefix": text}} ({error!r})') from error
     if not records:
-        raise ArrivalsError(f"{path} has no arrivals; a line is {{'at': seconds, 'prefix': text}}")
+        raise InputError(f"{path} has no arrivals; a line is {{'at': seconds, 'prefix': text}}")
     records.sort()
     numbers = {prefix: number for number, prefix in enumerate(dict.fromkeys(prefix for _, prefix in records))}
     times = np.array([at for at, _ in records])
     return Arrivals(times - times[0], np.array([numbers[prefix] for _, prefix in records]))
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTimes:
+    """Measured times of single requests, and how much faster a replica is with many at once.
+
+    Args:
+        new: seconds of requests alone on a replica whose prompt begins as none before, [n] float64.
+        seen: seconds where the beginning of the prompt is in the KV cache, [m] float64.
+        speedup: throughput with n requests at once, divided by that with one, by n. Interpolated linearly.
+    """
+
+    new: NDArray[np.float64]
+    seen: NDArray[np.float64]
+    speedup: Mapping[int, float]
+
+    def speeds(self, slots: int) -> list[float]:
+        """Speedup with 0 to `slots` requests at once."""
+        known = sorted(self.speedup)
+        found = np.interp(np.arange(slots + 1), known, [self.speedup[n] for n in known])
+        return [float(speed) for speed in found]
+
+
+def read_service_times(path: Path, engine: str) -> ServiceTimes:
+    """From the workloads `one-new`, `one-seen`, `load-8` and `load-32` of a result of scripts/dev/bench.
+
+    Raises:
+        InputError: the file cannot be read, or has no such workload of the engine.
+    """
+    try:
+        runs = json.loads(path.read_text("utf-8"))["runs"]
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{path} is no result of scripts/dev/bench --json: {error!r}") from error
+    mine = [run for run in runs if run["engine"] == engine and run["variant"] is None]
+    new, seen = (_alone(path, mine, workload, engine) for workload in ("one-new", "one-seen"))
+    speedup = {1: 1.0}
+    for run in mine:
+        if run["workload"].startswith("load-") and run["wall"]:
+            users = run["concurrency"]
+            rates = [len(one["replies"]) / one["wall"] for one in mine if one["workload"] == run["workload"]]
+            speedup[users] = max(1.0, float(np.mean(rates) * new.mean()))
+    return ServiceTimes(new, seen, speedup)
+
+
+def _alone(path: Path, runs: Sequence[Mapping[str, Any]], workload: str, engine: str) -> NDArray[np.float64]:
+    seconds = [reply["e2e"] for run in runs if run["workload"] == workload for reply in run["replies"]]
+    if not seconds:
+        raise InputError(f"{path} has no workload {workload} of the engine {engine}; give another --engine")
+    return np.array(seconds)
