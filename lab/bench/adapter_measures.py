@@ -361,7 +361,7 @@ def _read(entry: AdapterEntry, base: Path, tokenizer: Tokenizer) -> AdapterQuest
             record = json.loads(line)
             given = record["input"]
             prompt = task.prepare(given if isinstance(given, dict) else {"text": given})
-            ask = Ask("", prompt.token_ids, prompt.sampling.max_tokens, prompt.constraint)
+            ask = Ask("", prompt.token_ids, prompt.sampling.max_tokens, constraint=prompt.constraint)
             found.setdefault(file, []).append(ask)
             if file == HELD_OUT:
                 answers.append(record["output"])

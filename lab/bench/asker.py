@@ -53,15 +53,15 @@ class Asker:
         constraint = prompt.constraint
         if as_lark and constraint is not None:
             constraint = LarkConstraint(check_constraint(constraint))
-        return Ask(key, prompt.token_ids, min(max_tokens, prompt.sampling.max_tokens), constraint)
+        return Ask(key, prompt.token_ids, min(max_tokens, prompt.sampling.max_tokens), constraint=constraint)
 
     def asks(self, questions: Sequence[Inputs], max_tokens: int, *, as_lark: bool = False) -> tuple[Ask, ...]:
         """Requests for several questions, with their indices as keys."""
         return tuple(self.ask(str(i), inputs, max_tokens, as_lark=as_lark) for i, inputs in enumerate(questions))
 
-    def free(self, key: str, text: str, max_tokens: int) -> Ask:
-        """A request to continue a text, without a grammar."""
-        return Ask(key, tuple(self._tokenizer.encode(text)), max_tokens)
+    def free(self, key: str, text: str, num_tokens: int) -> Ask:
+        """A request to continue a text by so many tokens, without a grammar and without an end."""
+        return Ask(key, tuple(self._tokenizer.encode(text)), num_tokens, min_tokens=num_tokens)
 
     def meaning(self, inputs: Inputs, reply: Reply) -> str | None:
         """A text that is equal for answers with the same meaning; None if the task would return an error."""

@@ -18,7 +18,7 @@ from gguf.quants import quantize
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from pipeline.weights.atomic import partial_file, write_json
+from pipeline.weights.atomic import partial_file
 from pipeline.weights.gguf_source import hugging_face_name
 
 MODEL = "model.gguf"
@@ -54,7 +54,6 @@ def export(checkpoint: Path, base: Path, folder: Path) -> None:
         writer.close()
     for name in ("tokenizer.json", "generation_config.json", "config.json"):
         shutil.copyfile(checkpoint / name, folder / name)
-    write_json(folder / "gguf.json", {"eos_token_id": int(_value(reader, "tokenizer.ggml.eos_token_id"))})
 
 
 def quantization_of(name: str) -> GGMLQuantizationType:

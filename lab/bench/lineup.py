@@ -181,7 +181,7 @@ class Lineup:
         self._warm_up = warm_up
         self._logs = logs
         self._say = say
-        self._processes: dict[tuple[str, bool], EngineProcess] = {}
+        self._processes: dict[str, EngineProcess] = {}
 
     def prepare(self) -> None:
         """Install the peers' environments and make their weights, before anything is measured."""
@@ -192,23 +192,23 @@ class Lineup:
             except NOT_PREPARED as error:
                 self._failed(entry, error)
 
-    def measure(self, peer: Peer, batches: Sequence[Batch], *, endless: bool = False) -> Done | None:
+    def measure(self, peer: Peer, batches: Sequence[Batch]) -> Done | None:
         """Run batches in sequence; return the last one's replies, or None if the engine failed."""
         entry = self.entries[peer.name]
         if entry.error is not None:
             return None
         done = None
         try:
-            process = self._running(peer, endless)
+            process = self._running(peer)
             for batch in batches:
                 done = process.run(batch, BATCH_SECONDS)
             entry.memory.append(process.memory_mb())
         except (EngineFailedError, *NOT_PREPARED) as error:
             self._failed(entry, error)
-            self._end(peer, endless)
+            self._end(peer)
             return None
         if peer.is_fresh:
-            self._end(peer, endless)
+            self._end(peer)
         else:
             process.pause()
         return done
@@ -222,25 +222,23 @@ class Lineup:
         entry.error = str(error) or repr(error)
         self._say(f"{entry.peer.name}: {entry.error}")
 
-    def _running(self, peer: Peer, endless: bool) -> EngineProcess:
-        process = self._processes.get((peer.name, endless))
+    def _running(self, peer: Peer) -> EngineProcess:
+        process = self._processes.get(peer.name)
         if process is not None:
             process.resume()
             return process
         python = python_of(peer)
-        command = peer.command(python, self._forms.path(peer.form, endless=endless))
-        name = f"{peer.name}-endless" if endless else peer.name
-        process = EngineProcess(command, peer.env(python), self._logs / f"{name}.log")
-        self._processes[peer.name, endless] = process
+        command = peer.command(python, self._forms.path(peer.form))
+        process = EngineProcess(command, peer.env(python), self._logs / f"{peer.name}.log")
+        self._processes[peer.name] = process
         entry = self.entries[peer.name]
         entry.ready_seconds.append(process.ready_seconds)
         entry.versions = process.versions
-        as_lark = peer.engine == LLAMA
-        asks = () if endless else self._asker.asks(self._warm_up, WARM_UP_TOKENS, as_lark=as_lark)
+        asks = self._asker.asks(self._warm_up, WARM_UP_TOKENS, as_lark=peer.engine == LLAMA)
         process.run(Batch(asks, concurrency=1), BATCH_SECONDS)
         return process
 
-    def _end(self, peer: Peer, endless: bool) -> None:
-        process = self._processes.pop((peer.name, endless), None)
+    def _end(self, peer: Peer) -> None:
+        process = self._processes.pop(peer.name, None)
         if process is not None:
             process.close()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import os
 import time
 from collections.abc import AsyncGenerator
@@ -49,29 +48,22 @@ def create(settings: Settings) -> LlamaEngine:
     params.verbosity = 0  # a line a request otherwise
     if settings.speculation == "ngram":
         params.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
-    end = json.loads((settings.weights_dir / "generation_config.json").read_text("utf-8"))["eos_token_id"]
-    own_end = json.loads((settings.weights_dir / "gguf.json").read_text("utf-8"))["eos_token_id"]
-    return LlamaEngine(xllamacpp.Server(params), settings.max_num_seqs, ignore_end=end != own_end)
+    return LlamaEngine(xllamacpp.Server(params), settings.max_num_seqs)
 
 
 class LlamaEngine:
-    """See `serving.engine.Engine`; greedy only, a thread a request.
-
-    Args:
-        ignore_end: the weights name another end token than the GGUF, so that its own is none.
-    """
+    """See `serving.engine.Engine`; greedy only, a thread a request. `min_tokens` means that no end token may come."""
 
     name = "llama"
     max_model_len = CONTEXT
 
-    def __init__(self, server: xllamacpp.Server, max_num_seqs: int, *, ignore_end: bool) -> None:
+    def __init__(self, server: xllamacpp.Server, max_num_seqs: int) -> None:
         self._server = server
-        self._ignore_end = ignore_end
         self._pool = ThreadPoolExecutor(max_num_seqs, thread_name_prefix="llama")
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationOutput, None]:
         """See `Engine.generate`. A running request of llama.cpp cannot be aborted."""
-        names = {field.name for field in dataclasses.fields(SamplingParams)} - {"max_tokens", "seed"}
+        names = {field.name for field in dataclasses.fields(SamplingParams)} - {"max_tokens", "min_tokens", "seed"}
         refuse_parameters(request.sampling, sorted(names), because="which the benchmark's llama.cpp is not asked for")
         started, first = time.monotonic(), None
         loop, chunks = asyncio.get_running_loop(), asyncio.Queue[Chunk]()
@@ -119,7 +111,7 @@ class LlamaEngine:
             "temperature": 0.0,
             "cache_prompt": True,
             "stream": True,
-            "ignore_eos": self._ignore_end,
+            "ignore_eos": request.sampling.min_tokens > 0,
         }
         if not isinstance(request.constraint, LarkConstraint):
             return body

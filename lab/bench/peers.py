@@ -52,18 +52,19 @@ class WeightForms:
         self.digest = digest(weights)
         self._cache = cache / self.digest[:12]
 
-    def path(self, form: Form, *, endless: bool = False) -> Path:
-        """The folder of a format; with `endless`, its end token is one that no answer has.
+    def path(self, form: Form) -> Path:
+        """The folder of a format.
 
         Raises:
             NoSuchFormError: it cannot be made from these weights.
         """
-        folder = {
-            Form.QUANTIZED: lambda: self._weights,
-            Form.UNQUANTIZED: lambda: self._with_drafts(self._unquantized_folder()),
-            Form.GGUF: self._gguf,
-        }[form]()
-        return endless_view(folder, self._cache / f"{form.name.lower()}-endless") if endless else folder
+        match form:
+            case Form.QUANTIZED:
+                return self._weights
+            case Form.UNQUANTIZED:
+                return self._with_drafts(self._unquantized_folder())
+            case Form.GGUF:
+                return self._gguf()
 
     def label(self, form: Form) -> str:
         """What a result says of the weights: the weights that are served may be unquantized as well."""
@@ -96,7 +97,7 @@ class WeightForms:
     def _gguf(self) -> Path:
         self._need_default("as GGUF", "leave llama out")
         folder = self._cache / "gguf"
-        if not (folder / "gguf.json").exists():  # written last
+        if not (folder / "config.json").exists():  # written last
             from lab.bench.gguf_export import export  # imports gguf, which only the first run needs
             from pipeline.weights.download import fetch_base
             from pipeline.weights.recipes import find_recipe
@@ -116,25 +117,6 @@ def digest(weights: Path) -> str:
         return hashlib.sha256(str(weights).encode()).hexdigest()
     with file.open("rb") as tensors:
         return hashlib.file_digest(tensors, "sha256").hexdigest()
-
-
-def endless_view(folder: Path, view: Path) -> Path:
-    """A view of a checkpoint whose end token is a special token that no text has.
-
-    Every engine then generates up to the limit, without an option for it.
-    """
-    view.mkdir(parents=True, exist_ok=True)
-    tokenizer = json.loads((folder / "tokenizer.json").read_text("utf-8"))
-    end = max(token["id"] for token in tokenizer["added_tokens"] if token["special"])
-    for file in folder.iterdir():
-        link = view / file.name
-        link.unlink(missing_ok=True)
-        if file.name in ("config.json", "generation_config.json"):
-            content = json.loads(file.read_text("utf-8"))
-            link.write_text(json.dumps({**content, "eos_token_id": end}, indent=2), "utf-8")
-        elif file.name != "tokenizer_config.json":  # it also names the end token, and is not needed
-            link.symlink_to(file.resolve())
-    return view
 
 
 class EnvironmentFailedError(Exception):

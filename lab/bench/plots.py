@@ -1,4 +1,4 @@
-"""Plot a result."""
+"""Plot the latencies of a result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from lab.bench.figures import Run, good, where_time_goes
+from lab.bench.figures import Run, good
 from lab.bench.result import read_runs
 from lab.bench.workloads import Workload
 
@@ -30,8 +30,6 @@ def draw_plots(result: Mapping[str, Any], folder: Path) -> list[Path]:
     pictures: dict[str, Callable[[Axes], bool]] = {
         "latency": lambda axes: draw_latency(axes, runs),
         "open_loop": lambda axes: draw_open_loop(axes, runs),
-        "time": lambda axes: draw_time(axes, runs),
-        "passes": lambda axes: draw_passes(axes, result.get("passes")),
     }
     for name, draw in pictures.items():
         figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
@@ -57,38 +55,6 @@ def draw_open_loop(axes: Axes, runs: Sequence[Run]) -> bool:
     _draw_lines(axes, lines)
     axes.set(title="Latency against arrivals (Poisson)", xlabel="requests a second", xscale="log")
     return bool(lines)
-
-
-def draw_time(axes: Axes, runs: Sequence[Run]) -> bool:
-    """Plot the parts of a request's time, for requests asked one at a time."""
-    engines = list(dict.fromkeys(run.engine for run in runs))
-    splits = {name: split for name in engines if (split := where_time_goes(runs, name))}
-    names = list(dict.fromkeys(name for split in splits.values() for name in split))
-    left = np.zeros(len(splits))
-    for name in names:
-        widths = np.array([max(0.0, split.get(name, 0.0)) for split in splits.values()])
-        axes.barh(list(splits), widths, left=left, label=name)
-        left += widths
-    axes.invert_yaxis()
-    axes.set(title="Where a request's time goes, new columns, one at a time", xlabel="ms")
-    if splits:
-        axes.legend(fontsize=8)
-    return bool(splits)
-
-
-def draw_passes(axes: Axes, passes: Mapping[str, Any] | None) -> bool:
-    """Plot the measured passes, the fitted line and the lower bound."""
-    if passes is None:
-        return False
-    tokens = np.array([int(name) for name in passes["ms_by_tokens"]])
-    a, b = passes["fit"]["a_ms"], passes["fit"]["b_ms"]
-    axes.plot(tokens, list(passes["ms_by_tokens"].values()), "o", label="measured, context 400")
-    axes.plot(tokens, a + b * tokens, label=f"{a:.2f} + {b:.3f} · M ms")
-    floor = f"floor: {passes['bytes_per_pass'] / 1e6:.0f} MB at {passes['read_gb_per_s']} GB/s"
-    axes.axhline(passes["floor_ms"], linestyle="--", color="gray", label=floor)
-    axes.set(title=f"Cost of a pass ({passes['kernels']})", xlabel="tokens in the pass", ylabel="ms", ylim=0)
-    axes.legend()
-    return True
 
 
 def _by_engine(runs: Sequence[Run], place: Any) -> dict[str, dict[float, list[float]]]:

@@ -24,6 +24,7 @@ class Ask:
         key: unique within its batch.
         prompt: token ids.
         max_tokens: limit of the answer's tokens.
+        min_tokens: how many tokens come before an end token may.
         constraint: what the answer must match; None for free text.
         at: arrival time in seconds after the start of the batch; None: as soon as a user is free.
         adapter: name of the engine's adapter; None for the plain model.
@@ -32,6 +33,7 @@ class Ask:
     key: str
     prompt: tuple[int, ...]
     max_tokens: int
+    min_tokens: int = 0
     constraint: Constraint | None = None
     at: float | None = None
     adapter: str | None = None

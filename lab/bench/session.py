@@ -78,23 +78,17 @@ class Session:
         return result
 
     def _measure(self, lineup: Lineup, batches: Batches, runs: list[Run]) -> None:
-        """Append to `runs`, so that an interrupted run has the first ones.
-
-        Engines with the endless view of the weights run last and alone, because they are additional processes.
-        """
-        for endless in (False, True):
-            workloads = [workload for workload in self.workloads if (workload is Workload.FREE_200) == endless]
-            for number in range(self.plan.rounds):
-                for workload in workloads:
-                    for variant, peer in self._turns(workload, number, runs):
-                        self.say(f"round {number + 1}: {workload}{_shown(variant)}, {peer.name}")
-                        asked = batches.of(workload, number, variant, as_lark=peer.engine == LLAMA)
-                        if (done := lineup.measure(peer, asked, endless=endless)) is not None:
-                            last = asked[-1]
-                            arrival = max((ask.at or 0.0 for ask in last.asks), default=0.0)
-                            place = (str(workload), peer.name, number, variant, last.concurrency)
-                            runs.append(Run(*place, done.wall, done.cpu, done.replies, done.steps, arrival))
-            lineup.close()
+        """Append to `runs`, so that an interrupted run has the first ones."""
+        for number in range(self.plan.rounds):
+            for workload in self.workloads:
+                for variant, peer in self._turns(workload, number, runs):
+                    self.say(f"round {number + 1}: {workload}{_shown(variant)}, {peer.name}")
+                    asked = batches.of(workload, number, variant, as_lark=peer.engine == LLAMA)
+                    if (done := lineup.measure(peer, asked)) is not None:
+                        last = asked[-1]
+                        arrival = max((ask.at or 0.0 for ask in last.asks), default=0.0)
+                        place = (str(workload), peer.name, number, variant, last.concurrency)
+                        runs.append(Run(*place, done.wall, done.cpu, done.replies, done.steps, arrival))
 
     def _turns(self, workload: Workload, number: int, runs: Sequence[Run]) -> Iterator[tuple[float | None, Peer]]:
         """The variants of a workload in a round: long ones only once, and rates only until an engine is saturated."""

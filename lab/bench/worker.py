@@ -89,7 +89,7 @@ async def _ask(engine: Engine, ask: Ask, begun: float) -> Reply:
     request = GenerationRequest(
         f"{ask.key}-{time.monotonic_ns()}",
         ask.prompt,
-        SamplingParams(max_tokens=ask.max_tokens),
+        SamplingParams(max_tokens=ask.max_tokens, min_tokens=ask.min_tokens),
         ask.constraint,
         ask.adapter,
     )

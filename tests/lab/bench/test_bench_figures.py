@@ -25,21 +25,11 @@ from lab.bench.result import ResultError, last_line, make_result, read_result, r
 from lab.bench.session import is_saturated
 from tests.lab.bench.bench_fixtures import make_run
 
-PASSES = {
-    "kernels": "toy",
-    "ms_by_tokens": {"1": 3.1, "64": 9.4},
-    "fit": {"a_ms": 3.0, "b_ms": 0.1},
-    "prefill_600_ms": 90.0,
-    "bytes_per_pass": 114_000_000,
-    "read_gb_per_s": 25.0,
-    "floor_ms": 4.6,
-}
 ABOUT = {
     "version": 1,
     "commit": "0" * 40,
     "date": "2026-01-01T00:00:00+00:00",
     "machine": {"cpu": "toy", "cores": 2},
-    "passes": PASSES,
 }
 
 
@@ -170,6 +160,5 @@ def test_a_file_that_is_not_a_result_is_reported(tmp_path: Path, content: str) -
 def test_plots_are_drawn_of_the_available_measurements(tmp_path: Path) -> None:
     runs = [make_run("paged", 0.1), make_run("paged", 0.1, workload="open", variant=2.0)]
     drawn = draw_plots(make_result(runs, {"paged": Entry(PEERS["paged"])}, ABOUT), tmp_path)
-    assert [path.name for path in drawn] == [f"bench_{n}.png" for n in ("latency", "open_loop", "time", "passes")]
-    nothing = make_result([], {}, {**ABOUT, "passes": None})
-    assert draw_plots(nothing, tmp_path) == []
+    assert [path.name for path in drawn] == [f"bench_{n}.png" for n in ("latency", "open_loop")]
+    assert draw_plots(make_result([], {}, ABOUT), tmp_path) == []

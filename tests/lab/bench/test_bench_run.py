@@ -63,6 +63,11 @@ def test_an_open_loop_sends_requests_without_waiting_for_answers(process: Engine
     assert max(reply.e2e for reply in done.replies) < 1, "latency counts from the arrival"
 
 
+def test_free_text_has_as_many_tokens_as_are_asked_for(process: EngineProcess, weights: Path) -> None:
+    done = process.run(Batch((Asker(weights).free("a", "Dear", 50),), 1), timeout=30)
+    assert done.replies[0].output_tokens == 50
+
+
 def test_an_error_of_one_request_does_not_affect_others(process: EngineProcess) -> None:
     wrong, right = Ask("a", (10**6,), 5), Ask("b", (40, 41), 5)
     first, second = process.run(Batch((wrong, right), 1), timeout=30).replies
@@ -147,14 +152,6 @@ def test_committed_requests_are_twenty_of_14_to_60_columns() -> None:
     assert len(teams) == 20
     assert all(14 <= len(team.columns) <= 60 and len(team.questions) == 4 for team in teams)
     assert len({question for team in teams for question in team.questions}) >= 79
-
-
-def test_the_endless_weights_name_an_end_token_that_is_not_text(weights: Path, tmp_path: Path) -> None:
-    forms = WeightForms(weights, unquantized=None, cache=tmp_path)
-    view = forms.path(PEERS["fake"].form, endless=True)
-    assert json.loads((view / "generation_config.json").read_text())["eos_token_id"] != 256
-    again = forms.path(PEERS["fake"].form, endless=True)
-    assert again == view and (view / "tokenizer.json").is_symlink()
 
 
 def run(*arguments: object) -> tuple[int, str]:

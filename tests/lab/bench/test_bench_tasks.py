@@ -134,7 +134,7 @@ def test_every_draw_has_different_questions_and_is_reproducible() -> None:
     ],
 )
 def test_a_constraint_is_passed_unchanged(constraint: Constraint) -> None:
-    batch = Batch((Ask("0", (1,), 5, constraint),), concurrency=1)
+    batch = Batch((Ask("0", (1,), 5, constraint=constraint),), concurrency=1)
     assert BATCH.validate_json(BATCH.dump_json(batch)) == batch
 
 
