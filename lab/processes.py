@@ -27,7 +27,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def memory_mb(pid: int) -> dict[str, float]:
-    """The same in MB (2^20), and with shared pages counted once (PSS)."""
+    """Resident memory of a process and all that it has started, in MB of 2^20; in PSS, shared pages count once."""
     total = {"rss_mb": 0.0, "pss_mb": 0.0}
     for process in family(pid):
         with suppress(psutil.Error, OSError):  # it has ended meanwhile
@@ -37,12 +37,12 @@ def memory_mb(pid: int) -> dict[str, float]:
 
 
 def running(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those of the processes that have not ended."""
+    """The processes that have not ended."""
     return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
 def left_after(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Those that have not ended after so long."""
+    """The processes that have not ended after so many seconds."""
     deadline = time.monotonic() + seconds
     while (left := running(processes)) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -1,1 +1,1 @@
-"""Benchmark several engines in one run on one machine; start reading at `command`."""
+"""Measures several engines in one run on one machine; start reading at `command`."""

@@ -1,4 +1,4 @@
-"""Measure engines with many adapters on one base, for scripts/dev/bench --workloads adapters."""
+"""Measures engines with many adapters on one base, for scripts/dev/bench --workloads adapters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def bench_adapters(
         peers: the engines.
         base: folder of the base; None for that of the example adapters.
         adapters: the list, of folders with questions; None for the example adapters.
-        plan: sizes.
+        plan: the sizes.
         say: called with what is measured next.
         keep: called with the result so far after each part.
 

@@ -70,10 +70,10 @@ class AdapterQuestions:
     """The requests of one adapter, without keys.
 
     Args:
-        entry: of the list.
+        entry: its entry in the list.
         asks: different questions.
         held_out: questions with right answers.
-        answers: of `held_out`, as JSON values.
+        answers: the answers to `held_out`, as JSON values.
     """
 
     entry: AdapterEntry
@@ -115,8 +115,8 @@ def mixed(questions: Sequence[AdapterQuestions], names: Sequence[str], count: in
     """`count` requests to adapters in turn. If there are twice or four times as many names, the questions are the same.
 
     Args:
-        questions: of the different adapters.
-        names: of `copies`, from the first on.
+        questions: the questions of the different adapters.
+        names: names from `copies`, from the first on.
         count: number of requests.
         first: number of the first request, for other questions.
     """
@@ -143,9 +143,9 @@ class AdapterBench:
     Args:
         peer: the engine.
         base: folder of the base.
-        questions: of the different adapters.
+        questions: the questions of the different adapters.
         plan: sizes.
-        folder: for lists of adapters and logs.
+        folder: the place for lists of adapters and logs.
         say: called with what is measured next.
     """
 
@@ -167,7 +167,7 @@ class AdapterBench:
 
         Args:
             merged: the base with the first adapter merged into it, if it is to be compared.
-            figures: filled part by part.
+            figures: a dictionary that is filled part by part.
             keep: called after each part, so that a run that is ended keeps the parts before.
 
         Raises:
@@ -190,7 +190,7 @@ class AdapterBench:
             keep()
 
     def right(self) -> dict[str, list[int]]:
-        """For each adapter the number of right answers to held-out questions, and of all."""
+        """The number of right answers to each adapter's held-out questions, and of all."""
         self._say(f"{self._peer.name}: held-out questions")
         with self._engine() as engine:
             return {
@@ -202,9 +202,9 @@ class AdapterBench:
         """Answers per second, with every number of adapters; all are asked the same questions.
 
         Args:
-            number: of the round.
+            number: the number of the round.
             merged: see `measure`.
-            found: filled rate by rate.
+            found: a dictionary that is filled rate by rate.
             keep: called after each rate.
         """
         plan = self._plan
@@ -323,7 +323,7 @@ class AdapterBench:
 
 
 def _run(engine: EngineProcess, asks: Sequence[Ask], users: int) -> Done:
-    """Run a batch without an error."""
+    """Run a batch; an error of one request is an error of all."""
     done = engine.run(Batch(tuple(asks), min(users, len(asks))), _SECONDS)
     for reply, ask in zip(done.replies, asks, strict=True):
         if reply.error is not None:
@@ -332,7 +332,7 @@ def _run(engine: EngineProcess, asks: Sequence[Ask], users: int) -> Done:
 
 
 def _place(added: Sequence[Ask], index: int, every: int) -> Sequence[Ask]:
-    """Those that come before the request of this index."""
+    """The added requests that come before the request of this index."""
     number, rest = divmod(index, every)
     return added[number : number + 1] if rest == 0 else ()
 

@@ -1,4 +1,4 @@
-"""Turn questions into requests of a checkpoint's task, and replies into a form that can be compared."""
+"""Turns questions into requests of a checkpoint's task, and replies into a form that can be compared."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Asker:
         """The greedy request for one question.
 
         Args:
-            key: of the request.
+            key: its name within its batch.
             inputs: the question.
             max_tokens: limit of the answer's tokens, if the task's own is not lower.
             as_lark: write the constraint as a grammar, for an engine whose environment cannot.
@@ -74,10 +74,10 @@ class Asker:
             return None
 
     def final_meaning(self, text: str) -> str:
-        """The same for an answer as predict returns it.
+        """A text that is equal for answers with the same meaning, of an answer as predict returns it.
 
         Raises:
-            TaskError: it is none.
+            TaskError: it is no valid answer.
         """
         if self.task_name == "honeycomb":
             return comparison_key(parse_query(text, None))

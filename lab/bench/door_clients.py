@@ -23,12 +23,12 @@ _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a prediction is asked for.
+    """The place where a prediction is asked for.
 
     Args:
         url: the address of the POST.
-        headers: so that the answer comes when the prediction has ended.
-        status: of the answer.
+        headers: what makes the answer come when the prediction has ended.
+        status: the answer's status.
     """
 
     url: str
@@ -42,7 +42,7 @@ def of_cog(url: str) -> Target:
 
 
 def of_door(url: str) -> Target:
-    """The same through the door."""
+    """Cog's server behind the door."""
     return Target(f"{url}/v1/models/{MODEL}/predictions", {"Prefer": "wait"}, 201)
 
 
@@ -61,7 +61,7 @@ async def alternate(targets: Mapping[str, Target], inputs: Mapping[str, Any], co
 async def ask_at_once(
     target: Target, inputs: Mapping[str, Any], *, clients: int, seconds: float
 ) -> tuple[float, list[float]]:
-    """Many clients, each of which asks again as soon as it is answered.
+    """Let many clients ask, each again as soon as it is answered.
 
     Returns:
         Predictions a second, and the seconds of each.

@@ -200,12 +200,12 @@ class Change:
 
     @property
     def is_slower(self) -> bool:
-        """Whether it is, beyond the noise."""
+        """Whether it is slower, beyond the noise."""
         return self.low > 1 and self.ratio > SMALLEST
 
     @property
     def is_faster(self) -> bool:
-        """Whether it is, beyond the noise."""
+        """Whether it is faster, beyond the noise."""
         return self.high < 1 and self.ratio < 1 / SMALLEST
 
 

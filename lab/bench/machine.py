@@ -1,4 +1,4 @@
-"""Describe the machine and the code of a run."""
+"""Describes the machine and the code of a run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def describe_machine(proc: Path = Path("/proc")) -> dict[str, Any]:
     """CPU, memory, versions, and the load at the start of the run; None for what this machine does not tell.
 
     Args:
-        proc: where the kernel describes the machine.
+        proc: the folder in which the kernel describes the machine.
     """
     cpu = _fields(proc / "cpuinfo")
     flags = cpu.get("flags", "").split()
@@ -64,7 +64,7 @@ def describe_checkout(root: Path = ROOT) -> dict[str, Any]:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    """What git prints; None if it fails or is not installed."""
+    """The text that git prints; None if it fails or is not installed."""
     try:
         done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True)
     except OSError:

@@ -1,4 +1,4 @@
-"""Compare ways to answer a file of rows, for scripts/dev/bench --workloads batch."""
+"""Compares ways to answer a file of rows, for scripts/dev/bench --workloads batch."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def bench_batch(
     Each command runs twice in a round: with one row, which gives the time of its start, then with all.
 
     Args:
-        runners: by name.
+        runners: the runners by name.
         questions: the rows.
         forms: the weights in all formats.
         asker: prepares requests, and compares answers.
-        rounds: repetitions of all.
+        rounds: the number of repetitions.
         say: called with what is measured next.
     """
     figures: dict[str, dict[str, Any]] = {

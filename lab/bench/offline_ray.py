@@ -1,4 +1,4 @@
-"""Ray Data's HTTP request processor on an OpenAI server that it starts, in Ray Data's environment.
+"""Runs Ray Data's HTTP request processor on an OpenAI server that it starts, in Ray Data's environment.
 
 python -m lab.bench.offline_ray BATCH_SIZE PAYLOADS ANSWERS PORT SERVER COMMAND…
 """

@@ -45,8 +45,8 @@ class Measured:
     """A command's wall time and memory.
 
     Args:
-        seconds: from its start to its end.
-        peak_mb: of all its processes together, pages that they share counted once (PSS).
+        seconds: the time from its start to its end.
+        peak_mb: the memory of all its processes together, with pages that they share counted once (PSS).
     """
 
     seconds: float
@@ -59,8 +59,8 @@ def run_measured(command: Sequence[str], env: Mapping[str, str], log: Path, limi
     Args:
         command: program and arguments.
         env: all of its environment variables.
-        log: gets its output.
-        limit: in seconds.
+        log: the file that gets its output.
+        limit: the limit of its time in seconds.
 
     Raises:
         EngineFailedError: it failed, or took longer; the message has the end of its output.
@@ -110,9 +110,9 @@ class OfflineAnswer:
     """The answer to one row.
 
     Args:
-        text: as the runner gives it; None if there is none.
-        finish: reason why the model stopped; None for an answer that the task has checked already.
-        tokens: that were generated.
+        text: the text as the runner gives it; None if there is none.
+        finish: the reason why the model stopped; None for an answer that the task has checked already.
+        tokens: the number of tokens that were generated.
     """
 
     text: str | None

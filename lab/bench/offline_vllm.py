@@ -1,4 +1,4 @@
-"""vLLM for a batch of requests, in its own environment: offline with `LLM.generate`, or its OpenAI server.
+"""Runs vLLM for a batch of requests, in its own environment: offline with `LLM.generate`, or its OpenAI server.
 
 python -m lab.bench.offline_vllm generate SETTINGS ASKS ANSWERS
 python -m lab.bench.offline_vllm serve SETTINGS PORT

@@ -1,4 +1,4 @@
-"""Measure the time of a forward pass by its number of tokens, and the lower bound by memory bandwidth.
+"""Measures the time of a forward pass by its number of tokens, and the lower bound by memory bandwidth.
 
 Passes of our model have a context of 400 tokens, and a line a + b·M is fitted to their times. As with a grammar, each
 row has the logits of a few allowed tokens; `head_ms` is the additional time of a row over the whole vocabulary. This is
@@ -54,7 +54,7 @@ def measure(weights: Path, repeats: int, activations: Activations = Activations.
 
     Args:
         weights: folder of the checkpoint.
-        repeats: rounds.
+        repeats: the number of rounds.
         activations: what inputs of 4-bit matmuls are rounded to; by default as the engine does with DTYPE=auto.
     """
     model = ModelPasses(weights, activations)

@@ -135,8 +135,8 @@ class Peer:
     """One engine with its settings.
 
     Args:
-        name: in options and results.
-        environment: of `pipeline.environment`.
+        name: its name in options and results.
+        environment: the name of its environment in `pipeline.environment`.
         settings: more fields of `serving.config.Settings`.
         form: the format of its weights.
         is_fresh: whether to restart it for every batch, because it learns from its answers, and a question of an

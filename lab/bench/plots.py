@@ -1,4 +1,4 @@
-"""Plot the latencies of a result."""
+"""Plots the latencies of a result."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Questions(Protocol):
         ...
 
     def before(self, questions: Sequence[Inputs], number: int) -> list[Inputs]:
-        """For each question one whose prompt has the same prefix, to fill a prefix cache."""
+        """Other questions whose prompts have the same prefixes, to fill a prefix cache."""
         ...
 
 
@@ -176,8 +176,8 @@ def read_requests(path: Path, kind: TaskKind) -> list[Inputs]:
     """The requests of a file, in the format of scripts/evaluate.
 
     Args:
-        path: of the JSONL.
-        kind: of the task; it determines whether an input may be a string.
+        path: the JSONL file.
+        kind: the kind of the task, which determines whether an input may be a string.
 
     Raises:
         QuestionError: a line has another form, or there are fewer than two.

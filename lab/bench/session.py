@@ -1,4 +1,4 @@
-"""Run the benchmark once: every workload in several rounds, in each of which the engines take turns."""
+"""Runs the benchmark once: every workload in several rounds, in each of which the engines take turns."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from cog import BasePredictor, Input
 
 
 class SlowPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type information
-    """Every answer takes PREDICT_SECONDS, however many are computed."""
+    """A predictor whose every answer takes PREDICT_SECONDS, however many are computed."""
 
     def setup(self) -> None:
         """Read how long an answer takes."""

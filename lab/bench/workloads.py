@@ -103,7 +103,7 @@ class Batches:
 
         Args:
             workload: what is measured.
-            number: of the round.
+            number: the number of the round.
             variant: arrival rate, or number of users.
             as_lark: see `Asker.ask`.
         """
@@ -141,7 +141,7 @@ class Batches:
         return Batch(self._asker.asks(earlier, max_tokens=1, as_lark=as_lark), 1)
 
     def _stories(self) -> list[Batch]:
-        """One batch to warm up, then the others one at a time."""
+        """The batches of free text: one to warm up, then the others one at a time."""
         count, tokens = self._plan.free_requests, self._plan.free_tokens
         texts = ["The first words that come to mind are", *(STORIES[i % len(STORIES)] for i in range(count))]
         warm_up, *asks = (self._asker.free(str(i), text, tokens) for i, text in enumerate(texts))

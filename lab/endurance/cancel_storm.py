@@ -29,7 +29,7 @@ _ENDS: Final = (
 
 
 def cancel_storm(stage: Stage, amounts: Amounts) -> Result:
-    """Waves of predictions of which half are ended early; after each wave every block must be free."""
+    """Ask waves of predictions of which half are ended early; after each wave every block must be free."""
     answers: list[Answer] = []
     foreign = lost_blocks = remaining = ignored = 0
     with stage.own_server({"MAX_NUM_SEQS": str(_RUNNING)}, concurrency=2 * _WAVE) as server:

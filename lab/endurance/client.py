@@ -50,7 +50,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """When and how a client ends its prediction early.
+    """The moment and the way in which a client ends its prediction early.
 
     Args:
         after: the event after which it does.

@@ -44,7 +44,7 @@ class Aftermath:
     """What was seen after the engine was gone.
 
     Args:
-        ready_seconds: after which a check still said that the server is ready.
+        ready_seconds: the seconds after which a check still said that the server is ready.
         is_ready: whether the last check said so.
         errors: seconds after which each waiter had an error.
         unanswered: waiters that have neither an error nor an answer, of those that had been answered a part; NaN if
@@ -178,13 +178,13 @@ async def _stopped(stage: Stage, server: CogServer, door: str, amounts: Amounts)
 
 
 async def _until_running(stage: Stage, server: CogServer, have_ended: Callable[[], Awaitable[bool]]) -> None:
-    """Until the engine has begun with some of the predictions, or all have ended."""
+    """Wait until the engine has begun with some of the predictions, or all have ended."""
     while not (await asyncio.to_thread(stage.stats, server))["num_running"] and not await have_ended():
         await asyncio.sleep(0.02)
 
 
 async def _until_sent(have_ended: Callable[[], Awaitable[bool]]) -> None:
-    """Until vLLM has the predictions; it does not count those that run."""
+    """Wait until vLLM has the predictions; it does not count those that run."""
     await asyncio.sleep(_SENT_SECONDS)
 
 
@@ -196,7 +196,7 @@ def _vllm_worker(pid: int) -> psutil.Process:
 
 
 async def _last_ready(says_ready: Callable[[], Awaitable[bool]], gone: float, watched: float) -> tuple[float, bool]:
-    """For how many seconds a check still said that the server is ready, and whether the last one did.
+    """The number of seconds for which a check still said that the server is ready, and whether the last one did.
 
     No answer is not ready.
     """

@@ -48,11 +48,11 @@ class Target:
     """One thing that is fuzzed.
 
     Args:
-        name: for the table.
+        name: its name in the table.
         valid: a case that must be read.
         make: a random case.
         make_long: a case of 64 KiB.
-        read: reads a case.
+        read: the function that reads a case.
         promised: errors that may leave it.
     """
 
@@ -65,7 +65,7 @@ class Target:
 
 
 def targets(stage: Stage) -> list[Target]:
-    """All of them, with the small model's tokenizer and files."""
+    """All targets, with the small model's tokenizer and files."""
     tokenizer = Tokenizer.from_dir(stage.weights, context_length=context_length(stage.weights))
     honeycomb = create_task(stage.weights, tokenizer)
     folder = stage.subfolder("fuzz")
@@ -104,7 +104,7 @@ def targets(stage: Stage) -> list[Target]:
 
 
 def _file_targets(stage: Stage, folder: Path, tokenizer: Tokenizer) -> list[Target]:
-    """Cases that are files: the real one with mistakes, written and read again."""
+    """Targets whose cases are files: the real one with mistakes, written and read again."""
     lock, task = Path(stage.settings["WEIGHTS_LOCK"]).read_bytes(), (stage.weights / TASK_FILE).read_bytes()
     header = _header(stage.weights / "model.safetensors")
     short, data = _short_header(header)
@@ -181,7 +181,7 @@ def _reference_seconds() -> float:
 
 
 def _is_read(target: Target) -> bool:
-    """Whether the valid case is; where nothing is, mistakes reach no more than the first check."""
+    """Whether the valid case is read; where nothing is, mistakes reach no more than the first check."""
     try:
         target.read(target.valid)
     except target.promised:
@@ -195,7 +195,7 @@ def _timed(target: Target, case: Any) -> tuple[str | None, float]:
 
 
 def _try(target: Target, case: Any) -> str | None:
-    """What went wrong."""
+    """The error that should not have left the target; None if there was none."""
     try:
         target.read(case)
     except target.promised:
@@ -238,7 +238,7 @@ def _long_schema(rng: random.Random) -> Any:
 
 
 def _compile(chat: Task, schema: Any) -> None:
-    """As the engine does with a request's constraint, in a process of its own."""
+    """Compile a request's constraint as the engine does, in a process of its own."""
     constraint = chat.prepare({"prompt": "a", "json_schema": schema}).constraint
     if constraint is not None:
         check_constraint(constraint)

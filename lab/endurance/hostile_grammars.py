@@ -96,7 +96,7 @@ def _is_bounded(schema: Any, answer: Answer) -> bool:
 
 
 def _follows(schema: Any, text: str) -> bool:
-    """Whether a text does; patterns are not tried, because they are made to take for ever."""
+    """Whether a text follows the schema; patterns are not tried, because they are made to take for ever."""
     try:
         return bool(_Validator(schema).is_valid(json.loads(text)))
     except (ValueError, RecursionError):

@@ -23,7 +23,7 @@ OBSERVED = "OBSERVED"  # environment variable
 
 
 class ObservedPredictor(Predictor):
-    """Answers as its base class does."""
+    """A predictor that answers as its base class does."""
 
     def setup(self) -> None:
         """See `TaskPredictor.setup`."""

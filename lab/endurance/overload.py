@@ -16,7 +16,7 @@ _REFERENCE_SHARE: Final = 0.25  # of the time of the overload
 
 
 def overload(stage: Stage, amounts: Amounts) -> Result:
-    """As many clients as slots, which is all that the server admits, and then the overload."""
+    """Let as many clients ask as there are slots, which is all that the server admits, and then overload it."""
     url, questions = stage.server.url, [marked(number) for number in range(100)]
     asyncio.run(closed_loop(url, questions, clients=4, seconds=0, at_least=4))  # warm up
     seconds = max(1.0, _REFERENCE_SHARE * amounts.overload_seconds)

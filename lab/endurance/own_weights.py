@@ -22,7 +22,7 @@ _TEMPLATE: Final = (
 
 
 def lock_text(weights: Path) -> str:
-    """weights.lock for the files that are in a folder now."""
+    """The text of weights.lock for the files that are in a folder now."""
     files = lock_files(weights)
     entry = LockedWeights(
         name=weights.name,
@@ -41,7 +41,7 @@ def copied_weights(source: Path, folder: Path) -> dict[str, str]:
 
     Args:
         source: the weights.
-        folder: for the copy and the lock; made if need be.
+        folder: the place for the copy and the lock; made if need be.
     """
     copy = folder / source.name
     shutil.copytree(source, copy)
@@ -55,7 +55,7 @@ def linked_weights(source: Path, folder: Path, files: dict[str, str]) -> dict[st
 
     Args:
         source: the weights.
-        folder: for the hard links and the lock; made if need be. On another file system the files are copied.
+        folder: the place for the hard links and the lock; made if need be. On another file system the files are copied.
         files: texts of files that are added or replaced.
     """
     other = folder / source.name

@@ -73,7 +73,7 @@ def mistaken(rng: random.Random, valid: str) -> str:
 
 
 def mistaken_bytes(rng: random.Random, valid: bytes) -> bytes:
-    """The same for bytes, some of which change."""
+    """Bytes with one to four mistakes, some of which change."""
     data = bytearray(valid)
     for _ in range(rng.randrange(1, 5)):
         place = rng.randrange(len(data) + 1)

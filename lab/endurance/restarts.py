@@ -26,7 +26,7 @@ _FEW: Final = 4  # answers that are compared
 
 
 def restarts(stage: Stage, amounts: Amounts) -> Result:
-    """SIGTERM, then SIGKILL while predictions run, then SIGKILL while the server starts, then a usual start."""
+    """Send SIGTERM, then SIGKILL while predictions run, then while the server starts; then start it as usual."""
     with stage.own_server(concurrency=amounts.waiters + _NEW) as server:
         expected = asyncio.run(_few(server.url))
         drained, accepted, seconds, code = asyncio.run(_terminated(stage, server, amounts.waiters))
@@ -94,7 +94,7 @@ async def _killed(stage: Stage, server: CogServer, count: int) -> list[Any]:
 
 
 async def _in_flight(stage: Stage, server: CogServer, stream: Any, count: int) -> list[asyncio.Task[Answer]]:
-    """So many predictions that the server has."""
+    """Start so many predictions; returns when the server has them."""
     before = (await asyncio.to_thread(stage.stats, server))["num_requests"]
     tasks = [
         asyncio.create_task(stream(f"flight-{count}-{number}", marked(number, num_columns=_COLUMNS)))

@@ -1,4 +1,4 @@
-"""What one row of the endurance run does and finds."""
+"""Describes what one row of the endurance run does and finds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Check:
     """One figure and its limit.
 
     Args:
-        what: is measured or counted.
-        figure: that was found.
+        what: what is measured or counted.
+        figure: the figure that was found.
         limit: the largest figure that passes.
-        unit: of both.
-        is_time: it depends on how busy the machine is, so a quick run shows it and does not fail for it.
+        unit: the unit of both.
+        is_time: whether it depends on how busy the machine is, so a quick run shows it and does not fail for it.
     """
 
     what: str
@@ -59,14 +59,14 @@ class Amounts:
         distinct: different questions of the soak, which are also asked alone.
         cache: predictions with a small KV cache.
         waiters: predictions in flight when an engine is killed or a server ends.
-        watched_seconds: at most, after an engine or a server was killed.
-        overload_seconds: of ten times the load.
+        watched_seconds: the longest watch after an engine or a server was killed.
+        overload_seconds: seconds of ten times the load.
         same_id: requests with one id at once.
-        rude_seconds: of rude clients, and of none before.
-        wide: columns of their widest questions.
+        rude_seconds: seconds of rude clients, and of none before.
+        wide: the number of columns of their widest questions.
         fuzz: cases of each kind.
-        long_texts: of 64 KiB of each kind.
-        texts: Unicode texts.
+        long_texts: cases of 64 KiB of each kind.
+        texts: the number of Unicode texts.
         hostile_rounds: how often each hostile schema is sent.
         is_quick: leaves out what takes longest; limits on time are shown only.
     """
@@ -115,9 +115,9 @@ class Row:
     """One row.
 
     Args:
-        name: for --only.
-        title: for people.
-        run: does it.
+        name: its name for --only.
+        title: its name for people.
+        run: the function that does it.
     """
 
     name: str

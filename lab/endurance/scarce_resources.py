@@ -25,7 +25,7 @@ _FULL_DISK: Final = ("bash", "-c", 'ulimit -Sf 0; exec "$@"', "without-a-disk")
 
 
 def scarce_resources(stage: Stage, amounts: Amounts) -> Result:
-    """Every write to a file fails, as on a full disk; then at most 1.5 GiB of memory, where the system can limit it."""
+    """Let every write to a file fail, as on a full disk; then give 1.5 GiB of memory, where the system can limit it."""
     questions = [marked(number) for number in range(min(SLOTS, amounts.waiters))]
     with stage.plain_server() as server:
         expected = asyncio.run(_answers(server.url, questions))

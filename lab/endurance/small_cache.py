@@ -18,7 +18,7 @@ _MAX_TOKENS: Final = 160  # of an answer; with fewer blocks than the longest req
 
 
 def small_cache(stage: Stage, amounts: Amounts) -> Result:
-    """The same questions at once, first with the default cache and then with the small one."""
+    """Ask the same questions at once, first with the default cache and then with the small one."""
     columns = (6, 6, 12)
     questions = [
         {**marked(number, num_columns=columns[number % 3]), "max_tokens": _MAX_TOKENS}

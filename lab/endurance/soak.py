@@ -41,7 +41,7 @@ class Run:
 
     @property
     def growth(self) -> float:
-        """Of the resident memory after the warm-up, as a share."""
+        """The growth of the resident memory after the warm-up, as a share."""
         warm = self.memory[int(len(self.memory) * _WARM_UP) :]
         size = max(1, len(warm) // 5)  # of the first and the last part that are compared
         return median(warm[-size:]) / median(warm[:size]) - 1
@@ -52,10 +52,10 @@ class _Part:
     """Questions for one server.
 
     Args:
-        name: in the result.
-        server: starts it.
-        questions: of which random ones are asked.
-        share: of the predictions, and of the time; the last part also gets the time that the others leave.
+        name: its name in the result.
+        server: the function that starts the server.
+        questions: the questions of which random ones are asked.
+        share: its share of the predictions and of the time; the last part also gets the time that the others leave.
     """
 
     name: str
@@ -65,7 +65,7 @@ class _Part:
 
 
 def soak(stage: Stage, amounts: Amounts) -> Result:
-    """Chats with seeds and schemas, adapters, and then queries, at once; memory is read between batches."""
+    """Ask chats with seeds and schemas, adapters, and then queries, many at once; memory is read between batches."""
     end, seconds = time.monotonic() + amounts.minutes * 30, amounts.minutes * 30
     few = max(4, amounts.distinct // 4)
     parts = (
@@ -126,7 +126,7 @@ async def _alone(url: str, questions: list[dict[str, Any]]) -> list[Answer]:
 async def _batch(
     url: str, questions: list[dict[str, Any]], alone: list[Answer], numbers: list[int], first: int
 ) -> list[str]:
-    """What is wrong with each answer of a batch that is."""
+    """Descriptions of the wrong answers of a batch."""
 
     async def one(place: int) -> str | None:
         question, expected = questions[numbers[place]], alone[numbers[place]]

@@ -39,7 +39,7 @@ class Stage:
     """Starts real Cog servers with the small model on the paged engine, one at a time.
 
     Args:
-        folder: for logs and what rows write.
+        folder: the place for logs and what rows write.
     """
 
     def __init__(self, folder: Path) -> None:

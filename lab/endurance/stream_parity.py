@@ -20,7 +20,7 @@ def stream_parity(
     amounts: Amounts,
     streamer: type[IncrementalDetokenizer] = IncrementalDetokenizer,
 ) -> Result:
-    """Texts are made tokens, which are shown a few at a time, with and without stop strings."""
+    """Turn texts into tokens, which are shown a few at a time, with and without stop strings."""
     rng, tokenizer = random.Random("stream parity"), Tokenizer.from_dir(stage.weights)
     differ: list[str] = []
     replaced: list[str] = []

@@ -58,8 +58,8 @@ def adapter_questions(folder: Path, count: int) -> list[dict[str, Any]]:
     """Inputs for the example adapters, each in turn and greedy or sampled with seeds; every ninth is for the base.
 
     Args:
-        folder: with a folder of each adapter.
-        count: how many.
+        folder: a folder that has one for each adapter.
+        count: the number of inputs.
     """
     names = sorted(path.parent.name for path in folder.glob("*/questions.jsonl"))
     texts = {name: (folder / name / "questions.jsonl").read_text("utf-8").splitlines() for name in names}

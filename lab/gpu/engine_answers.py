@@ -43,7 +43,7 @@ class Variant:
 
 
 def variants(device: str) -> tuple[Variant, ...]:
-    """With and without drafts; on a GPU also without graphs."""
+    """The engine with and without drafts; on a GPU also without graphs."""
     if device != "cuda":
         return Variant("drafts", {}), Variant("no drafts", {"speculation": "off"})
     # Half of the memory shows whether what the engine leaves free is enough.

@@ -188,7 +188,7 @@ def _adapters(kernels: Kernels, rows: int, inputs: int, outputs: int) -> KernelC
 
 
 def _adapter(rank: int, inputs: int, outputs: int) -> LoraAdapter:
-    """In float16, on the CPU, where adapters are loaded; all projections have one shape."""
+    """Matrices of adapters in float16, on the CPU, where they are loaded; all projections have one shape."""
     with torch.device("cpu"):
         one = LoraMatrices(torch.randn(rank, inputs).half(), torch.randn(rank, outputs).half(), 0.5)
     return LoraAdapter((tuple(one for _ in Projection),))

@@ -100,7 +100,7 @@ def _ours(kernels: Kernels, place: Place, inputs: int, outputs: int) -> Timed:
 
 
 def _multiply(kernels: Kernels, x: Tensor, weight: Any) -> Tensor:
-    """As `Linear` does, so that the next kernel adds up the parts; the sum is theirs here."""
+    """Multiply as `Linear` does, so that the next kernel adds up the parts; here they are added up."""
     count, shape = kernels.num_parts(weight), (x.shape[0], weight.out_features)
     out = torch.empty((count, *shape) if count > 1 else shape)
     kernels.awq_gemm(x, weight, out)

@@ -49,7 +49,7 @@ def check_model(place: Place, report: StageReport) -> None:
 
 
 def _logits(model: PassModel, prompts: Spans, later: Spans) -> Tensor:
-    """Of all rows of both steps."""
+    """The logits of all rows of both steps."""
     model.fill_caches()
     whole = [(start, stop) for (start, _), (_, stop) in zip(prompts, later, strict=True)]
     return model.model.compute_logits(torch.cat([_part(model, whole, part) for part in (prompts, later)]))

@@ -1,4 +1,4 @@
-"""Where a check runs: its kernels, its clocks, and how much time is left."""
+"""The place where a check runs: its kernels, its clocks, and how much time is left."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Place:
 
     @property
     def device(self) -> str:
-        """Where torch has the tensors."""
+        """The device on which torch has the tensors."""
         return "cuda" if self.has_gpu else "cpu"
 
     @property

@@ -54,7 +54,7 @@ def fewest_replicas(
         service: measured times.
         arrivals: the load.
         p99: limit of the 99th percentile of the latency, in seconds.
-        seed: of the times drawn; the same for every size.
+        seed: the seed of the times drawn; the same for every size.
     """
     if float(np.percentile(service.seen, 99)) > p99:
         return None  # not even requests that are alone and find their prompt in the cache
@@ -97,7 +97,7 @@ class Question:
     """What is simulated.
 
     Args:
-        result: of scripts/dev/bench --json, which has the service times.
+        result: a result of scripts/dev/bench --json, which has the service times.
         engine: its name in the result.
         p99: limit of the 99th percentile of the latency, in seconds.
         rates: requests per second.

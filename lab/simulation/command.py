@@ -67,10 +67,10 @@ class Compared:
 
     Args:
         rate: requests per second.
-        num_requests: that were measured.
+        num_requests: the number of requests that were measured.
         percentile: 50 or 95.
-        measured: by scripts/dev/bench.
-        simulated: median over the simulations.
+        measured: the latency in the result of scripts/dev/bench.
+        simulated: the median over the simulations.
         low: 2.5 % of the simulations are below it.
         high: 2.5 % of the simulations are above it.
     """

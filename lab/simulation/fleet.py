@@ -127,8 +127,8 @@ class Outcome:
         latencies: seconds from arrival to end, in the order of arrivals, [n] float64.
         waits: seconds in the queue, [n] float64.
         cached_share: share of requests that found the beginning of their prompt in the KV cache.
-        replica_seconds: for which replicas ran, starting included.
-        seconds: until the last request ended.
+        replica_seconds: the seconds for which replicas ran, starting included.
+        seconds: the time until the last request ended.
     """
 
     latencies: NDArray[np.float64]

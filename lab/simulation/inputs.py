@@ -51,7 +51,7 @@ def bursty(rng: np.random.Generator, rate: float, seconds: float, burst: float) 
     four, so that the mean rate is right in a short simulation too.
 
     Args:
-        rng: source of randomness.
+        rng: a source of randomness.
         rate: mean requests per second.
         seconds: length.
         burst: rate of a burst divided by the mean rate, above 1.
@@ -70,7 +70,7 @@ def generate(rng: np.random.Generator, rate: float, seconds: float, *, burst: fl
     """Arrivals at random times, whose beginnings of prompts have Zipf's distribution (the k-th has weight 1 / k).
 
     Args:
-        rng: source of randomness.
+        rng: a source of randomness.
         rate: mean requests per second.
         seconds: length.
         burst: 1 for a Poisson process, more for bursts of that many times the mean rate.
@@ -128,7 +128,7 @@ class ServiceTimes:
 
 
 def read_service_times(path: Path, engine: str) -> ServiceTimes:
-    """From the workloads `one-new`, `one-seen`, `load-8` and `load-32` of a result of scripts/dev/bench.
+    """The times in the workloads `one-new`, `one-seen`, `load-8` and `load-32` of a result of scripts/dev/bench.
 
     Raises:
         InputError: the file cannot be read, or has no such workload of the engine.
