@@ -20,8 +20,8 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from lab.bench.door_clients import Streams, alternate, ask_at_once, of_cog, of_door, read_streams
-from lab.bench.door_servers import cog_server, door_server, served_playground, slow_server, stub_server
+from lab.bench.door_clients import Streams, alternate, ask_at_once, read_streams
+from lab.bench.door_servers import PREDICTIONS, cog_server, door_server, served_playground, slow_server, stub_server
 from lab.bench.machine import describe_checkout, describe_machine
 from lab.endurance.cog_process import ServerFailedError
 from pipeline.weights.atomic import write_json
@@ -60,7 +60,7 @@ def measure_requests(amounts: Amounts, folder: Path) -> dict[str, Any]:
         cog_server(folder, concurrency=2 * amounts.clients) as cog,
         door_server(folder, cog.url, max_active=1024) as door,
     ):
-        targets = {"cog": of_cog(cog.url), "door": of_door(door)}
+        targets = {"cog": f"{cog.url}/predictions", "door": f"{door}{PREDICTIONS}"}
         times = asyncio.run(alternate(targets, _INPUTS, amounts.requests))
         loads = {
             name: _load(asyncio.run(ask_at_once(target, _INPUTS, clients=amounts.clients, seconds=amounts.seconds)))
@@ -81,7 +81,7 @@ def measure_servers(amounts: Amounts, folder: Path) -> dict[str, Any]:
             slow = partial(slow_server, folder, concurrency=amounts.slots, seconds=amounts.predict_seconds)
             upstreams = ",".join(stack.enter_context(slow(number)).url for number in range(count))
             door = stack.enter_context(door_server(folder, upstreams, max_active=1024))
-            asked = ask_at_once(of_door(door), _INPUTS, clients=amounts.clients, seconds=amounts.seconds)
+            asked = ask_at_once(f"{door}{PREDICTIONS}", _INPUTS, clients=amounts.clients, seconds=amounts.seconds)
             loads[str(count)] = _load(asyncio.run(asked)) | {
                 "most_per_second": count * amounts.slots / amounts.predict_seconds
             }

@@ -18,6 +18,7 @@ from pipeline.paths import ROOT
 
 START_SECONDS = 120.0
 MODEL = "local/bench"
+PREDICTIONS = f"/v1/models/{MODEL}/predictions"  # of the door
 
 
 def cog_server(folder: Path, *, concurrency: int) -> CogServer:

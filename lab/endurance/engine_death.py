@@ -13,7 +13,7 @@ from typing import Any, Final
 import aiohttp
 import psutil
 
-from lab.bench.door_servers import MODEL
+from lab.bench.door_servers import PREDICTIONS
 from lab.endurance.client import Answer, Client, opened
 from lab.endurance.cog_process import CogServer
 from lab.endurance.observed_predict import OBSERVED
@@ -219,9 +219,7 @@ async def _says(client: Client, path: str, word: str) -> bool:
 async def _create(client: Client, number: int) -> str:
     """Start a prediction at the door; its id."""
     body = {"input": marked(number, num_columns=_COLUMNS)}
-    async with client.session.post(
-        f"/v1/models/{MODEL}/predictions", json=body, headers={"Prefer": "respond-async"}
-    ) as response:
+    async with client.session.post(PREDICTIONS, json=body, headers={"Prefer": "respond-async"}) as response:
         return str((await response.json())["id"])
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import psutil
 
-from lab.bench.door_servers import MODEL
+from lab.bench.door_servers import PREDICTIONS
 from lab.endurance.client import Answer, at_most, opened
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import SLOTS, Stage
@@ -75,7 +75,7 @@ async def _create(door: str) -> list[int]:
     async with opened(door) as client:
         for number in range(3):
             body = {"input": marked(number)}
-            async with client.session.post(f"/v1/models/{MODEL}/predictions", json=body) as response:
+            async with client.session.post(PREDICTIONS, json=body) as response:
                 found.append(response.status)
     return found
 

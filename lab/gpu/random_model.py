@@ -111,7 +111,7 @@ class PassModel:
         return PaddedInputs.of(batch_of(spans, self.model.config.vocab_size), self.device)
 
     def bytes_read(self, contexts: Sequence[int]) -> int:
-        """The least bytes of a pass without the head: all layers' weights once, and the keys and values of each context."""
+        """The least bytes of a pass without the head: all layers' weights, and each context's keys and values."""
         layers = self.model.weights.decoder.layers
         linears = (weight for each in layers for weight in (each.qkv, each.output, each.gate_up, each.down))
         cached = sum(cache[0].nbytes for cache in self.kv_caches) // BLOCK_SIZE
