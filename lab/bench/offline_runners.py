@@ -12,11 +12,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import psutil
 
@@ -37,6 +37,7 @@ RAY: Final = "ray-"  # before the name of a vLLM peer
 NAMES: Final = ("paged", "paged-plain", "vllm…", f"{RAY}vllm…")
 _SECONDS: Final = 7200.0  # limit of one command
 _EVERY: Final = 0.5  # seconds between two looks at the memory
+Command = tuple[Iterable[str], list[str], Mapping[str, str]]  # lines of rows, command, environment
 _ANY_LENGTH: Final = 1 << 30  # the task's own limit of an answer counts, as for scripts/batch
 
 
@@ -120,13 +121,19 @@ class OfflineAnswer:
     tokens: int
 
 
-class OfflineRunner(Protocol):
-    """Answers rows with one command, from its start to its end."""
+@dataclass(frozen=True)
+class OfflineRunner:
+    """Answers rows with one command, from its start to its end.
 
-    @property
-    def peer(self) -> Peer:
-        """The engine and its settings."""
-        ...
+    Args:
+        peer: the engine and its settings.
+        forms: the weights in all formats.
+        asker: prepares requests.
+    """
+
+    peer: Peer
+    forms: WeightForms
+    asker: Asker
 
     def run(self, questions: Sequence[Inputs], folder: Path) -> tuple[Measured, list[OfflineAnswer]]:
         """Answer the questions in a folder of its own.
@@ -134,80 +141,70 @@ class OfflineRunner(Protocol):
         Raises:
             EngineFailedError, EnvironmentFailedError, NoSuchFormError: it cannot.
         """
-        ...
+        rows, out = folder / "rows.jsonl", folder / "out.jsonl"
+        lines, command, env = self._command(questions, rows, out)
+        rows.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        measured = run_measured(command, env, folder / "log", _SECONDS)
+        return measured, [self._answer(json.loads(line)) for line in out.read_text("utf-8").splitlines()]
+
+    def _command(self, questions: Sequence[Inputs], rows: Path, out: Path) -> Command:
+        """The lines of the file of rows, the command that answers them in another file, and its environment."""
+        raise NotImplementedError
+
+    def _answer(self, line: dict[str, Any]) -> OfflineAnswer:
+        return OfflineAnswer(**line)
+
+    def _settings(self) -> dict[str, Any]:
+        weights = str(self.forms.path(self.peer.form).resolve())
+        return {"max_num_seqs": MAX_NUM_SEQS, **self.peer.settings, "weights_dir": weights}
+
+    def _vllm(self, action: str) -> list[str]:
+        python = python_of(self.peer)
+        return [str(python), "-m", "lab.bench.offline_vllm", action, json.dumps(self._settings())]
 
 
-@dataclass(frozen=True)
-class BatchScript:
+class BatchScript(OfflineRunner):
     """scripts/batch --local with one of this package's engines."""
 
-    peer: Peer
-    forms: WeightForms
-    asker: Asker
-
-    def run(self, questions: Sequence[Inputs], folder: Path) -> tuple[Measured, list[OfflineAnswer]]:
-        """See `OfflineRunner`."""
-        rows, out = folder / "rows.jsonl", folder / "out.jsonl"
-        _write(rows, map(json.dumps, questions))
-        settings = _settings(self.peer, self.forms)
+    def _command(self, questions: Sequence[Inputs], rows: Path, out: Path) -> Command:
+        settings = self._settings()
         env = {name.upper(): str(value) for name, value in settings.items()}
         lock = Path(settings["weights_dir"]).with_suffix(".lock")
         env |= {"WEIGHTS_LOCK": str(lock)} if lock.is_file() else {}
         command = [sys.executable, str(ROOT / "scripts/batch"), str(rows), "--out", str(out), "--local"]
-        measured = run_measured(command, {**os.environ, **env}, folder / "log", _SECONDS)
-        return measured, [
-            OfflineAnswer(row["answer"], None, row["answer_output_tokens"]) for row in map(json.loads, _lines(out))
-        ]
+        return map(json.dumps, questions), command, {**os.environ, **env}
+
+    def _answer(self, line: dict[str, Any]) -> OfflineAnswer:
+        return OfflineAnswer(line["answer"], None, line["answer_output_tokens"])
 
 
-@dataclass(frozen=True)
-class VllmOffline:
+class VllmOffline(OfflineRunner):
     """vLLM's `LLM.generate`, with all requests in one call."""
 
-    peer: Peer
-    forms: WeightForms
-    asker: Asker
-
-    def run(self, questions: Sequence[Inputs], folder: Path) -> tuple[Measured, list[OfflineAnswer]]:
-        """See `OfflineRunner`."""
-        asks, out, python = folder / "asks.jsonl", folder / "out.jsonl", python_of(self.peer)
-        _write(asks, (ASK.dump_json(ask).decode() for ask in self.asker.asks(questions, _ANY_LENGTH)))
-        command = [*_program(self.peer, self.forms, "generate"), str(asks), str(out)]
-        measured = run_measured(command, self.peer.env(python), folder / "log", _SECONDS)
-        return measured, _answers(out)
+    def _command(self, questions: Sequence[Inputs], rows: Path, out: Path) -> Command:
+        asks = (ASK.dump_json(ask).decode() for ask in self.asker.asks(questions, _ANY_LENGTH))
+        return asks, [*self._vllm("generate"), str(rows), str(out)], self.peer.env(python_of(self.peer))
 
 
-@dataclass(frozen=True)
-class RayHttp:
+class RayHttp(OfflineRunner):
     """Ray Data's HTTP request processor, which asks vLLM's server; the server's start and memory count."""
 
-    peer: Peer
-    forms: WeightForms
-    asker: Asker
+    def _command(self, questions: Sequence[Inputs], rows: Path, out: Path) -> Command:
+        port, python = str(free_port()), prepare("ray-data") / "bin" / "python"
+        command = [str(python), "-m", "lab.bench.offline_ray", str(MAX_NUM_SEQS), str(rows), str(out), port]
+        env = self.peer.env(python_of(self.peer)) | {"PYTHONPATH": str(ROOT)}
+        return map(json.dumps, self._payloads(questions)), [*command, *self._vllm("serve"), port], env
 
-    def run(self, questions: Sequence[Inputs], folder: Path) -> tuple[Measured, list[OfflineAnswer]]:
-        """See `OfflineRunner`."""
-        payloads, out, port = folder / "payloads.jsonl", folder / "out.jsonl", str(free_port())
-        _write(payloads, map(json.dumps, self._payloads(questions)))
-        python = prepare("ray-data") / "bin" / "python"
-        command = [str(python), "-m", "lab.bench.offline_ray", str(MAX_NUM_SEQS), str(payloads), str(out)]
-        command += [port, *_program(self.peer, self.forms, "serve"), port]
-        env = self.peer.env(python) | {"PYTHONPATH": str(ROOT)}
-        measured = run_measured(command, env, folder / "log", _SECONDS)
-        return measured, _answers(out)
-
-    def _payloads(self, questions: Sequence[Inputs]) -> list[dict[str, Any]]:
+    def _payloads(self, questions: Sequence[Inputs]) -> Iterator[dict[str, Any]]:
         tokenizer = Tokenizer.from_dir(self.forms.path(self.peer.form))
         length = int(str(self.peer.settings["max_model_len"]))
-        found = []
         for ask in self.asker.asks(questions, _ANY_LENGTH):
             request = to_request(ask)
             parameters = vllm_parameters(request, tokenizer=tokenizer, max_model_len=length, speculates=True)
             payload = {"model": "model", "prompt": list(ask.prompt), **parameters}
             if request.constraint is not None:
                 payload["structured_outputs"] = {"grammar": check_constraint(request.constraint)}
-            found.append({name: value for name, value in payload.items() if value is not None})
-        return found
+            yield {name: value for name, value in payload.items() if value is not None}
 
 
 def find_runner(name: str, forms: WeightForms, asker: Asker) -> OfflineRunner | None:
@@ -218,24 +215,3 @@ def find_runner(name: str, forms: WeightForms, asker: Asker) -> OfflineRunner | 
     if peer.engine == "vllm":
         return RayHttp(peer, forms, asker) if name.startswith(RAY) else VllmOffline(peer, forms, asker)
     return None if name.startswith(RAY) else BatchScript(peer, forms, asker)
-
-
-def _settings(peer: Peer, forms: WeightForms) -> dict[str, Any]:
-    return {"max_num_seqs": MAX_NUM_SEQS, **peer.settings, "weights_dir": str(forms.path(peer.form).resolve())}
-
-
-def _program(peer: Peer, forms: WeightForms, action: str) -> list[str]:
-    python = python_of(peer)
-    return [str(python), "-m", "lab.bench.offline_vllm", action, json.dumps(_settings(peer, forms))]
-
-
-def _answers(file: Path) -> list[OfflineAnswer]:
-    return [OfflineAnswer(**json.loads(line)) for line in _lines(file)]
-
-
-def _lines(file: Path) -> list[str]:
-    return file.read_text("utf-8").splitlines()
-
-
-def _write(file: Path, lines: Iterable[str]) -> None:
-    file.write_text("".join(f"{line}\n" for line in lines), "utf-8")
