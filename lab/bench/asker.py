@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from lab.bench.protocol import Ask, Reply
-from pipeline.evaluate.json_fields import canonical
 from serving.constraints import LarkConstraint
 from serving.grammar import check_constraint
 from serving.text import Tokenizer

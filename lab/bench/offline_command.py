@@ -18,7 +18,6 @@ from lab.bench.offline_runners import OfflineAnswer, OfflineRunner
 from lab.bench.peers import WeightForms
 from lab.bench.protocol import Reply
 from lab.bench.questions import read_requests
-from pipeline.evaluate.task_kinds import task_kind
 from pipeline.paths import ROOT
 from tasks.errors import TaskError
 from tasks.task import create_evaluation

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lab.bench.asker import Asker, Inputs
-from pipeline.evaluate.task_kinds import TaskKind, task_kind
 from tasks.errors import TaskError
+from tasks.evaluation.cases import Evaluation
+from tasks.task import create_evaluation
 
 REQUESTS = Path(__file__).with_name("requests.jsonl")
 _EXPECTED = 'a line is {"input": {the inputs of predict}}; further keys are left alone'
@@ -138,7 +139,7 @@ def measured_questions(weights: Path, asker: Asker, requests: Path | None) -> Qu
             f"the weights are of a {asker.task_name} task, for which no requests come with the benchmark; give "
             '--requests FILE, with lines of {"input": {the inputs of predict}}'
         )
-    *questions, last = _checked(requests, read_requests(requests, task_kind(weights)), asker)
+    *questions, last = _checked(requests, read_requests(requests, create_evaluation(weights)), asker)
     return RequestFile(questions, warm_up=[last])
 
 
@@ -151,7 +152,7 @@ def evaluation_questions(weights: Path, asker: Asker, file: Path, limit: int) ->
     """
     if asker.task_name == "honeycomb":
         return HoneycombQuestions(read_teams(file)[:limit])
-    return RequestFile(_checked(file, read_requests(file, task_kind(weights)), asker)[:limit])
+    return RequestFile(_checked(file, read_requests(file, create_evaluation(weights)), asker)[:limit])
 
 
 def read_teams(path: Path = REQUESTS) -> list[Team]:
@@ -172,12 +173,12 @@ def read_teams(path: Path = REQUESTS) -> list[Team]:
     return teams
 
 
-def read_requests(path: Path, kind: TaskKind) -> list[Inputs]:
+def read_requests(path: Path, evaluation: Evaluation) -> list[Inputs]:
     """The requests of a file, in the format of scripts/evaluate.
 
     Args:
         path: the JSONL file.
-        kind: the kind of the task, which determines whether an input may be a string.
+        evaluation: that of the task, which determines whether an input may be a string.
 
     Raises:
         QuestionError: a line has another form, or there are fewer than two.
@@ -186,16 +187,16 @@ def read_requests(path: Path, kind: TaskKind) -> list[Inputs]:
     lines = [line for line in enumerate(path.read_text("utf-8").splitlines(), start=1) if line[1].strip()]
     if len(lines) < 2:
         raise QuestionError(f"{path}: {len(lines)} requests; give at least two, one of them to warm up")
-    return [_inputs(path, number, line, kind) for number, line in lines]
+    return [_inputs(path, number, line, evaluation) for number, line in lines]
 
 
-def _inputs(path: Path, number: int, line: str, kind: TaskKind) -> Inputs:
+def _inputs(path: Path, number: int, line: str, evaluation: Evaluation) -> Inputs:
     try:
         given: Any = json.loads(line)["input"]
     except (ValueError, KeyError, TypeError) as error:
         raise QuestionError(f"{path}:{number}: {_EXPECTED} ({error!r})") from error
-    if isinstance(given, str) and kind.only_input is not None:
-        return {kind.only_input: given}
+    if isinstance(given, str) and evaluation.only_input is not None:
+        return {evaluation.only_input: given}
     if not isinstance(given, dict):
         raise QuestionError(f"{path}:{number}: {_EXPECTED}; here input is {json.dumps(given)[:60]}")
     return given

@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from pipeline.package.write_schema import write_schema
+from pipeline.package.signature import write_schema
 from pipeline.paths import ROOT
 from serving.weights import LockedSource, LockedWeights, WeightsLock, lock_files, set_digest
 
-_TEMPLATES: Final = ROOT / "pipeline" / "package" / "templates"
+_TASKS: Final = ROOT / "tasks"
 _SCHEMA: Final = Path(".cog") / "openapi_schema.json"
 # ChatML, the form of the small model's base.
 _TEMPLATE: Final = (
@@ -87,7 +87,7 @@ def chat_files() -> dict[str, str]:
 def write_package(folder: Path, task: str) -> Path:
     """A folder in which Cog finds predict.py of a task (chat, schema) and its schema; returns it."""
     (folder / ".cog").mkdir(parents=True)
-    shutil.copy(_TEMPLATES / f"predict_{task}.py", folder / "predict.py")
+    shutil.copy(_TASKS / task / "predict.py", folder / "predict.py")
     shutil.copy(ROOT / _SCHEMA, folder / _SCHEMA)
     write_schema(folder)
     return folder
