@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 from serving.grammar import separator_error
 from serving.types import FinishReason
 from tasks.errors import OutputError
-from tasks.json_text import NestingError, parse_json
+from tasks.json_text import NestingError, RepeatedKeyError, parse_json
 
 # Default separators, as regular expressions: between items or properties, and between a property's name and value. One
 # optional space allows both json.dumps' default and compact JSON. If only one of them were allowed, models trained on
@@ -54,9 +54,12 @@ class JsonReader:
         if reason is FinishReason.LENGTH:
             raise OutputError(f"the JSON is not complete after {written}")
         try:
-            parse_json(self._text)
+            parse_json(self._text, unique_keys=True)
         except NestingError as error:
             raise OutputError(f"the JSON is {error}, after {written}") from error
+        except RepeatedKeyError as error:  # of an engine whose grammar does not remember keys
+            remedy = "ask again, or list the keys in the schema and set additionalProperties to false"
+            raise OutputError(f"the JSON {error}, after {written}; {remedy}") from error
         except ValueError as error:
             remedy = "give stop_sequences that cannot occur in it"
             raise OutputError(

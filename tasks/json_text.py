@@ -12,6 +12,10 @@ class NestingError(ValueError):
     """A JSON text is nested too deeply to be read; Python's limit is some 1,000 levels."""
 
 
+class RepeatedKeyError(ValueError):
+    """An object of a JSON text has a key twice."""
+
+
 class WrittenFloat(float):
     """A number with the digits that it was written with; as a float, 12.50 would become 12.5.
 
@@ -25,17 +29,31 @@ class WrittenFloat(float):
         self.text = text
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, *, unique_keys: bool = False) -> Any:
     """The value of a JSON text. Unlike `json.loads`, it raises no RecursionError.
+
+    Args:
+        text: the whole text.
+        unique_keys: whether objects that have a key twice are refused; otherwise its last value counts.
 
     Raises:
         NestingError: the text is nested too deeply.
+        RepeatedKeyError: an object has a key twice.
         ValueError: it is not JSON.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_with_unique_keys if unique_keys else None)
     except RecursionError as error:
         raise NestingError("nested too deeply") from error
+
+
+def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise RepeatedKeyError(f"has the key {key[:80]!r} twice in one object")
+        found[key] = value
+    return found
 
 
 def write_answer(value: Any, item_separator: str = ", ", key_separator: str = ": ") -> str:

@@ -76,6 +76,24 @@ def test_an_answer_stopped_before_its_end_is_an_error() -> None:
         reader.finish(FinishReason.STOP)
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [('{"name": "Ada", "country": "USA", "country": "UK"}', "country"), ('[{"b": {"a": 1, "\\u0061": 2}}]', "a")],
+)
+def test_an_answer_with_a_key_twice_in_one_object_is_an_error(text: str, key: str) -> None:
+    """A server that we do not control may write one, with status 200."""
+    reader = JsonReader()
+    reader.push(text)
+    with pytest.raises(OutputError, match=rf"the JSON has the key '{key}' twice in one object, .*additionalProperties"):
+        reader.finish(FinishReason.STOP)
+
+
+def test_a_key_may_be_in_several_objects() -> None:
+    reader = JsonReader()
+    reader.push('{"a": {"a": [{"a": 1}, {"a": 2}]}}')
+    assert reader.finish(FinishReason.STOP) == ""
+
+
 def test_an_answer_that_is_nested_too_deeply_to_be_read_is_an_error() -> None:
     reader = JsonReader()
     reader.push("[" * 20_000 + "]" * 20_000)
