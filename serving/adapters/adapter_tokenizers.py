@@ -14,7 +14,7 @@ import tokenizers
 
 from serving.adapters.registry import AdapterEntry
 from serving.errors import AdapterError
-from serving.text.tokenizer import Tokenizer, read_json
+from serving.text.tokenizer import Tokenizer, num_logits, read_json
 
 TOKENIZER: Final = "tokenizer.json"
 
@@ -67,7 +67,8 @@ def _check_extends(path: Path, base: Path) -> None:
     listed = list(known[1] or ())
     if missing := [token for token in listed if token not in own[1]]:
         raise AdapterError(f"the base's added token {missing[0].get('content')!r} is missing or has other options")
-    rows = _num_rows(base)
+    if (rows := num_logits(base)) is None:
+        raise AdapterError(f"{base / 'config.json'} has no vocab_size, so nobody knows the rows of its embedding")
     for token in own[1]:
         if token not in listed and not token["id"] < rows:
             raise AdapterError(
@@ -77,11 +78,3 @@ def _check_extends(path: Path, base: Path) -> None:
     taken = {*known[0].get("vocab", {}).values(), *(token["id"] for token in listed)}
     if again := [token for token in own[1] if token not in listed and token["id"] in taken]:
         raise AdapterError(f"the token {again[0]['content']!r} has the id {again[0]['id']}, which another token has")
-
-
-def _num_rows(base: Path) -> int:
-    config = read_json(base / "config.json")
-    rows = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size")
-    if type(rows) is not int:
-        raise AdapterError(f"{base / 'config.json'} has no vocab_size, so nobody knows the rows of its embedding")
-    return rows

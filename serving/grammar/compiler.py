@@ -59,7 +59,7 @@ class GrammarCompiler:
         self._ll_tokenizer: llguidance.LLTokenizer | None = None
         self._unique_keys = unique_keys
         self._quotes: QuoteTokens | None = None
-        self._vocabulary: str | None = _vocabulary(tokenizer.to_json(), vocab_size)
+        self._vocabulary: str | None = grammar_vocabulary(tokenizer.to_json(), vocab_size)
         self._executor = llguidance.LLExecutor(1)  # one thread: a request's rows are computed in order
 
     def warm_up(self) -> None:
@@ -133,7 +133,7 @@ class GrammarCompiler:
             return self._ll_tokenizer
 
 
-def _vocabulary(tokenizer_json: str, vocab_size: int) -> str:
+def grammar_vocabulary(tokenizer_json: str, vocab_size: int) -> str:
     """A tokenizer.json in a form that llguidance reads.
 
     It has no added tokens without logits, such as a `[PAD]` that was added for training, and SentencePiece's decoder

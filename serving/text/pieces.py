@@ -81,7 +81,8 @@ def _sentencepiece_reader(steps: list[dict[str, Any]]) -> PieceReader:
         for step in steps
         if step["type"] in ("Replace", "Metaspace")
     ]
-    has_byte_pieces = any(step["type"] == "ByteFallback" for step in steps)
+    # A Metaspace decoder would show `<0xE2>` as text, but the grammar takes it for a byte, as the model was trained to.
+    has_byte_pieces = any(step["type"] in ("ByteFallback", "Metaspace") for step in steps)
 
     def to_bytes(piece: str) -> bytes:
         match = _BYTE_PIECE.fullmatch(piece) if has_byte_pieces else None

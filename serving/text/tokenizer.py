@@ -158,6 +158,13 @@ def context_length(weights_dir: Path) -> int | None:
     return found if isinstance(found, int) and found > 0 and "factor" not in rope else None
 
 
+def num_logits(weights_dir: Path) -> int | None:
+    """Rows of a checkpoint's embedding, and so tokens that have logits, from its config.json; None if it is silent."""
+    config = read_json(weights_dir / "config.json")
+    found = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size")
+    return found if type(found) is int else None
+
+
 def _check_eos(eos_token_ids: tuple[int, ...], vocab_size: int) -> None:
     if not eos_token_ids:
         raise WeightsError("no end token: name eos_token_id in generation_config.json or config.json")

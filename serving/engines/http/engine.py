@@ -21,7 +21,7 @@ from serving.engines.http.server_client import ServedModels, ServerClient
 from serving.errors import EngineDeadError, SettingError
 from serving.grammar.compiler import GrammarCompiler
 from serving.request_checks import check_request
-from serving.text import Tokenizer
+from serving.text import Tokenizer, num_logits
 from serving.types import EngineStats, GenerationOutput, GenerationRequest, SamplingParams
 
 
@@ -33,6 +33,7 @@ class HttpEngine:
         loop: the client's event loop; stopped by this engine.
         models: what the server serves.
         tokenizer: of the checkpoint that the server has loaded.
+        vocab_size: width of that checkpoint's logits.
         max_model_len: maximum number of prompt and output tokens.
         max_num_seqs: limit of running requests.
         max_queue: limit of waiting requests.
@@ -47,6 +48,7 @@ class HttpEngine:
         models: ServedModels,
         *,
         tokenizer: Tokenizer,
+        vocab_size: int,
         max_model_len: int,
         max_num_seqs: int,
         max_queue: int,
@@ -54,7 +56,8 @@ class HttpEngine:
         self.max_model_len = max_model_len
         self._client, self._loop, self._models = client, loop, models
         self._tokenizer = tokenizer
-        self._compiler = GrammarCompiler(tokenizer, vocab_size=tokenizer.vocab_size, unique_keys=False)
+        self._vocab_size = min(tokenizer.vocab_size, vocab_size)
+        self._compiler = GrammarCompiler(tokenizer, vocab_size=vocab_size, unique_keys=False)
         self._open = OpenRequests(max_num_seqs=max_num_seqs, max_queue=max_queue)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationOutput, None]:
@@ -62,7 +65,7 @@ class HttpEngine:
         check_request(
             request,
             max_model_len=self.max_model_len,
-            vocab_size=self._tokenizer.vocab_size,
+            vocab_size=self._vocab_size,
             adapters=self._models.adapters,
         )
         check = await self._grammar_check(request)
@@ -130,7 +133,7 @@ def create(settings: Settings, checkpoint: Checkpoint) -> HttpEngine:
 
     Raises:
         SettingError: no address, no model of that name, or its context is not known.
-        WeightsError: the checkpoint's folder here has no tokenizer.
+        WeightsError: the checkpoint's folder here has no tokenizer, or one of another model.
         EngineDeadError: the server cannot be reached, or refuses the key.
     """
     if settings.engine_url is None:
@@ -154,6 +157,7 @@ def create(settings: Settings, checkpoint: Checkpoint) -> HttpEngine:
         loop,
         models,
         tokenizer=tokenizer,
+        vocab_size=num_logits(checkpoint.folder) or tokenizer.vocab_size,
         max_model_len=max_model_len,
         max_num_seqs=settings.max_num_seqs,
         max_queue=settings.max_queue,

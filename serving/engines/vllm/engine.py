@@ -90,7 +90,7 @@ class VllmEngine:
         check_request(
             request,
             max_model_len=self.max_model_len,
-            vocab_size=tokenizer.vocab_size,
+            vocab_size=min(tokenizer.vocab_size, self._llm.model_config.get_vocab_size()),
             adapters=self._adapters.names,
         )
         params = await asyncio.to_thread(self._params, request)  # compiles the grammar
@@ -169,7 +169,7 @@ def create(settings: Settings, checkpoint: Checkpoint) -> VllmEngine:
     Raises:
         EngineNotAvailableError: this machine's vLLM cannot run the checkpoint; the message says what can.
         SettingError: vLLM would ignore a setting on this device.
-        WeightsError: the checkpoint has no tokenizer.
+        WeightsError: the checkpoint has no tokenizer, or one of another model.
         AdapterError: the list of adapters is wrong, or a pinned one cannot be loaded.
         EngineDeadError: vLLM did not start; the message ends with what it said first.
     """

@@ -25,7 +25,7 @@ from serving.engines.vllm.tokenizer_folder import tokenizer_folder
 from serving.engines.vllm.vllm_adapters import lora_args
 from serving.errors import EngineNotAvailableError, SettingError
 from serving.grammar import check_constraint
-from serving.text import Tokenizer
+from serving.text import Tokenizer, num_logits
 from serving.types import GenerationRequest
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def engine_args(settings: Settings, checkpoint: Checkpoint) -> AsyncEngineArgs:
         EngineNotAvailableError: this machine's vLLM cannot run this checkpoint; the message says what can.
         SettingError: a setting would be ignored on this device, or without drafts or adapters.
         AdapterError: the list of adapters is wrong, or has what vLLM does not have.
+        WeightsError: the checkpoint's tokenizer is of another model.
     """
     import vllm
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -80,7 +81,11 @@ def engine_args(settings: Settings, checkpoint: Checkpoint) -> AsyncEngineArgs:
     speculative_config = speculation(settings, vllm.__version__)
     return AsyncEngineArgs(
         model=str(settings.weights_dir),
-        tokenizer=str(tokenizer_folder(checkpoint.tokenizer)),
+        tokenizer=str(
+            tokenizer_folder(
+                checkpoint.tokenizer, vocab_size=num_logits(settings.weights_dir) or checkpoint.tokenizer.vocab_size
+            )
+        ),
         dtype=settings.dtype if settings.dtype != "auto" else ("bfloat16" if is_cpu else "auto"),
         max_model_len=settings.max_model_len,
         max_num_seqs=settings.max_num_seqs,

@@ -49,6 +49,15 @@ def test_the_space_that_continues_a_prompt_is_kept() -> None:
     assert tokenizer.decode(tokenizer.encode("the", add_bos=False)) == " the"
 
 
+def test_a_byte_piece_is_a_byte_also_with_a_metaspace_decoder() -> None:
+    """The library shows `<0x41>`, but the model was trained to write A, and grammars take it for that."""
+    content = json.loads(TOKENIZERS["metaspace"].to_json())
+    content["decoder"] = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}
+    backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+    tokenizer = Tokenizer(backend, eos_token_ids=[2])
+    assert tokenizer.token_bytes(backend.token_to_id("<0x41>")) == b"A"
+
+
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_decoding_agrees_with_the_library_on_texts(kind: str) -> None:
     tokenizer = TOKENIZERS[kind]

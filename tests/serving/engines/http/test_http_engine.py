@@ -12,6 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
+import tokenizers
 from aiohttp import web
 from pydantic import SecretStr
 
@@ -20,6 +21,7 @@ from serving.constraints import LarkConstraint
 from serving.engine import create_engine
 from serving.engines.http.engine import HttpEngine
 from serving.errors import EngineBusyError, EngineDeadError, InvalidRequestError, SettingError, UnknownAdapterError
+from serving.text import Tokenizer
 from serving.types import FinishReason, GenerationRequest, SamplingParams
 from tests import tiny_tokenizers
 from tests.conformance.asking import answer
@@ -117,6 +119,20 @@ async def test_tokens_become_text_wherever_the_body_is_divided(weights: Path) ->
     expected = {"model": "base", "prompt": [5, 6, 7], "max_tokens": 9, "seed": 3, "temperature": 0.5}
     assert {name: asked[name] for name in expected} == expected
     assert asked["stop_token_ids"] == [END]
+
+
+async def test_a_prompt_token_without_logits_never_reaches_the_server(weights: Path, tmp_path: Path) -> None:
+    """It would read past the end of the embedding there."""
+    for file in weights.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    backend = tokenizers.Tokenizer.from_str(TOKENIZER.to_json())
+    backend.add_tokens(["zzz"])
+    tiny_tokenizers.save(Tokenizer(backend, eos_token_ids=[END]), tmp_path)
+    server = Server()
+    async with serving(tmp_path, server) as engine:
+        with pytest.raises(InvalidRequestError, match=f"prompt token {TOKENIZER.vocab_size} is outside"):
+            await answer(engine, GenerationRequest("a", (5, TOKENIZER.vocab_size), SamplingParams()))
+    assert server.asked == []
 
 
 async def test_an_adapter_is_a_model_of_the_server(weights: Path) -> None:

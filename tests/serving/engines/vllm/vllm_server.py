@@ -17,7 +17,7 @@ from pipeline.paths import ROOT
 from serving.config import Settings
 from serving.engines.vllm.draft_config import WORKER
 from serving.engines.vllm.tokenizer_folder import tokenizer_folder
-from serving.text import Tokenizer
+from serving.text import Tokenizer, num_logits
 from tests.free_ports import free_port
 
 _START_SECONDS = 600  # on busy cores
@@ -32,10 +32,10 @@ def served(settings: Settings, folder: Path) -> str:
     """
     if url := os.environ.get("CONFORMANCE_SERVER"):
         return url
-    port = free_port()
+    port, tokenizer = free_port(), Tokenizer.from_dir(settings.weights_dir)
     options = {
         "--model": settings.weights_dir,
-        "--tokenizer": tokenizer_folder(Tokenizer.from_dir(settings.weights_dir)),
+        "--tokenizer": tokenizer_folder(tokenizer, vocab_size=num_logits(settings.weights_dir) or tokenizer.vocab_size),
         "--served-model-name": "small",
         "--host": "127.0.0.1",
         "--port": port,

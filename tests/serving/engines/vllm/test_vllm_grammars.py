@@ -1,0 +1,74 @@
+"""The real vLLM answers under grammars with a tokenizer that its own backend cannot read.
+
+The tiny model's tokenizer has two tokens more than the model has logits, and a Metaspace decoder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+
+from serving.config import Settings
+from serving.constraints import Constraint, LarkConstraint
+from serving.engine import Engine, create_engine
+from serving.errors import InvalidRequestError, WeightsError
+from serving.text import Tokenizer
+from serving.types import GenerationRequest, SamplingParams
+from tests import tiny_tokenizers
+from tests.conformance.asking import answer
+from tests.serving.models import tiny_checkpoints
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random Llama, whose tokens beyond the last row are a [PAD] and a word."""
+    folder = tmp_path_factory.mktemp("tiny")
+    content = json.loads(tiny_tokenizers.metaspace().to_json())
+    content["decoder"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
+    backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 2, "num_key_value_heads": 2}
+    model = tiny_checkpoints.tiny_llama(**sizes, vocab_size=backend.get_vocab_size(), eos_token_id=2)
+    tiny_checkpoints.save(model, folder)
+    backend.add_special_tokens(["[PAD]"])
+    backend.add_tokens(["zzz"])
+    tiny_tokenizers.save(Tokenizer(backend, eos_token_ids=[2]), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def engine(weights: Path) -> Iterator[Engine]:
+    settings = Settings(
+        engine="vllm", weights_dir=weights, dtype="float32", max_model_len=256, max_num_seqs=16, num_threads=1
+    )
+    with closing(create_engine(settings)) as engine:
+        yield engine
+
+
+def request(
+    weights: Path, name: str, constraint: Constraint, prompt: str = "the traces", **sampling: Any
+) -> GenerationRequest:
+    ids = tuple(Tokenizer.from_dir(weights).encode(prompt))
+    return GenerationRequest(name, ids, SamplingParams(**{"max_tokens": 60, **sampling}), constraint)
+
+
+async def test_a_prompt_token_without_a_row_is_refused_and_ends_nothing(engine: Engine, weights: Path) -> None:
+    with pytest.raises(InvalidRequestError, match=r"prompt token .* is outside the vocabulary"):
+        await answer(engine, request(weights, "zzz", LarkConstraint("start: /[a-z ]{3}/"), "the zzz"))
+    assert (await answer(engine, request(weights, "fine", LarkConstraint("start: /[a-z ]{3}/")))).text
+
+
+def test_a_tokenizer_of_a_larger_model_is_refused_before_the_model_is_loaded(weights: Path, tmp_path: Path) -> None:
+    for file in weights.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 40}))
+    with pytest.raises(WeightsError, match=r"has the token id .* and the model has logits for 40 tokens"):
+        create_engine(Settings(engine="vllm", weights_dir=tmp_path, dtype="float32", num_threads=1))
