@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from serving.clients.answer import EngineOutput
+from serving.errors import EngineDeadError
 from serving.types import GenerationRequest, TokenLogprob
 
 if TYPE_CHECKING:
@@ -38,8 +39,13 @@ def engine_output(output: RequestOutput, num_logprobs: int | None) -> EngineOutp
     Args:
         output: its only completion is taken.
         num_logprobs: `SamplingParams.logprobs` of the request.
+
+    Raises:
+        EngineDeadError: vLLM gave up the request, for example because its grammar failed.
     """
     completion = output.outputs[0]
+    if completion.finish_reason == "error":
+        raise EngineDeadError("vLLM ended the answer with an error; its log says why")
     return EngineOutput(
         completion.token_ids,
         completion.finish_reason,

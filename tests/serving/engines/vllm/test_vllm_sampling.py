@@ -10,7 +10,7 @@ from serving.clients.answer import Answer
 from serving.constraints import LarkConstraint
 from serving.engines.vllm.options import sampling_params
 from serving.engines.vllm.outputs import engine_output
-from serving.errors import InvalidRequestError
+from serving.errors import EngineDeadError, InvalidRequestError
 from serving.types import FinishReason, GenerationOutput, GenerationRequest, SamplingParams, TokenLogprob
 from tests.tiny_tokenizers import byte_level
 
@@ -92,6 +92,11 @@ def test_logprobs_are_those_of_the_tokens_shown() -> None:
     first, last = read(request(logprobs=2), output(30, 9), output(31, END, reason="stop"))
     assert first.logprobs == (TokenLogprob(30, -3.0, top), TokenLogprob(9, -1.0, top))
     assert (last.token_ids, last.logprobs) == ((31,), (TokenLogprob(31, -3.0, top),))
+
+
+def test_a_request_that_vllm_gives_up_is_an_error_of_ours() -> None:
+    with pytest.raises(EngineDeadError, match="vLLM ended the answer with an error"):
+        read(request(), output(30, reason="error"))
 
 
 def test_surplus_logprobs_are_dropped_and_the_likeliest_kept() -> None:
