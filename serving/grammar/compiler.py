@@ -21,7 +21,7 @@ from serving.grammar import compile_constraint
 from serving.grammar.compiled import CONSTRAINT_NAMES
 from serving.grammar.grammar_state import GrammarState
 from serving.grammar.guard import shared_guard
-from serving.grammar.unique_keys import QuoteTokens, UniqueKeysState, may_repeat_keys
+from serving.grammar.unique_keys import KeyHistory, QuoteTokens, UniqueKeysState, may_repeat_keys
 from serving.text import Tokenizer
 
 
@@ -112,7 +112,7 @@ class GrammarCompiler:
         parts = compiled.matcher.deep_copy(), self._executor, partial(self._forget, constraint), name
         if not (self._unique_keys and compiled.may_repeat_keys):
             return GrammarState(*parts)
-        return UniqueKeysState(self._tokenizer, self._quote_tokens(), *parts)
+        return UniqueKeysState(KeyHistory(self._tokenizer, self._quote_tokens()), *parts)
 
     def _quote_tokens(self) -> QuoteTokens:
         with self._index_lock:

@@ -143,57 +143,83 @@ class QuoteTokens:
         yield from (int(token) for token in candidates[bits == 1] if state.after(self.texts[int(token)]) is None)
 
 
-class UniqueKeysState(GrammarState):
-    """A `GrammarState` of a JSON schema in which no object gets a key twice.
+class KeyHistory:
+    """The keys of one answer after each of its tokens, so that tokens can be taken back.
 
     Args:
         tokenizer: of the model.
         quotes: of its vocabulary.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, quotes: QuoteTokens) -> None:
+        self._tokenizer = tokenizer
+        self._quotes = quotes
+        self._states = [JsonText()]
+
+    def following(self, token_ids: list[int]) -> list[JsonText]:
+        """The states after each of these tokens, up to one that would repeat a key."""
+        states, state = [], self._states[-1]
+        for token in token_ids:
+            after = state.after(self._tokenizer.token_bytes(token))
+            if after is None:
+                break
+            states.append(state := after)
+        return states
+
+    def extend(self, states: list[JsonText]) -> None:
+        """Add the states after accepted tokens."""
+        self._states += states
+
+    def rollback(self, num_tokens: int) -> None:
+        """Take tokens back."""
+        del self._states[len(self._states) - num_tokens :]
+
+    def refuse(self, bitmask: NDArray[np.int32], state: JsonText | None = None) -> None:
+        """Take the tokens that would repeat a key out of a bitmask.
+
+        Args:
+            bitmask: [ceil(vocab / 32)] int32, of the grammar.
+            state: where the text is; None for the end of the accepted tokens.
+        """
+        words = bitmask.view(np.uint32)
+        for token in self._quotes.refused(state or self._states[-1], bitmask):
+            words[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
+
+
+class UniqueKeysState(GrammarState):
+    """A `GrammarState` of a JSON schema in which no object gets a key twice.
+
+    Args:
+        keys: of an answer that has not begun.
         rest: arguments of `GrammarState`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, quotes: QuoteTokens, *rest: Any) -> None:
+    def __init__(self, keys: KeyHistory, *rest: Any) -> None:
         super().__init__(*rest)
-        self._tokenizer = tokenizer
-        self._quotes = quotes
-        self._states = [JsonText()]  # after each token
+        self._keys = keys
 
     def accept(self, token_ids: list[int]) -> int:
         """See `drafter.Grammar`."""
-        states = list(self._following(token_ids))
+        states = self._keys.following(token_ids)
         count = super().accept(token_ids[: len(states)])
-        self._states += states[:count]
+        self._keys.extend(states[:count])
         return count
 
     def rollback(self, num_tokens: int) -> None:
         """See `drafter.Grammar`."""
         super().rollback(num_tokens)
-        del self._states[len(self._states) - num_tokens :]
+        self._keys.rollback(num_tokens)
 
     def fill_bitmask(self, bitmask: NDArray[np.int32]) -> None:
         """See `drafter.Grammar`."""
         super().fill_bitmask(bitmask)
-        self._refuse(self._states[-1], bitmask)
+        self._keys.refuse(bitmask)
 
     def fill_bitmasks(self, token_ids: list[int], bitmasks: NDArray[np.int32]) -> None:
         """See `drafter.Grammar`."""
         super().fill_bitmasks(token_ids, bitmasks)
-        for state, bitmask in zip([self._states[-1], *self._following(token_ids)], bitmasks, strict=False):
-            self._refuse(state, bitmask)
-
-    def _following(self, token_ids: list[int]) -> Iterator[JsonText]:
-        """The states after each token, up to one that would repeat a key."""
-        state: JsonText | None = self._states[-1]
-        for token in token_ids:
-            assert state is not None
-            if (state := state.after(self._tokenizer.token_bytes(token))) is None:
-                return
-            yield state
-
-    def _refuse(self, state: JsonText, bitmask: NDArray[np.int32]) -> None:
-        words = bitmask.view(np.uint32)
-        for token in self._quotes.refused(state, bitmask):
-            words[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
+        for state, bitmask in zip([None, *self._keys.following(token_ids)], bitmasks, strict=False):
+            self._keys.refuse(bitmask, state)
 
 
 def may_repeat_keys(schema: Any) -> bool:

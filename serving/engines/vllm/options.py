@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.sampling_params import SamplingParams
 
+GRAMMAR_SCHEDULER = "serving.engines.vllm.grammar_scheduler.grammar_scheduler"
 _ENVIRONMENT = {
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout is for the answer
     "VLLM_NO_USAGE_STATS": "1",
@@ -98,6 +99,7 @@ def engine_args(settings: Settings, checkpoint: Checkpoint) -> AsyncEngineArgs:
         speculative_config=speculative_config,
         structured_outputs_config={"backend": "guidance"},
         generation_config="vllm",  # ignore the checkpoint's sampling defaults, which would change the request
+        scheduler_cls=GRAMMAR_SCHEDULER if version_fault(vllm.__version__) is None else None,
         worker_cls=WORKER if is_cpu or uses_draft_worker(speculative_config) else "auto",
         enforce_eager=not compiles(settings, is_cpu=is_cpu),
         enable_log_requests=False,

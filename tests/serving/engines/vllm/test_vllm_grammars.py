@@ -1,10 +1,11 @@
-"""The real vLLM answers under grammars with a tokenizer that its own backend cannot read.
+"""The real vLLM's JSON answers have no key twice, also with a tokenizer that vLLM's own backend cannot read.
 
-The tiny model's tokenizer has two tokens more than the model has logits, and a Metaspace decoder.
+The tiny model's tokenizer has two tokens more than the model has logits, and a Metaspace decoder. Answers have drafts.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,16 +16,20 @@ import pytest
 import tokenizers
 
 from serving.config import Settings
-from serving.constraints import Constraint, LarkConstraint
+from serving.constraints import Constraint, JsonSchemaConstraint, LarkConstraint
 from serving.engine import Engine, create_engine
 from serving.errors import InvalidRequestError, WeightsError
+from serving.grammar.unique_keys import JsonText
 from serving.text import Tokenizer
 from serving.types import GenerationRequest, SamplingParams
 from tests import tiny_tokenizers
-from tests.conformance.asking import answer
+from tests.conformance.asking import Answer, answer
 from tests.serving.models import tiny_checkpoints
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
+NAMES = {"type": "object", "patternProperties": {"^[ab]+$": {"enum": [1]}}, "additionalProperties": False}
+MANY = {"type": "array", "items": NAMES | {"minProperties": 6}, "minItems": 9}
+FEW = NAMES | {"patternProperties": {"^[ab]$": {"enum": [1]}}, "minProperties": 3}
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +62,33 @@ def request(
 ) -> GenerationRequest:
     ids = tuple(Tokenizer.from_dir(weights).encode(prompt))
     return GenerationRequest(name, ids, SamplingParams(**{"max_tokens": 60, **sampling}), constraint)
+
+
+async def ask_all(engine: Engine, weights: Path, schema: object) -> list[Answer]:
+    """Greedy and sampled, with drafts and, where a seed forbids them, without."""
+    kinds = [{"temperature": 0.0}, {"temperature": 2.0}, {"temperature": 2.0, "seed": 1}]
+    constraint = JsonSchemaConstraint(json.dumps(schema), ",", ":")
+    asked = [
+        request(weights, f"{number}", constraint, "the traces of " + "ab" * number, **kinds[number % 3])
+        for number in range(24)
+    ]
+    return await asyncio.gather(*(answer(engine, one) for one in asked))
+
+
+async def test_no_object_gets_a_key_twice(engine: Engine, weights: Path) -> None:
+    found = await ask_all(engine, weights, MANY)
+    twice = [one.text for one in found if JsonText().after(one.text.encode()) is None]
+    assert twice == []
+    assert sum(one.text.count(":") for one in found) > 24
+    passes = sum(one.metrics.model_passes for one in found)
+    assert passes < sum(len(one.token_ids) for one in found), "drafts are accepted"
+
+
+async def test_where_no_key_is_left_one_is_repeated_and_vllm_goes_on(engine: Engine, weights: Path) -> None:
+    found = await ask_all(engine, weights, FEW)
+    ended = [JsonText().after(one.text.encode()) for one in found if one.finish_reason == "stop"]
+    assert ended and set(ended) == {None}, "three keys of two"
+    await engine.health(timeout=60)
 
 
 async def test_a_prompt_token_without_a_row_is_refused_and_ends_nothing(engine: Engine, weights: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from serving.config import Settings
 from serving.engines.vllm.draft_config import PROPOSER, WORKER, drafts_that_fit
 from serving.engines.vllm.options import (
+    GRAMMAR_SCHEDULER,
     check_device_settings,
     compiles,
     set_environment,
@@ -90,6 +91,11 @@ def test_auto_is_our_drafter_with_its_worker() -> None:
         module, _, found = name.rpartition(".")
         path = Path(*module.split(".")).with_suffix(".py")
         assert f"class {found}" in path.read_text("utf-8"), "vLLM imports it by name"
+
+
+def test_the_scheduler_with_our_grammars_is_where_vllm_imports_it() -> None:
+    module, _, found = GRAMMAR_SCHEDULER.rpartition(".")
+    assert f"def {found}(" in Path(*module.split(".")).with_suffix(".py").read_text("utf-8")
 
 
 def test_off_is_vllm_alone() -> None:
