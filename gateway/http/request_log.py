@@ -20,7 +20,7 @@ from pydantic import JsonValue
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.predictions.live_prediction import Run
+from gateway.predictions.live_prediction import LivePrediction
 from gateway.predictions.prediction import seconds_between
 
 _log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ def _request_fields(scope: Scope, record: _RequestRecord, status: int, seconds: 
 
 
 class PredictionLog:
-    """Writes a line for each prediction that ended; to be called with each new run.
+    """Writes a line for each prediction that ended; to be called with each new prediction.
 
     Args:
         with_inputs: also log inputs and errors' texts.
@@ -130,18 +130,18 @@ class PredictionLog:
         self._with_inputs = with_inputs
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def __call__(self, run: Run) -> None:
-        """Follow a new run."""
+    def __call__(self, live: LivePrediction) -> None:
+        """Follow a new prediction to its end."""
         record = _current.get()
         if record is not None:
-            record.prediction_ids.append(run.id)
-        task = asyncio.create_task(self._follow(run, None if record is None else record.request_id))
+            record.prediction_ids.append(live.id)
+        task = asyncio.create_task(self._follow(live, None if record is None else record.request_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _follow(self, run: Run, request_id: str | None) -> None:
-        prediction = await run.answered()
-        if await run.settled() is not None:
+    async def _follow(self, live: LivePrediction, request_id: str | None) -> None:
+        prediction = await live.answered()
+        if await live.settled() is not None:
             return  # its inputs were refused, which the request's line says
         fields: dict[str, JsonValue] = {
             "prediction_id": prediction.id,
@@ -150,8 +150,8 @@ class PredictionLog:
             "seconds": seconds_between(prediction.created_at, prediction.completed_at or prediction.created_at),
             **{name: prediction.metrics[name] for name in _FIGURES if name in prediction.metrics},
         }
-        if run.trace.trace_id is not None:
-            fields["trace_id"] = run.trace.trace_id
+        if live.trace.trace_id is not None:
+            fields["trace_id"] = live.trace.trace_id
         if self._with_inputs:
             fields.update(input=dict(prediction.input), error=prediction.error)
         _log.info("prediction", extra={"fields": fields})

@@ -22,7 +22,7 @@ from gateway.errors import GatewayError
 from gateway.gateway import Gateway, get_gateway
 from gateway.http.api import Api
 from gateway.metrics.meters import Meters
-from gateway.predictions.live_prediction import Run
+from gateway.predictions.live_prediction import LivePrediction
 from gateway.predictions.prediction import Prediction, Status, seconds_between
 from gateway.predictions.store import INTERRUPTED
 from gateway.upstream.pool import Server
@@ -42,8 +42,8 @@ async def observe(gateway: Gateway) -> AsyncIterator[None]:
     meters.running.set_function(lambda: sum(server.outstanding for server in pool.servers))
     meters.waiting.set_function(lambda: pool.num_waiting)
 
-    def on_start(run: Run) -> None:
-        task = asyncio.create_task(_follow(run, meters), name=f"metrics of {run.id}")
+    def on_start(live: LivePrediction) -> None:
+        task = asyncio.create_task(_follow(live, meters), name=f"metrics of {live.id}")
         following.add(task)
         task.add_done_callback(following.discard)
 
@@ -62,9 +62,9 @@ def _watch(meters: Meters, server: Server) -> None:
     meters.watch_server(name, lambda: server.is_healthy, lambda: server.outstanding)
 
 
-async def _follow(run: Run, meters: Meters) -> None:
-    if is_from_cache(run.snapshot()):  # it has ended already, and its times would hide those of the model
-        _count_status(run.snapshot(), meters)
+async def _follow(live: LivePrediction, meters: Meters) -> None:
+    if is_from_cache(live.snapshot()):  # it has ended already, and its times would hide those of the model
+        _count_status(live.snapshot(), meters)
         return
     created = time.monotonic()
     last: float | None = None
@@ -78,9 +78,9 @@ async def _follow(run: Run, meters: Meters) -> None:
             meters.inter_token.observe(now - last)
         last = now
 
-    run.on_piece.append(time_piece)
-    prediction = await run.answered()
-    if await run.settled() is not None:
+    live.on_piece.append(time_piece)
+    prediction = await live.answered()
+    if await live.settled() is not None:
         return  # its inputs were refused
     if last is None and prediction.output is not None:  # of a model that does not stream
         time_piece()

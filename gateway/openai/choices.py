@@ -16,7 +16,7 @@ from gateway.errors import InvalidInputError
 from gateway.gateway import Gateway
 from gateway.openai.error_objects import ApiError
 from gateway.openai.model_inputs import ModelInputs
-from gateway.predictions.live_prediction import Finished, LogText, OutputPiece, Run
+from gateway.predictions.live_prediction import Finished, LivePrediction, LogText, OutputPiece
 from gateway.predictions.prediction import Prediction, Status, new_id, now
 from gateway.upstream.model_info import ModelInfo
 
@@ -126,14 +126,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Predictions that run, one for each choice.
+    """The predictions of one request, while they run.
 
     Args:
-        runs: the predictions.
+        predictions: one for each choice.
         inputs: those of each.
     """
 
-    runs: Sequence[Run]
+    predictions: Sequence[LivePrediction]
     inputs: Sequence[ModelInputs]
 
     async def answers(self) -> list[Answer]:
@@ -142,7 +142,7 @@ class Choices:
         Raises:
             ApiError: one of them failed.
         """
-        ended = [await run.finished() for run in self.runs]
+        ended = [await live.finished() for live in self.predictions]
         return [read_answer(prediction, inputs) for prediction, inputs in zip(ended, self.inputs, strict=True)]
 
     async def follow(self) -> AsyncIterator[Piece | Ended]:
@@ -151,7 +151,7 @@ class Choices:
         Raises:
             ApiError: one of them failed.
         """
-        sources = [self._follow(index) for index in range(len(self.runs))]
+        sources = [self._follow(index) for index in range(len(self.predictions))]
         upcoming = {asyncio.ensure_future(anext(source, None)): source for source in sources}
         try:
             while upcoming:
@@ -166,7 +166,7 @@ class Choices:
                 task.cancel()
 
     async def _follow(self, index: int) -> AsyncIterator[Piece | Ended]:
-        async for event in self.runs[index].follow():
+        async for event in self.predictions[index].follow():
             match event:
                 case OutputPiece(value=value):
                     yield Piece(index, value if isinstance(value, str) else str(value))
@@ -187,26 +187,28 @@ async def run_choices(
         TooManyPredictionsError: too many run or wait.
     """
     each = [one for one in inputs for _ in range(n)]
-    runs: list[Run] = []
+    started: list[LivePrediction] = []
 
     def cancel() -> None:
-        for run in runs:
-            if not run.is_finished:
-                gateway.runner.cancel(run.id)
+        for live in started:
+            if not live.is_finished:
+                gateway.runner.cancel(live.id)
 
     watching, cache_use = None, CacheUse.of(request.headers)
     try:
         for number, one in enumerate(each):
-            runs.append(await _start(gateway, info, one, number % n, cache_use))
+            started.append(await _start(gateway, info, one, number % n, cache_use))
         watching = asyncio.create_task(_call_on_disconnect(request, cancel))
-        yield Choices(runs, each)
+        yield Choices(started, each)
     finally:
         if watching is not None:
             watching.cancel()
         cancel()
 
 
-async def _start(gateway: Gateway, info: ModelInfo, inputs: ModelInputs, number: int, cache_use: CacheUse) -> Run:
+async def _start(
+    gateway: Gateway, info: ModelInfo, inputs: ModelInputs, number: int, cache_use: CacheUse
+) -> LivePrediction:
     prediction = Prediction(
         id=new_id(),
         model=info.name,

@@ -125,7 +125,7 @@ async def _answer(call: _Call) -> Response:
 
 
 def _begin(call: _Call, choices: Choices) -> tuple[Shape, Envelope]:
-    own_id = choices.runs[0].id
+    own_id = choices.predictions[0].id
     shape = call.make_shape(own_id)
     envelope = Envelope(shape.prefix + own_id, int(time.time()), call.body.model, f"fp_{call.info.version[:10]}")
     return shape, envelope

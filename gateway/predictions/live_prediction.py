@@ -1,4 +1,4 @@
-"""The life of a prediction: a task of its own asks a Cog server, and any number of readers follow."""
+"""A prediction from its start to its end: a server's events make it grow, and any number of readers follow it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class OutputPiece:
-    """One piece of the output, and the position behind it."""
+    """An event with one piece of the output, and the position behind that piece."""
 
     value: JsonValue
     position: Position
@@ -40,7 +40,7 @@ class OutputPiece:
 
 @dataclass(frozen=True, slots=True)
 class LogText:
-    """New text of the logs, and the position behind it."""
+    """An event with new text of the logs, and the position behind that text."""
 
     text: str
     position: Position
@@ -48,26 +48,28 @@ class LogText:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end: always the last event."""
+    """The event of the end, which is always the last one."""
 
     prediction: Prediction
     position: Position
 
 
-RunEvent = OutputPiece | LogText | Finished
+PredictionEvent = OutputPiece | LogText | Finished
 _START: Final = Position()
 
 
 class OutputTooLargeError(Exception):
-    """A prediction has more output and logs than is allowed."""
+    """A prediction has more output and logs than the gateway allows."""
 
 
-class Run:
-    """What one prediction has produced so far. Output and logs only grow, so a reader needs nothing but its position.
+class LivePrediction:
+    """One prediction while it runs. Output and logs only grow, so a reader needs nothing but its position.
+
+    `snapshot()` is the same prediction as a `Prediction`, which does not change.
 
     Args:
-        prediction: as it was created.
-        max_bytes: limit of output and logs together.
+        prediction: the prediction as it was created.
+        max_bytes: the limit of output and logs together.
     """
 
     def __init__(self, prediction: Prediction, *, max_bytes: int) -> None:
@@ -82,18 +84,18 @@ class Run:
         self.is_seen = False  # a reader has some of its output or logs, so that it cannot begin again unnoticed
         self.is_dirty = False  # has changed since it was last saved
         self.on_piece: list[Callable[[], None]] = []  # called for each new piece of output
-        self.trace = RunTrace()
+        self.trace = PredictionTrace()
         # Done once a server has accepted the inputs, or it is known that the prediction waits for one.
         self._settled: asyncio.Future[InvalidInputError | None] = asyncio.get_running_loop().create_future()
 
     @property
     def id(self) -> str:
-        """Of the prediction."""
+        """The prediction's id."""
         return self._prediction.id
 
     @property
     def owner(self) -> str | None:
-        """Of the prediction."""
+        """The name of the API key that made the prediction; None where the gateway asks for no keys."""
         return self._prediction.owner
 
     @property
@@ -107,14 +109,14 @@ class Run:
         return self.snapshot()
 
     def snapshot(self) -> Prediction:
-        """The prediction as it is now, for what no reader sees; see `shown`."""
+        """The prediction as it is now, for what no reader sees; `shown` is for readers."""
         if self.is_finished:
             return self._prediction
         output: JsonValue = list(self._pieces) if self._pieces else None
         return replace(self._prediction, output=output, logs=self._logs.getvalue(), metrics=dict(self._metrics))
 
     async def changed(self) -> None:
-        """Wait until it changes."""
+        """Wait until the prediction changes."""
         await self._changed.wait()
 
     async def finished(self) -> Prediction:
@@ -123,13 +125,13 @@ class Run:
         return self._prediction
 
     async def answered(self) -> Prediction:
-        """As `finished`, for logs and metrics: the requests that wait for the prediction are woken first."""
+        """The prediction as in `finished`, but requests that wait for it are woken first; for logs and metrics."""
         await self._ended.wait()
         await asyncio.sleep(0)
         return self._prediction
 
-    async def follow(self, position: Position = _START) -> AsyncIterator[RunEvent]:
-        """What came after a position, then what comes, then `Finished`. A slow reader holds nobody up."""
+    async def follow(self, position: Position = _START) -> AsyncIterator[PredictionEvent]:
+        """The events after a position, as they come, until `Finished`. A slow reader holds nobody up."""
         while True:
             if not (events := self.events_after(position)):
                 await self.changed()
@@ -139,10 +141,12 @@ class Run:
                 if isinstance(event, Finished):
                     return
 
-    def events_after(self, position: Position) -> list[RunEvent]:
-        """What came after a position, as far as it is there; of much, the beginning."""
+    def events_after(self, position: Position) -> list[PredictionEvent]:
+        """The events after a position that are there already; where they are many, the first of them."""
         pieces = self._output()
-        events: list[RunEvent] = [*events_between(position, pieces, self._logs_after(position.logs), most=_BATCH)]
+        events: list[PredictionEvent] = [
+            *events_between(position, pieces, self._logs_after(position.logs), most=_BATCH)
+        ]
         self.is_seen = self.is_seen or bool(events)
         end = events[-1].position if events else position
         if self.is_finished and end.output >= len(pieces):
@@ -158,27 +162,27 @@ class Run:
         return text
 
     def _output(self) -> list[JsonValue]:
-        """The pieces so far; of a model that does not stream, the whole output once it is there."""
+        """The pieces of output so far; of a model that does not stream, the whole output once it is there."""
         return self._pieces if self._pieces or not self.is_finished else pieces_of(self._prediction.output)
 
     def settle(self, refusal: InvalidInputError | None = None) -> None:
-        """A server has accepted or refused the inputs, or that will take time."""
+        """Note that a server has accepted or refused the inputs, or that this will take time."""
         if not self._settled.done():
             self._settled.set_result(refusal)
 
     async def settled(self) -> InvalidInputError | None:
-        """Wait until it is settled; the refusal of the inputs, if they were refused at once."""
+        """Wait for `settle`; returns the refusal of the inputs, if they were refused at once."""
         return await asyncio.shield(self._settled)
 
     def begin(self) -> None:
-        """A server has started it, perhaps not for the first time."""
+        """Note that a server has started the prediction, perhaps not for the first time."""
         self.settle()
         self._metrics = {}
         self._prediction = replace(self._prediction, status=Status.PROCESSING, started_at=now())
         self._notify()
 
     def forget_output(self) -> None:
-        """The server that produced it has ended, no reader has seen any of it, and another server begins anew."""
+        """Drop the output of a server that has ended, of which no reader has seen any: another server begins anew."""
         assert not self.is_seen
         self._pieces, self._logs, self.num_bytes = [], io.StringIO(), 0
 
@@ -186,7 +190,7 @@ class Run:
         """Take an event of the server's stream, other than `completed`.
 
         Raises:
-            OutputTooLargeError: it would be over the limit.
+            OutputTooLargeError: output and logs would be over the limit.
         """
         if event.name == "output":
             piece = event.data.get("chunk")
@@ -205,7 +209,7 @@ class Run:
         self._notify()
 
     def completed(self, content: Mapping[str, JsonValue]) -> Prediction:
-        """What the prediction becomes by the server's last event."""
+        """The final prediction, by the server's last event."""
         status = Status(str(content.get("status")))
         error, logs, metrics = content.get("error"), content.get("logs"), content.get("metrics")
         output = content.get("output")
@@ -226,7 +230,7 @@ class Run:
         logs: str | None = None,
         metrics: dict[str, JsonValue] | None = None,
     ) -> Prediction:
-        """What the prediction becomes when it ends now; what is not given stays as it is."""
+        """The final prediction if it ends now; what is not given stays as it is."""
         so_far, time = self.snapshot(), now()
         total = seconds_between(so_far.created_at, time)
         return replace(
@@ -260,14 +264,21 @@ class Run:
 
 
 def _sentence(error: str) -> str:
-    """The sentence that predict() raised, without where Cog caught it and of which class it was."""
+    """The text of the error that predict() raised, without what Cog puts before it: where it was caught, its class."""
     return _CAUGHT.sub("", error) or error
 
 
 def events_between(
     position: Position, pieces: list[JsonValue], new_logs: str, most: int = sys.maxsize
 ) -> list[OutputPiece | LogText]:
-    """The events from a position up to these pieces, with the logs after it; of the pieces the first `most`."""
+    """The events that lead a reader from its position to these pieces and logs.
+
+    Args:
+        position: what the reader has seen.
+        pieces: all pieces of the output, from the first one on.
+        new_logs: the text of the logs after the position.
+        most: the largest number of pieces that get events.
+    """
     events: list[OutputPiece | LogText] = []
     num_logs = position.logs + len(new_logs)
     if new_logs:
@@ -284,14 +295,14 @@ def pieces_of(output: JsonValue) -> list[JsonValue]:
     return list(output) if isinstance(output, list) else [output]
 
 
-class RunTrace:
-    """The trace of one prediction. This one records nothing; `gateway/tracing` has the one that does."""
+class PredictionTrace:
+    """What a prediction tells the gateway's tracing. This one records nothing; `gateway/tracing` has one that does."""
 
     trace_id: str | None = None
 
     def asking(self, address: str) -> AbstractContextManager[Mapping[str, str]]:
-        """Entered while a server is asked; gives the trace context to send to it, W3C's `traceparent`, or nothing."""
+        """A context for the time while a server is asked; it gives W3C's `traceparent` to send there, or nothing."""
         return nullcontext({})
 
     def end(self, prediction: Prediction) -> None:
-        """The prediction has ended."""
+        """Note that the prediction has ended."""

@@ -1,4 +1,9 @@
-"""The record of one prediction, as it is stored and shown."""
+"""A prediction: what one call of predict() was asked and has answered.
+
+This is the one word for it, as in Replicate's API; OpenAI's API makes one for each choice. There are three views of the
+same prediction: `Prediction` (here) is its state at one moment, as it is stored and shown; `LivePrediction` is the same
+while it grows and is followed; `PredictionTask` is what asks servers for it. A request is an HTTP request.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ ID_LENGTH = 26  # 134 random bits: cannot be guessed
 
 
 class Status(StrEnum):
-    """Where a prediction is; the words are Replicate's."""
+    """How far a prediction is; the words are Replicate's."""
 
     STARTING = "starting"
     PROCESSING = "processing"
@@ -26,7 +31,7 @@ class Status(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether it can no longer change."""
+        """Whether the prediction can no longer change."""
         return self not in (Status.STARTING, Status.PROCESSING)
 
 
@@ -43,17 +48,19 @@ class Prediction:
     """One prediction at one moment.
 
     Args:
-        id: lower-case letters and digits.
-        model: OWNER/NAME.
-        version: of the model, 64 hexadecimal digits.
-        input: by names of predict's parameters, as the caller gave them.
+        id: the id, lower-case letters and digits.
+        model: the model's name, OWNER/NAME.
+        version: the model's version, 64 hexadecimal digits.
+        input: the inputs by names of predict's parameters, as the caller gave them.
         created_at, started_at, completed_at: times in UTC as ISO 8601 text.
+        status: how far the prediction is.
         output: a list of pieces for models that stream; partial while the prediction runs.
-        logs: lines, partial while it runs.
-        metrics: by name.
-        source: where it came from: `api` or `web`.
-        weights_digest: of the weights that answered, where the gateway was told.
-        owner: name of the API key that made it; None where the gateway asks for no keys.
+        logs: the lines that predict() has printed; partial while it runs.
+        metrics: the metrics that predict() has recorded, by name.
+        source: where the prediction came from: `api` or `web`.
+        weights_digest: the digest of the weights that answered, where the gateway was told.
+        webhook: who is told about the prediction; None for nobody.
+        owner: the name of the API key that made it; None where the gateway asks for no keys.
     """
 
     id: str
@@ -95,5 +102,5 @@ def now() -> str:
 
 
 def seconds_between(start: str, end: str) -> float:
-    """The time between two texts of `now`."""
+    """The seconds between two texts of `now`."""
     return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()

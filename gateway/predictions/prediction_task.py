@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping
 
 from gateway.errors import InvalidInputError
-from gateway.predictions.live_prediction import OutputTooLargeError, Run
+from gateway.predictions.live_prediction import LivePrediction, OutputTooLargeError
 from gateway.predictions.prediction import Prediction, Status
 from gateway.predictions.store import INTERRUPTED
 from gateway.upstream.model_server import UpstreamBusyError, UpstreamError
@@ -23,19 +23,19 @@ class PredictionTimeoutError(Exception):
     """A prediction ran for too long."""
 
 
-class Execution:
-    """One run and the task that asks the servers.
+class PredictionTask:
+    """The task that asks servers for one prediction until one has answered it.
 
     Args:
-        run: what the prediction produces.
-        pool: of the servers.
-        prefix, turn: see `Pool.lease`.
-        max_seconds: limit of its time on a server.
+        live: the prediction, which grows by what a server answers.
+        pool: the servers.
+        prefix, turn: what `Pool.lease` takes.
+        max_seconds: the limit of the prediction's time on a server.
     """
 
-    def __init__(self, run: Run, pool: Pool, prefix: bytes | None, turn: Turn, max_seconds: float) -> None:
-        self.run = run
-        self.task: asyncio.Task[None] | None = None
+    def __init__(self, live: LivePrediction, pool: Pool, prefix: bytes | None, turn: Turn, max_seconds: float) -> None:
+        self.live = live
+        self.supervisor: asyncio.Task[None] | None = None
         self._pool = pool
         self._prefix = prefix
         self._turn = turn
@@ -46,19 +46,19 @@ class Execution:
         self._canceling: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
-        """The caller wants no more of it."""
+        """End the prediction because its caller wants no more of it."""
         if self._end is None:
             self._end = (Status.CANCELED, None)
             self._canceling = asyncio.create_task(self._cancel())
 
     def interrupt(self) -> None:
-        """The gateway stops."""
+        """End the prediction because the gateway stops."""
         self._end = self._end or (Status.FAILED, INTERRUPTED)
         if self._asking is not None:
             self._asking.cancel()
 
     async def run_to_end(self) -> Prediction:
-        """Run it; its final state."""
+        """Run the prediction; returns its final state."""
         self._asking = asyncio.create_task(self._ask_servers())
         if self._end is not None:  # cancelled before it started
             self._asking.cancel()
@@ -67,24 +67,24 @@ class Execution:
             self._canceling.cancel()
         if self._asking.cancelled():
             status, reason = self._end or (Status.FAILED, INTERRUPTED)
-            return self.run.ended(status, error=reason)
+            return self.live.ended(status, error=reason)
         match self._asking.exception():
             case None:
                 return self._asking.result()
             case InvalidInputError() as refusal:
-                self.run.settle(refusal)
-                return self.run.ended(Status.FAILED, error=str(refusal))
+                self.live.settle(refusal)
+                return self.live.ended(Status.FAILED, error=str(refusal))
             case UpstreamError() | OutputTooLargeError() | PredictionTimeoutError() as error:
-                return self.run.ended(Status.FAILED, error=str(error))
+                return self.live.ended(Status.FAILED, error=str(error))
             case error:
-                _log.error("prediction %s failed", self.run.id, exc_info=error)
-                return self.run.ended(Status.FAILED, error="internal error of the gateway; its log has the reason")
+                _log.error("prediction %s failed", self.live.id, exc_info=error)
+                return self.live.ended(Status.FAILED, error="internal error of the gateway; its log has the reason")
 
     async def _ask_servers(self) -> Prediction:
         attempt = 1
         while True:
             if not self._pool.has_room(self._turn):
-                self.run.settle()
+                self.live.settle()
             try:
                 async with self._pool.lease(self._prefix, self._turn) as server:
                     return await self._ask(server)
@@ -93,11 +93,11 @@ class Execution:
             except UpstreamError as error:
                 if not server.num_silent:  # else a health check has ejected it
                     self._pool.report_broken(server, str(error))
-                if self.run.is_seen:
+                if self.live.is_seen:
                     raise UpstreamError(f"the server ended while it answered: {error}") from error
                 if attempt == MAX_ATTEMPTS:
                     raise UpstreamError(f"{attempt} servers failed; the last error: {error}") from error
-                self.run.forget_output()
+                self.live.forget_output()
                 attempt += 1
 
     async def _ask(self, server: Server) -> Prediction:
@@ -115,24 +115,24 @@ class Execution:
             self._server = None
 
     async def _read(self, server: Server) -> Prediction:
-        with self.run.trace.asking(server.upstream.url) as trace_context:
+        with self.live.trace.asking(server.upstream.url) as trace_context:
             return await self._follow(server, trace_context)
 
     async def _follow(self, server: Server, trace_context: Mapping[str, str]) -> Prediction:
-        async with server.upstream.predict(self.run.id, self.run.snapshot().input, trace_context) as events:
+        async with server.upstream.predict(self.live.id, self.live.snapshot().input, trace_context) as events:
             self._server = server
-            self.run.begin()
+            self.live.begin()
             async for event in events:
                 if event.name == "completed":
-                    return self.run.completed(event.data)
-                self.run.apply(event)
+                    return self.live.completed(event.data)
+                self.live.apply(event)
         raise UpstreamError("its stream ended before the prediction did")
 
     async def _cancel(self) -> None:
-        """Ask the server, which then says how the prediction ended; if it does not, end the stream."""
+        """Ask the server to cancel; it then says how the prediction ended. If it does not, end the stream."""
         if self._server is not None:
             with contextlib.suppress(UpstreamError):
-                await self._server.upstream.cancel(self.run.id)
+                await self._server.upstream.cancel(self.live.id)
                 await asyncio.sleep(CANCEL_SECONDS)
         if self._asking is not None:
             self._asking.cancel()

@@ -1,4 +1,4 @@
-"""Runs predictions on the pool's servers, each in a task of its own that no client's disconnect ends."""
+"""Starts, finds, cancels and deletes predictions. Each runs in a task of its own, which no client's disconnect ends."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pydantic import JsonValue
 from gateway.cache.answer_cache import AnswerCache, CacheEntry, CacheUse, marked_as_new, metrics_of_copy
 from gateway.errors import TooManyPredictionsError, UnavailableError
 from gateway.keys.callers import Caller
-from gateway.predictions.live_prediction import Run
+from gateway.predictions.live_prediction import LivePrediction
 from gateway.predictions.prediction import Prediction, Status
-from gateway.predictions.prediction_task import Execution
+from gateway.predictions.prediction_task import PredictionTask
 from gateway.predictions.store import Store
 from gateway.upstream.pool import Pool, Turn
 
@@ -29,17 +29,17 @@ SAVE_COST = 4 << 10
 
 
 class Runner:
-    """All predictions that run or wait.
+    """Holds all predictions that run or wait, and reaches those that are kept.
 
     Args:
-        pool: of the servers.
-        store: keeps the predictions.
+        pool: the servers that answer.
+        store: the database that keeps the predictions.
         check_inputs: raises InvalidInputError; for predictions that have to wait, since servers check the others.
-        prefix_inputs: names of the inputs with which prompts begin.
-        max_active: one more is refused.
-        max_output_bytes: limit of one prediction's output and logs.
-        max_seconds: limit of one prediction's time on a server.
-        cache: of answers; None for none.
+        prefix_inputs: the names of the inputs with which prompts begin.
+        max_active: the number of predictions that may run or wait; one more is refused.
+        max_output_bytes: the limit of one prediction's output and logs together.
+        max_seconds: the limit of one prediction's time on a server; waiting does not count.
+        cache: the cache of answers; None for no cache.
     """
 
     def __init__(
@@ -62,9 +62,10 @@ class Runner:
         self._max_output_bytes = max_output_bytes
         self._max_seconds = max_seconds
         self._cache = cache
-        self._active: dict[str, Execution] = {}
-        self._unsaved = UnsavedEnds(store)
-        self.on_start: list[Callable[[Run], None]] = []  # called with each new run, before it shows anything
+        self._active: dict[str, PredictionTask] = {}
+        self._unsaved: dict[str, Prediction] = {}  # final states that the database has refused, until it takes them
+        self.on_start: list[Callable[[LivePrediction], None]] = []
+        """What is called with each new prediction, before that shows anything."""
         self._caller: Caller | None = None  # who starts and sees predictions; None: everybody
 
     def of(self, caller: Caller) -> Runner:
@@ -75,16 +76,16 @@ class Runner:
 
     @property
     def num_active(self) -> int:
-        """Predictions that run or wait."""
+        """The number of predictions that run or wait."""
         return len(self._active)
 
-    async def start(self, prediction: Prediction, cache_use: CacheUse = CacheUse.NORMAL) -> Run:
-        """Keep a new prediction and run it. Returns once a server has accepted it, it waits for one, or has ended.
+    async def start(self, prediction: Prediction, cache_use: CacheUse = CacheUse.NORMAL) -> LivePrediction:
+        """Keep a new prediction and run it. This returns once it runs on a server, waits for one, or has ended.
 
         Raises:
             InvalidInputError: the inputs are not what the model's schema asks; the prediction is not kept.
             TooManyPredictionsError: too many run or wait, or the caller is over its limits.
-            UnavailableError: it cannot be kept.
+            UnavailableError: the database cannot keep the prediction.
         """
         if self._caller is not None:
             prediction = replace(prediction, owner=self._caller.name)
@@ -97,97 +98,108 @@ class Runner:
             await self._check_inputs(prediction.input)
             self._check_room()  # others may have come meanwhile
         self._count_for_caller()
-        run = Run(prediction, max_bytes=self._max_output_bytes)
+        live = LivePrediction(prediction, max_bytes=self._max_output_bytes)
         prefix = prefix_of(prediction.input, self._prefix_inputs)
-        execution = Execution(run, self._pool, prefix, turn, self._max_seconds)
-        self._active[run.id] = execution
+        task = PredictionTask(live, self._pool, prefix, turn, self._max_seconds)
+        self._active[live.id] = task
         for observer in self.on_start:
-            observer(run)
-        execution.task = asyncio.create_task(self._supervise(execution, entry), name=f"prediction {run.id}")
+            observer(live)
+        task.supervisor = asyncio.create_task(self._supervise(task, entry), name=f"prediction {live.id}")
         try:
             await self._save_new(prediction)
         except UnavailableError:
-            execution.cancel()
+            task.cancel()
             raise
-        if (refusal := await run.settled()) is not None:
-            await run.finished()
-            await self._store.delete(run.id)
+        if (refusal := await live.settled()) is not None:
+            await live.finished()
+            await self._store.delete(live.id)
             raise refusal
-        return run
+        return live
 
-    def find(self, prediction_id: str) -> Run | None:
-        """A prediction that runs or waits."""
-        execution = self._active.get(prediction_id)
-        return execution.run if execution is not None and self._may_see(execution.run.owner) else None
+    def find(self, prediction_id: str) -> LivePrediction | None:
+        """The prediction with an id while it runs or waits, if the caller may see it."""
+        task = self._active.get(prediction_id)
+        return task.live if task is not None and self._may_see(task.live.owner) else None
 
     async def get(self, prediction_id: str) -> Prediction | None:
-        """A prediction, whether it runs or is kept."""
-        if (run := self.find(prediction_id)) is not None:
-            return run.shown()
-        final = self._unsaved.find(prediction_id)
+        """The prediction with an id, whether it runs or is kept, if the caller may see it."""
+        if (live := self.find(prediction_id)) is not None:
+            return live.shown()
+        final = self._unsaved.get(prediction_id)
         return final if final is not None and self._may_see(final.owner) else await self._store.get(prediction_id)
 
     def cancel(self, prediction_id: str) -> None:
-        """Cancel a prediction if it runs or waits; its run tells when that is done."""
+        """Cancel a prediction if it runs or waits; `LivePrediction.finished` tells when that is done."""
         if self.find(prediction_id) is not None:
             self._active[prediction_id].cancel()
 
     async def delete(self, prediction_id: str) -> bool:
-        """Forget a prediction, which is cancelled first if it runs; whether there was one."""
-        if (run := self.find(prediction_id)) is not None:
+        """Delete a prediction, which is cancelled first if it runs; returns whether there was one."""
+        if (live := self.find(prediction_id)) is not None:
             self.cancel(prediction_id)
-            await run.finished()
-        if (final := self._unsaved.find(prediction_id)) is not None and self._may_see(final.owner):
-            self._unsaved.forget(prediction_id)
+            await live.finished()
+        if (final := self._unsaved.get(prediction_id)) is not None and self._may_see(final.owner):
+            del self._unsaved[prediction_id]
         return await self._store.delete(prediction_id)
 
     async def save_changes(self) -> None:
-        """Save what running predictions have produced, for ever; to be run as a task.
+        """Save again and again what running predictions have produced; this is run as a task that is cancelled.
 
-        A save writes all that a prediction has produced. So it is paced: many or large ones are saved less often.
+        A save writes all that a prediction has produced. So saves are paced: many or large predictions get fewer.
         """
         while True:
             await asyncio.sleep(SAVE_SECONDS)
-            await self._unsaved.save()
-            runs = [execution.run for execution in self._active.values() if execution.run.is_dirty]
-            for start in range(0, len(runs), SAVE_BATCH):
-                batch = [run for run in runs[start : start + SAVE_BATCH] if not run.is_finished]
+            await self._save_ends()
+            changed = [task.live for task in self._active.values() if task.live.is_dirty]
+            for start in range(0, len(changed), SAVE_BATCH):
+                batch = [live for live in changed[start : start + SAVE_BATCH] if not live.is_finished]
                 await self._save(batch)
-                await asyncio.sleep(sum(run.num_bytes + SAVE_COST for run in batch) / SAVE_RATE)
+                await asyncio.sleep(sum(live.num_bytes + SAVE_COST for live in batch) / SAVE_RATE)
 
-    async def _save(self, runs: Sequence[Run]) -> None:
-        for run in runs:
-            run.is_dirty = False
+    async def _save(self, batch: Sequence[LivePrediction]) -> None:
+        for live in batch:
+            live.is_dirty = False
         try:
-            await self._store.save(*(run.snapshot() for run in runs))
+            await self._store.save(*(live.snapshot() for live in batch))
         except sqlite3.Error:
             _log.exception("running predictions could not be saved; the gateway tries again")
-            for run in runs:
-                run.is_dirty = True
+            for live in batch:
+                live.is_dirty = True
+
+    async def _save_ends(self) -> None:
+        """Save as many of the final states as the database takes that it has refused before."""
+        for final in tuple(self._unsaved.values()):
+            if final.id not in self._unsaved:  # deleted meanwhile
+                continue
+            try:
+                await self._store.save(final)
+            except sqlite3.Error:  # the log has its first refusal
+                return
+            self._unsaved.pop(final.id, None)
 
     async def close(self, drain_seconds: float) -> None:
         """Let running predictions finish for a while; what runs longer is marked as interrupted."""
-        executions = list(self._active.values())
-        tasks = [execution.task for execution in executions if execution.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=drain_seconds)
-        for execution in executions:
-            execution.interrupt()
-        await asyncio.gather(*tasks)
-        await self._unsaved.save()
+        tasks = list(self._active.values())
+        supervisors = [task.supervisor for task in tasks if task.supervisor is not None]
+        if supervisors:
+            await asyncio.wait(supervisors, timeout=drain_seconds)
+        for task in tasks:
+            task.interrupt()
+        await asyncio.gather(*supervisors)
+        await self._save_ends()
 
-    async def _start_as_copy(self, prediction: Prediction, original: Prediction) -> Run:
-        """A new prediction with the answer of another one."""
+    async def _start_as_copy(self, prediction: Prediction, original: Prediction) -> LivePrediction:
+        """Keep a new prediction that has the answer of another one, and has ended."""
         self._count_for_caller()
-        run = Run(prediction, max_bytes=self._max_output_bytes)
-        run.begin()
+        live = LivePrediction(prediction, max_bytes=self._max_output_bytes)
+        live.begin()
         metrics = metrics_of_copy(original, prediction.owner)
-        final = run.ended(Status.SUCCEEDED, output=original.output, logs=original.logs, metrics=metrics)
+        final = live.ended(Status.SUCCEEDED, output=original.output, logs=original.logs, metrics=metrics)
         await self._save_new(final)
         for observer in self.on_start:
-            observer(run)
-        run.finish(final)
-        return run
+            observer(live)
+        live.finish(final)
+        return live
 
     def _check_room(self) -> None:
         if len(self._active) >= self._max_active:
@@ -199,7 +211,7 @@ class Runner:
 
     def _count_for_caller(self) -> None:
         if self._caller is not None:
-            self._caller.take(sum(one.run.owner == self._caller.name for one in self._active.values()))
+            self._caller.take(sum(one.live.owner == self._caller.name for one in self._active.values()))
 
     async def _save_new(self, prediction: Prediction) -> None:
         try:
@@ -207,11 +219,11 @@ class Runner:
         except sqlite3.Error as error:
             raise UnavailableError(f"predictions cannot be kept: {error}; see the gateway's database") from error
 
-    async def _supervise(self, execution: Execution, entry: CacheEntry | None) -> None:
+    async def _supervise(self, task: PredictionTask, entry: CacheEntry | None) -> None:
         """Keep the final state, then show it: nobody sees an end that a kill of the gateway could undo."""
-        run = execution.run
+        live = task.live
         try:
-            final = await execution.run_to_end()
+            final = await task.run_to_end()
             if final.status is not Status.SUCCEEDED:
                 entry = None
             if entry is not None:
@@ -221,57 +233,30 @@ class Runner:
                 if entry is not None:
                     await entry.keep(final)
             except sqlite3.Error:
-                _log.exception("the end of prediction %s could not be saved; the gateway tries again", run.id)
-                self._unsaved.add(final)
-            run.finish(final)
+                _log.exception("the end of prediction %s could not be saved; the gateway tries again", live.id)
+                self._unsaved[final.id] = final  # callers see it from there until it is saved
+            live.finish(final)
         finally:
-            self._active.pop(run.id, None)
+            self._active.pop(live.id, None)
 
 
 def _adapter(inputs: Mapping[str, JsonValue]) -> str | None:
-    """The adapter that predict() is asked for, see docs/adapters.md."""
+    """The name of the adapter that predict() is asked for (docs/adapters.md)."""
     name = inputs.get("adapter")
     return name if isinstance(name, str) and name else None
 
 
 def prefix_of(inputs: Mapping[str, JsonValue], names: tuple[str, ...]) -> bytes | None:
-    """What is equal for prompts that begin alike: these inputs, and of a list the first item; None without them."""
+    """A text that is equal for prompts that begin alike: these inputs, and of a list its first item.
+
+    Args:
+        inputs: the inputs of a prediction.
+        names: the names of the inputs with which prompts begin.
+
+    Returns:
+        The text as JSON; None where the prediction has none of these inputs.
+    """
     values = [inputs[name] for name in names if inputs.get(name)]
     if not values:
         return None
     return json.dumps([value[0] if isinstance(value, list) else value for value in values], sort_keys=True).encode()
-
-
-class UnsavedEnds:
-    """Predictions that have ended, while the database says that they run.
-
-    Args:
-        store: refused them.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._finals: dict[str, Prediction] = {}
-
-    def add(self, final: Prediction) -> None:
-        """Show it from here until it is saved."""
-        self._finals[final.id] = final
-
-    def find(self, prediction_id: str) -> Prediction | None:
-        """A prediction that is not saved."""
-        return self._finals.get(prediction_id)
-
-    def forget(self, prediction_id: str) -> None:
-        """Do not save it any more."""
-        self._finals.pop(prediction_id, None)
-
-    async def save(self) -> None:
-        """Save as many as the database takes."""
-        for final in tuple(self._finals.values()):
-            if final.id not in self._finals:  # deleted meanwhile
-                continue
-            try:
-                await self._store.save(final)
-            except sqlite3.Error:  # the log has its first refusal
-                return
-            self.forget(final.id)

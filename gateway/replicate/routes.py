@@ -19,11 +19,11 @@ from gateway.http.api import Api
 from gateway.http.bodies import read_body
 from gateway.predictions.live_prediction import (
     Finished,
+    LivePrediction,
     LogText,
     OutputPiece,
     Position,
-    Run,
-    RunEvent,
+    PredictionEvent,
     events_between,
     pieces_of,
 )
@@ -99,13 +99,13 @@ async def get_prediction(request: Request, gateway: TheGateway, prediction_id: s
 @_router.post("/predictions/{prediction_id}/cancel")
 async def cancel_prediction(request: Request, gateway: TheGateway, prediction_id: str) -> Response:
     """Cancel a prediction; one that has ended stays as it is."""
-    run = gateway.runner.find(prediction_id)
-    if run is not None:
+    live = gateway.runner.find(prediction_id)
+    if live is not None:
         gateway.runner.cancel(prediction_id)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CANCEL_SECONDS):
-                await run.finished()
-    return _show(request, gateway, run.shown() if run else await _find(gateway, prediction_id))
+                await live.finished()
+    return _show(request, gateway, live.shown() if live else await _find(gateway, prediction_id))
 
 
 @_router.delete("/predictions/{prediction_id}")
@@ -125,8 +125,8 @@ async def stream_prediction(
     It needs no key: Replicate's JavaScript client sends none here. The page /p/ID shows the same to who has the id.
     """
     position = position_of(request.headers.get("last-event-id"))
-    run = gateway.runner.find(prediction_id)
-    events = stream_run(run, position) if run else stream_kept(await _find(gateway, prediction_id), position)
+    live = gateway.runner.find(prediction_id)
+    events = stream_live(live, position) if live else stream_kept(await _find(gateway, prediction_id), position)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(events, headers=headers, media_type="text/event-stream")
 
@@ -172,12 +172,12 @@ async def _create(request: Request, gateway: Gateway, body: CreateBody, info: Mo
         weights_digest=gateway.settings.weights_digest,
         webhook=await webhook_of(body, gateway.settings),
     )
-    run = await gateway.runner.start(prediction, CacheUse.of(request.headers))
+    live = await gateway.runner.start(prediction, CacheUse.of(request.headers))
     if seconds:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):  # wait_for would make a task
-                await run.finished()
-    shown = created_object(run.shown(), base_url(request, gateway.settings))
+                await live.finished()
+    shown = created_object(live.shown(), base_url(request, gateway.settings))
     return JSONResponse(shown, 201)
 
 
@@ -198,12 +198,12 @@ async def _model(gateway: Gateway, owner: str, name: str) -> ModelInfo:
     return info
 
 
-async def stream_run(run: Run, position: Position) -> AsyncIterator[bytes]:
+async def stream_live(live: LivePrediction, position: Position) -> AsyncIterator[bytes]:
     """The events of a prediction that runs, from a position to the end."""
-    loop, start = asyncio.get_running_loop(), _unix(run.snapshot())
+    loop, start = asyncio.get_running_loop(), _unix(live.snapshot())
     quiet_at = loop.time() + QUIET_SECONDS
     while True:
-        if events := run.events_after(position):
+        if events := live.events_after(position):
             position = events[-1].position
             yield b"".join(_encode(event, start) for event in events)
             if isinstance(events[-1], Finished):
@@ -211,7 +211,7 @@ async def stream_run(run: Run, position: Position) -> AsyncIterator[bytes]:
         else:
             try:
                 async with asyncio.timeout_at(quiet_at):
-                    await run.changed()
+                    await live.changed()
                 continue
             except TimeoutError:
                 yield b": waiting\n\n"
@@ -227,7 +227,7 @@ async def stream_kept(prediction: Prediction, position: Position) -> AsyncIterat
     yield _encode(Finished(prediction, position), start)
 
 
-def _encode(event: RunEvent, start: int) -> bytes:
+def _encode(event: PredictionEvent, start: int) -> bytes:
     event_id = f"{start}:{event.position.output}-{event.position.logs}"
     match event:
         case OutputPiece(value=value):

@@ -16,7 +16,7 @@ from typing import Final
 
 from gateway.gateway import Gateway
 from gateway.http.webhook_client import WebhookClient, WebhookError
-from gateway.predictions.live_prediction import Finished, LogText, OutputPiece, Run
+from gateway.predictions.live_prediction import Finished, LivePrediction, LogText, OutputPiece
 from gateway.predictions.prediction import Prediction, Status, new_id
 from gateway.predictions.store import Store
 from gateway.replicate.objects import prediction_object
@@ -39,9 +39,9 @@ async def open_webhooks(gateway: Gateway) -> AsyncIterator[None]:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    def tell(run: Run) -> None:
-        if run.snapshot().webhook is not None:
-            keep(asyncio.create_task(sender.follow(run)))
+    def tell(live: LivePrediction) -> None:
+        if live.snapshot().webhook is not None:
+            keep(asyncio.create_task(sender.follow(live)))
 
     gateway.runner.on_start.append(tell)
     for prediction in gateway.interrupted:
@@ -93,24 +93,24 @@ class Sender:
         self._secret = secret
         self._base_url = base_url
 
-    async def follow(self, run: Run) -> bool:
+    async def follow(self, live: LivePrediction) -> bool:
         """Send the events of a prediction from its start to its end; whether it was one."""
-        if await run.settled() is not None:
+        if await live.settled() is not None:
             return False  # its inputs were refused
-        while run.snapshot().status is Status.STARTING:
-            await run.changed()
-        await self.send("start", run.snapshot())
-        wanted = run.snapshot().webhook
+        while live.snapshot().status is Status.STARTING:
+            await live.changed()
+        await self.send("start", live.snapshot())
+        wanted = live.snapshot().webhook
         if wanted is None or not {"output", "logs"} & set(wanted.events):
-            await self.send("completed", await run.finished())
+            await self.send("completed", await live.finished())
             return True
         last_sent = 0.0
-        async for event in run.follow():
+        async for event in live.follow():
             match event:
                 case Finished(prediction=prediction):
                     await self.send("completed", prediction)
                 case OutputPiece() | LogText() if time.monotonic() - last_sent >= QUIET_SECONDS:
-                    sent = await self.send("output" if isinstance(event, OutputPiece) else "logs", run.snapshot())
+                    sent = await self.send("output" if isinstance(event, OutputPiece) else "logs", live.snapshot())
                     last_sent = time.monotonic() if sent else last_sent
         return True
 

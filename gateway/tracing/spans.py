@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.http.request_log import QUIET
 from gateway.metrics.measuring import METHODS
-from gateway.predictions.live_prediction import Run, RunTrace
+from gateway.predictions.live_prediction import LivePrediction, PredictionTrace
 from gateway.predictions.prediction import Prediction, Status
 
 _NAME: Final = "gateway"
@@ -45,9 +45,9 @@ class Tracing:
         """Trace all requests of an application; to be called after all other middleware was added."""
         app.add_middleware(ServerSpans, tracer=self.tracer)
 
-    def follow(self, run: Run) -> None:
-        """Trace a new run, as a part of the request that is being answered."""
-        run.trace = PredictionSpans(self.tracer, run.id)
+    def follow(self, live: LivePrediction) -> None:
+        """Trace a new prediction, as a part of the request that is being answered."""
+        live.trace = PredictionSpans(self.tracer, live.id)
 
     async def close(self) -> None:
         """Send what is left."""
@@ -109,7 +109,7 @@ def _describe(span: Span, scope: Scope, method: str, status: int) -> None:
         fail(span, scope.get("gateway_error") or str(status))
 
 
-class PredictionSpans(RunTrace):
+class PredictionSpans(PredictionTrace):
     """Starts with the prediction, below the current span, which is that of the HTTP request.
 
     Args:
@@ -126,7 +126,7 @@ class PredictionSpans(RunTrace):
 
     @contextmanager
     def asking(self, address: str) -> Iterator[Mapping[str, str]]:
-        """See `RunTrace.asking`."""
+        """See `PredictionTrace.asking`."""
         self._end_wait()
         span = self._tracer.start_span(
             f"PUT {_PATH}", self._inside, SpanKind.CLIENT, attributes=_client_attributes(address)
@@ -143,7 +143,7 @@ class PredictionSpans(RunTrace):
             span.end()
 
     def end(self, prediction: Prediction) -> None:
-        """See `RunTrace.end`."""
+        """See `PredictionTrace.end`."""
         if prediction.started_at is None:  # else it waited no more
             self._end_wait()
         self._span.set_attribute("gateway.prediction.status", prediction.status.value)

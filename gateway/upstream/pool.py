@@ -22,14 +22,18 @@ FULL_SECONDS = 0.5  # how long a server that was full is left alone, unless one 
 
 
 class Turn(NamedTuple):
-    """Predictions of one caller for one adapter; where predictions wait, each turn gets one place after the other."""
+    """The predictions of one caller for one adapter. Where predictions wait, each turn gets a place in its turn."""
 
     caller: str | None = None
     adapter: str | None = None
 
 
 class Server:
-    """One Cog server and what the gateway knows of it."""
+    """One Cog server, and what the gateway knows of it.
+
+    Args:
+        upstream: the client of the server.
+    """
 
     def __init__(self, upstream: ModelServer) -> None:
         self.upstream = upstream
@@ -47,15 +51,16 @@ class Server:
 
 
 class Pool:
-    """Servers, and the requests that wait for one of them.
+    """The servers, and the predictions that wait for one of them.
 
     Args:
-        servers: clients of them; the pool closes them.
-        concurrency: predictions on a server beyond which it only gets some of a turn that has none there, so that a
-            burst does not hold up others until its first prediction ends; None for no such limit.
+        servers: the clients of the servers; the pool closes them.
+        concurrency: the number of predictions on a server beyond which it takes only some of a turn that has none
+            there, so that a burst does not hold up others until its first prediction ends; None for no such limit.
     """
 
-    num_returns = 0  # how often a server became healthy, perhaps with another model
+    num_returns = 0
+    """The number of times that a server became healthy, perhaps with another model."""
 
     def __init__(self, servers: Sequence[ModelServer], *, concurrency: int | None = None) -> None:
         self.servers = tuple(Server(upstream) for upstream in servers)
@@ -70,7 +75,7 @@ class Pool:
         self._tasks = [asyncio.create_task(self._watch(server)) for server in self.servers]
 
     async def close(self) -> None:
-        """Stop watching and close the connections."""
+        """Stop watching the servers, and close the connections to them."""
         for timer in self._timers:
             timer.cancel()
         for task in self._tasks:
@@ -80,7 +85,7 @@ class Pool:
 
     @property
     def num_waiting(self) -> int:
-        """Predictions that wait for a server."""
+        """The number of predictions that wait for a server."""
         return sum(map(len, self._waiting.values()))
 
     def has_room(self, turn: Turn = Turn()) -> bool:
@@ -89,11 +94,12 @@ class Pool:
 
     @asynccontextmanager
     async def lease(self, prefix: bytes | None = None, turn: Turn = Turn()) -> AsyncIterator[Server]:
-        """A server for one prediction; waits while all are full or ejected, first come first served within its turn.
+        """A server for one prediction. It waits while all are full or ejected; within a turn, who comes first is first.
 
         Args:
-            prefix: the same for predictions whose prompts begin alike, so that a server has the beginning in its cache.
-            turn: whose prediction it is.
+            prefix: the same bytes for predictions whose prompts begin alike, so that a server has the beginning of the
+                prompt in its cache; None for any server.
+            turn: the caller and adapter of the prediction.
         """
         server = await self._wait_for_server(prefix, turn)
         try:
@@ -106,7 +112,7 @@ class Pool:
             self._wake()
 
     def report_full(self, server: Server) -> None:
-        """The server refused a prediction because all of its slots are taken."""
+        """Note that a server refused a prediction because all of its slots are taken."""
         server.is_full = True
 
         def try_again() -> None:
@@ -119,13 +125,13 @@ class Pool:
         self._timers.add(timer)
 
     def report_broken(self, server: Server, trouble: str) -> None:
-        """The server did not answer: it gets no more predictions before a health check succeeds."""
+        """Note that a server did not answer: it gets no more predictions before a health check succeeds."""
         if server.is_healthy:
             _log.warning("ejected %s: %s", server.upstream.name, trouble)
         server.is_healthy, server.trouble = False, trouble
 
     def healthy(self) -> Server | None:
-        """Any server that answers."""
+        """Any server that answers; None if there is none."""
         return next((server for server in self.servers if server.is_healthy), None)
 
     async def _wait_for_server(self, prefix: bytes | None, turn: Turn) -> Server:
@@ -146,7 +152,7 @@ class Pool:
             self._wake()
 
     def _next(self) -> asyncio.Event | None:
-        """The first that waits of the first turn for which there is a server."""
+        """The first waiting prediction of the first turn for which there is a server."""
         return next((waiting[0] for turn, waiting in self._waiting.items() if self._choose(turn) is not None), None)
 
     def _choose(self, turn: Turn, prefix: bytes | None = None) -> Server | None:
@@ -164,7 +170,7 @@ class Pool:
         return not server.is_full and (is_within or turn not in server.turns)
 
     def _wake(self) -> None:
-        """Let the one that is next try again."""
+        """Let the prediction that is next try to get a server again."""
         if (ready := self._next()) is not None:
             ready.set()
 

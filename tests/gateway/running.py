@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from inspect import isawaitable
 
 from gateway.gateway import Gateway, open_gateway
-from gateway.predictions.live_prediction import OutputPiece, Run
+from gateway.predictions.live_prediction import LivePrediction, OutputPiece
 from gateway.predictions.prediction import Prediction, new_id, now
 from gateway.settings import GatewaySettings
 from tests.gateway.fake_cog import FakeCog
@@ -33,7 +33,7 @@ async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def first_piece(run: Run) -> OutputPiece:
+async def first_piece(run: LivePrediction) -> OutputPiece:
     async with asyncio.timeout(60):
         return await anext(event async for event in run.follow() if isinstance(event, OutputPiece))
 
@@ -42,7 +42,7 @@ async def run(gateway: Gateway) -> Prediction:
     return await (await gateway.runner.start(prediction())).finished()
 
 
-async def started(gateway: Gateway) -> Run:
+async def started(gateway: Gateway) -> LivePrediction:
     """A prediction that has written its first piece."""
     one = await gateway.runner.start(prediction())
     await first_piece(one)

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import ClientTimeout
 
 from gateway.errors import TooManyPredictionsError
-from gateway.predictions.live_prediction import Finished, LogText, OutputPiece, Position, Run
+from gateway.predictions.live_prediction import Finished, LivePrediction, LogText, OutputPiece, Position
 from gateway.predictions.prediction import Prediction, Status
 from gateway.predictions.runner import Runner
 from gateway.predictions.store import Store
@@ -247,7 +247,7 @@ async def test_a_gateway_that_stops_marks_what_still_runs():
 
 async def test_readers_at_any_speed_and_position_see_the_same_events():
     """A reader that has not read yet costs nothing and holds nobody up; positions continue what was read."""
-    one = Run(prediction(), max_bytes=10_000)
+    one = LivePrediction(prediction(), max_bytes=10_000)
     lazy = one.follow()
     one.begin()
     for number in range(50):
