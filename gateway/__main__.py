@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A socket that is bound; the process ends with a message where it cannot be."""
+    """A socket that is bound to an address; the process ends with a message where it cannot be."""
     opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -71,7 +71,7 @@ def _read_settings() -> GatewaySettings:
 
 
 def _allow_many_connections() -> None:
-    """Each stream needs two connections, and the usual limit of open files is 1024."""
+    """Raise the limit of open files, which is usually 1024: each stream needs two connections."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

@@ -1,4 +1,4 @@
-"""The gateway's ASGI application."""
+"""Puts the gateway's APIs together into one ASGI application."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def create_app(settings: GatewaySettings, servers: Callable[[], Sequence[ModelSe
     """The application; the gateway opens when the server starts it and closes when that stops.
 
     Args:
-        settings: of this process.
-        servers: see `open_gateway`.
+        settings: the settings of this process.
+        servers: makes the clients of the servers, as in `open_gateway`.
     """
 
     tracing = open_tracing()

@@ -89,7 +89,7 @@ class _NotRelayedError(GatewayError):
 
 
 async def _relay_address(webhook: str, gateway: Gateway, upstream: Upstream) -> str:
-    """Where Cog sends a webhook, so that the gateway passes it on."""
+    """The address where Cog sends a webhook, so that the gateway passes it on."""
     if not is_loopback(URL(upstream.url).host or ""):
         text = "is taken at /v1/predictions only: Cog's server on another machine may not find this gateway"
         raise InvalidInputError.of((FieldError(("webhook",), text, "not_allowed"),))
@@ -135,7 +135,7 @@ async def _pass_on(request: Request, upstream: Upstream, path: str, body: bytes 
 
 
 def _render_error(request: Request, error: GatewayError) -> Response:
-    """An error in the shape of Cog's."""
+    """The answer for an error, in the shape of Cog's errors."""
     fields = [{"loc": ["body", *field.path], "msg": field.message, "type": field.kind} for field in error.fields]
     return JSONResponse({"detail": fields or error.detail}, error.status)
 

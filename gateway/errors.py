@@ -10,8 +10,8 @@ class FieldError:
     """What is wrong with one part of a request.
 
     Args:
-        path: where it is, such as ("input", "max_tokens").
-        message: what is wrong.
+        path: the place of that part, such as ("input", "max_tokens").
+        message: what is wrong, for people.
         kind: a word for programs, such as `required`.
     """
 
@@ -71,7 +71,7 @@ class ForbiddenError(GatewayError):
 
 
 class NotFoundError(GatewayError):
-    """There is no such thing."""
+    """There is nothing with this address, name or id."""
 
     status = 404
     title = "Not found"
@@ -92,7 +92,7 @@ class BodyTimeoutError(GatewayError):
 
 
 class TooManyPredictionsError(GatewayError):
-    """Too many predictions run or wait."""
+    """Too many predictions run or wait, or a caller has more than it may have."""
 
     status = 429
     title = "Too many predictions"

@@ -32,18 +32,18 @@ _UNKEPT = timedelta(minutes=10)  # time for a client to read a prediction that i
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """What handlers use.
+    """The parts of a gateway, which handlers use.
 
     Args:
-        settings: of this process.
-        pool: of the Cog servers.
-        store: of the predictions.
-        runner: of the predictions that run.
-        interrupted: predictions that ran when the last gateway was killed.
-        model: what the servers run.
+        settings: the settings of this process.
+        pool: the Cog servers.
+        store: the database of the predictions.
+        runner: what starts predictions and holds those that run.
+        model: what is known of the model that the servers run.
+        interrupted: the predictions that ran when the last gateway was killed.
         meters: what is counted and measured.
-        webhooks: sends to receivers.
-        callers: who may call; None: everybody.
+        webhooks: the client that sends webhooks.
+        callers: those who may call; None for everybody.
     """
 
     settings: GatewaySettings
@@ -86,10 +86,10 @@ async def get_whole_gateway(request: Request) -> Gateway:
 async def open_gateway(
     settings: GatewaySettings, servers: Callable[[], Sequence[ModelServer]] | None = None
 ) -> AsyncIterator[Gateway]:
-    """A gateway that works; at the end, running predictions are finished or marked as interrupted.
+    """A gateway that works while the context lasts; then running predictions are finished or interrupted.
 
     Args:
-        settings: of this process.
+        settings: the settings of this process.
         servers: makes the clients of the servers; None for those of the Cog servers in the settings.
 
     Raises:

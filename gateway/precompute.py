@@ -60,7 +60,7 @@ def precompute(
 
 
 async def _send(lines: list[InputLine | WrongLine], client: httpx.AsyncClient, concurrency: int, refresh: bool) -> int:
-    """Send all lines; how many of them failed.
+    """Send all lines, and return how many of them failed.
 
     Raises:
         GatewayUnusableError: not all were sent.
@@ -117,11 +117,11 @@ class GatewayUnusableError(Exception):
 
 
 class GatewayClient:
-    """One gateway.
+    """A client of one gateway.
 
     Args:
-        client: with the gateway's address and the caller's key.
-        refresh: have every answer written again.
+        client: a client that has the gateway's address and the caller's key.
+        refresh: whether the model writes every answer again.
     """
 
     def __init__(self, client: httpx.AsyncClient, *, refresh: bool = False) -> None:
@@ -133,7 +133,7 @@ class GatewayClient:
         """Check that the gateway has a cache, and ask for the name of its model.
 
         Raises:
-            GatewayUnusableError: it cannot be used.
+            GatewayUnusableError: the gateway cannot be used.
         """
         response = await self._send("GET", "/ready")
         ready = _content(response)
@@ -148,10 +148,10 @@ class GatewayClient:
         self._path = f"/v1/models/{response.json()['data'][0]['root']}/predictions"
 
     async def predict(self, inputs: Mapping[str, Any]) -> Outcome:
-        """Have one prediction answered.
+        """Make one prediction and wait for its answer.
 
         Raises:
-            LineError: it is refused or fails, or its answer is not kept.
+            LineError: the prediction is refused or fails, or its answer is not kept.
             GatewayUnusableError: no prediction can be made.
         """
         prediction = await self._create(inputs)
@@ -214,11 +214,11 @@ def _reason(response: httpx.Response) -> str:
 
 
 class LineRunner:
-    """One run over a file.
+    """Sends the lines of a file, several at once, and counts what became of them.
 
     Args:
-        predict: has one prediction answered.
-        on_line: called after each line, with the problem if it failed.
+        predict: makes one prediction.
+        on_line: is called after each line, with the problem if it failed.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class LineRunner:
 
     @property
     def num_done(self) -> int:
-        """Lines that were answered or failed."""
+        """The number of lines that were answered or failed."""
         return self.counts.total() + self.num_failed
 
     async def run(self, lines: Iterable[InputLine | WrongLine], concurrency: int) -> None:
@@ -271,8 +271,8 @@ class InputLine:
     """Inputs of one prediction.
 
     Args:
-        number: of the line, from 1.
-        inputs: by name.
+        number: the line's number, from 1.
+        inputs: the inputs by name.
     """
 
     number: int
@@ -281,11 +281,11 @@ class InputLine:
 
 @dataclass(frozen=True, slots=True)
 class WrongLine:
-    """A line that cannot be read.
+    """A line that cannot be read, or whose prediction failed.
 
     Args:
-        number: of the line, from 1.
-        reason: for people.
+        number: the line's number, from 1.
+        reason: why it cannot be read, or its prediction failed, for people.
     """
 
     number: int

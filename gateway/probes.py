@@ -1,4 +1,4 @@
-"""Whether the gateway lives (`/health`), and whether it can answer predictions (`/ready`)."""
+"""Tells whether the gateway lives (`/health`), and whether it can answer predictions (`/ready`)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _router = APIRouter()
 
 @_router.get("/health")
 async def health() -> Response:
-    """200 while the gateway itself works."""
+    """Answer 200 while the gateway itself works."""
     return JSONResponse({"status": "ok"})
 
 
 @_router.get("/ready")
 async def ready(gateway: Annotated[Gateway, Depends(get_whole_gateway)]) -> Response:
-    """200 while at least one Cog server is healthy, else 503; and the state of each."""
+    """Answer 200 while at least one Cog server is healthy, else 503, with the state of each."""
     servers = [
         {
             "url": server.upstream.name,

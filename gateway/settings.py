@@ -91,7 +91,7 @@ class GatewaySettings(BaseSettings):
     @field_validator("upstreams", "webhook_hosts", "prefix_inputs", "cors_origins", "hosts", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        """The environment has one text."""
+        """The parts of a list, which is one text in the environment."""
         return tuple(part.strip().rstrip("/") for part in value.split(",")) if isinstance(value, str) else value
 
     @field_validator("upstreams")
@@ -123,10 +123,10 @@ class GatewaySettings(BaseSettings):
         return "*" in self.hosts or name in map(str.lower, self.hosts)
 
     def check_cache(self) -> None:
-        """Whether a cache of answers can work with these settings.
+        """Check that a cache of answers can work with these settings, if they ask for one.
 
         Raises:
-            SettingsError: it cannot, or there is none that a setting could be for.
+            SettingsError: it cannot, or a setting is for a cache and there is none.
         """
         if self.cache_mb is None:
             if unused := sorted({"cache_days", "cache_shared"} & self.model_fields_set):
@@ -149,7 +149,7 @@ class GatewaySettings(BaseSettings):
 
     @property
     def key_file(self) -> Path:
-        """The API keys, beside the predictions: commands change it while the gateway has the predictions locked."""
+        """The file of the API keys. It is not the predictions', because commands change it while the gateway runs."""
         return self.database.with_name("keys.sqlite")
 
     @property
@@ -164,9 +164,14 @@ class GatewaySettings(BaseSettings):
 
     @property
     def local_url(self) -> str:
-        """The address for this machine."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        """The address under which this machine reaches the gateway."""
+        return local_url(self.host, self.port)
+
+
+def local_url(host: str, port: int) -> str:
+    """The address of a server that listens at `host`, from this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def rename_old_variables() -> None:
@@ -182,7 +187,7 @@ def rename_old_variables() -> None:
 
 
 def _folder() -> Path:
-    """The folder of what is kept: the one of earlier versions where it exists."""
+    """The folder of what the gateway keeps, which is that of earlier versions where it exists."""
     old = Path(".door")
     return old if old.is_dir() else Path(".gateway")
 

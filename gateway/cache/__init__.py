@@ -1,1 +1,1 @@
-"""Answers that are given again to equal requests."""
+"""The cache, which gives kept answers again to equal requests."""

@@ -35,10 +35,10 @@ class AnswerCache:
     """The cache of one gateway.
 
     Args:
-        table: where answers are looked up.
-        store: of the predictions.
-        read_model: the schema and version that are served.
-        meters: hits and misses are counted there.
+        table: the table where answers are looked up.
+        store: the database of the predictions.
+        read_model: returns the schema and version that are served.
+        meters: the counters of hits and misses.
         is_shared: whether a caller gets answers that other keys' predictions had.
     """
 
@@ -77,7 +77,7 @@ class AnswerCache:
         return None if key is None else CacheEntry(self, key, may_answer=use is CacheUse.NORMAL)
 
     async def find(self, key: str) -> Prediction | None:
-        """The prediction that has the answer."""
+        """The prediction that has the answer to a request; None if there is none, or the table cannot be read."""
         try:
             found = await self._table.find(key)
             original = None if found is None else await self._store.get(found)
@@ -91,7 +91,7 @@ class AnswerCache:
         """Remember a prediction that the store has.
 
         Raises:
-            sqlite3.Error: it cannot be written.
+            sqlite3.Error: the table cannot be written.
         """
         await self._table.keep(key, prediction_id)
 
@@ -101,8 +101,8 @@ class CacheEntry:
     """The place of one answer.
 
     Args:
-        cache: that it is in.
-        key: of the request.
+        cache: the cache that the place is in.
+        key: the key of the request.
         may_answer: whether the caller takes an answer that is there.
     """
 
@@ -111,14 +111,14 @@ class CacheEntry:
     may_answer: bool
 
     async def find(self) -> Prediction | None:
-        """The prediction that has the answer."""
+        """The prediction that has the answer; None if there is none that the caller takes."""
         return await self.cache.find(self.key) if self.may_answer else None
 
     async def keep(self, prediction: Prediction) -> None:
         """Remember a prediction that the store has.
 
         Raises:
-            sqlite3.Error: it cannot be written.
+            sqlite3.Error: the table cannot be written.
         """
         await self.cache.keep(self.key, prediction.id)
 
@@ -129,10 +129,9 @@ async def open_cache(
     """The cache that the settings ask for; `check_cache` has found that it can work.
 
     Args:
-        settings: of the gateway.
-        store: of the predictions, open.
-        read_model: see `AnswerCache`.
-        meters: see `AnswerCache`.
+        settings: the settings of the gateway.
+        store: the database of the predictions, which is open.
+        read_model, meters: what `AnswerCache` takes.
     """
     if settings.cache_mb is None:
         return None
@@ -152,8 +151,8 @@ def metrics_of_copy(original: Prediction, owner: str | None) -> dict[str, JsonVa
     """The metrics of a prediction with the answer of another one.
 
     Args:
-        original: has the answer.
-        owner: of the new prediction; the original's id is shown to its own owner only.
+        original: the prediction that has the answer.
+        owner: the owner of the new prediction; the original's id is shown to its own owner only.
     """
     metrics = {name: original.metrics[name] for name in _OF_ANSWER if name in original.metrics}
     if "input_token_count" in metrics:
@@ -176,7 +175,10 @@ class CacheUse(Enum):
 
     @classmethod
     def of(cls, headers: Headers) -> CacheUse:
-        """Of a request: `Cache-Control: no-cache` asks for a new answer, `no-store` also that it is not kept."""
+        """The use that a request's headers allow.
+
+        `Cache-Control: no-cache` asks for a new answer, and `no-store` also that it is not kept.
+        """
         directives = {part.strip().lower() for part in headers.get("cache-control", "").split(",")}
         if "no-store" in directives:
             return cls.NONE
@@ -184,12 +186,12 @@ class CacheUse(Enum):
 
 
 def cache_key(prediction: Prediction, properties: Mapping[str, Any], owner: str | None) -> str | None:
-    """The same for predictions that have the same answer; None where the answer may differ each time.
+    """A text that is the same for predictions with the same answer; None where the answer may differ each time.
 
     Args:
-        prediction: that is asked for.
-        properties: JSON Schemas of the model's inputs by name.
-        owner: whose answers are found; None: everybody's.
+        prediction: the prediction that is asked for.
+        properties: the JSON Schemas of the model's inputs by name.
+        owner: the caller whose answers are found; None for everybody's.
     """
     inputs = complete_inputs(prediction.input, properties)
     if not is_greedy(inputs, properties) or _reads_files(inputs, properties) or ADAPTER in inputs:
@@ -223,5 +225,5 @@ def _reads_files(inputs: Mapping[str, JsonValue], properties: Mapping[str, Any])
 
 
 def _plain(value: JsonValue) -> JsonValue:
-    """Clients write the same number as 0 or as 0.0."""
+    """A value with one way to write a number: clients write 0 or 0.0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,4 +1,4 @@
-"""Which kept prediction has the answer to which request: a table beside the predictions, bounded in size and age."""
+"""Knows which prediction has the answer to which request: a table beside the predictions, limited in size and age."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class AnswerTable:
     """The table in the predictions' database, with a connection of its own.
 
     Args:
-        path: of the database, in which the predictions' table exists.
-        max_bytes: of all predictions that the table refers to.
-        max_age: of an answer.
+        path: the path of the database, in which the predictions' table exists.
+        max_bytes: the limit of all predictions together that the table refers to.
+        max_age: the age of the oldest answer that is given.
     """
 
     def __init__(self, path: Path, *, max_bytes: int, max_age: timedelta) -> None:
@@ -55,7 +55,7 @@ class AnswerTable:
         self.num_bytes = 0  # at most; what deleted predictions had is subtracted at the next pruning
 
     async def open(self) -> None:
-        """Connect, and drop what is over the limits."""
+        """Connect to the database, and drop what is over the limits."""
         self._db = await aiosqlite.connect(self._path, isolation_level=None)
         try:
             await self._db.execute("PRAGMA synchronous = NORMAL")
@@ -66,11 +66,11 @@ class AnswerTable:
             raise
 
     async def close(self) -> None:
-        """Disconnect."""
+        """Close the connection to the database."""
         await self._db.close()
 
     async def find(self, key: str) -> str | None:
-        """The id of the prediction with the answer, which now counts as used."""
+        """The id of the prediction with the answer, which now counts as used; None if there is none."""
         # In one call of the thread: with RETURNING, the database is locked until all rows are read.
         rows = list(await self._db.execute_fetchall(_USE, (now(), key, self._oldest())))
         return str(rows[0][0]) if rows else None

@@ -1,4 +1,4 @@
-"""One HTTP API of the gateway: its routes, and the shape of its errors."""
+"""What an HTTP API of the gateway is made of: its routes, and the shape of its errors."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class _InternalError(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API.
+    """One HTTP API.
 
     Args:
-        router: its routes.
-        prefixes: of the paths whose errors have its shape, the longest prefix of all APIs counts.
-        render_error: writes an error in its shape.
+        router: the API's routes.
+        prefixes: the beginnings of paths whose errors have the API's shape; the longest of all APIs counts.
+        render_error: writes an error in the API's shape.
         open: what runs beside the routes while the gateway is open.
     """
 

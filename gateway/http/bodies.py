@@ -1,4 +1,4 @@
-"""Reads request bodies: bounded in size and time, checked against a model, errors that name the field."""
+"""Reads request bodies within limits of size and time, and checks them; errors name the field that is wrong."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _Body = TypeVar("_Body", bound=BaseModel)
 
 
 async def read_body(request: Request, shape: type[_Body], *, max_bytes: int) -> _Body:
-    """The request's body as a model.
+    """The request's body as an object of a pydantic model.
 
     Raises:
-        BodyTooLargeError, BodyTimeoutError: it is too large or arrives too slowly.
-        BadRequestError: it is not JSON.
-        InvalidInputError: it has other fields or values than the model.
+        BodyTooLargeError, BodyTimeoutError: the body is too large or arrives too slowly.
+        BadRequestError: the body is not JSON.
+        InvalidInputError: the body has other fields or values than the model.
     """
     content = await read_bytes(request, max_bytes=max_bytes)
     try:
@@ -42,8 +42,8 @@ async def read_bytes(request: Request, *, max_bytes: int) -> bytes:
     """The request's body.
 
     Raises:
-        BodyTooLargeError, BodyTimeoutError: it is too large or arrives too slowly.
-        BadRequestError: the connection ended before it did.
+        BodyTooLargeError, BodyTimeoutError: the body is too large or arrives too slowly.
+        BadRequestError: the connection ended before the body did.
     """
     text = f"the limit is {max_bytes:,} bytes"
     stated = request.headers.get("content-length", "")
@@ -64,7 +64,7 @@ async def read_bytes(request: Request, *, max_bytes: int) -> bytes:
 
 
 def _check_finite(value: object) -> None:
-    """1e999 is valid JSON, but becomes an infinity, which cannot be written as JSON again.
+    """Refuse infinities: 1e999 is valid JSON, but becomes one, which cannot be written as JSON again.
 
     Raises:
         ValueError: some number is infinite.

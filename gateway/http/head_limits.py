@@ -1,4 +1,4 @@
-"""HTTP/1.1 connections of the gateway, with limits on the time and size of a request's head, which uvicorn lacks."""
+"""Limits the time and size of a request's head, which uvicorn does not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def limited_protocol(head_seconds: float) -> type[HttpToolsProtocol]:
     """A protocol class for `uvicorn.Config(http=…)`.
 
     Args:
-        head_seconds: time from a connection, or from a request's first byte, to the end of the request's headers.
+        head_seconds: the time from a connection, or from a request's first byte, to the end of the request's headers.
     """
 
     class LimitedProtocol(HttpToolsProtocol):

@@ -1,4 +1,4 @@
-"""The gateway's log: one JSON object a line, one line for each request and for each prediction that ended.
+"""Writes the gateway's log: a line of JSON for each request, and one for each prediction that ended.
 
 No key is logged, and no input: not even an error's text, which may repeat one. GATEWAY_LOG_INPUTS=true adds both.
 """
@@ -47,10 +47,10 @@ _current: ContextVar[_RequestRecord | None] = ContextVar("request_record", defau
 
 
 class JsonFormatter(logging.Formatter):
-    """One record as a line of JSON; `extra={"fields": {…}}` adds to it."""
+    """Writes a record as a line of JSON; `extra={"fields": {…}}` adds to it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """The line of a record."""
         time_text = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         content = {"time": time_text, "level": record.levelname.lower(), "message": record.getMessage()}
         content.update(getattr(record, "fields", {}))
@@ -68,7 +68,7 @@ def configure_logging() -> None:
 
 
 class RequestLog:
-    """ASGI middleware: a line for each request, and its id as the header X-Request-Id.
+    """ASGI middleware: logs a line for each request, and answers its id as the header X-Request-Id.
 
     Args:
         app: the application.
@@ -123,7 +123,7 @@ class PredictionLog:
     """Writes a line for each prediction that ended; to be called with each new prediction.
 
     Args:
-        with_inputs: also log inputs and errors' texts.
+        with_inputs: whether inputs and errors' texts are logged too.
     """
 
     def __init__(self, *, with_inputs: bool) -> None:

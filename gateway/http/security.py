@@ -1,4 +1,4 @@
-"""Headers that browsers obey, other sites' requests, other names of the gateway, and CORS."""
+"""Protects callers' browsers: headers that they obey, checks of where a request comes from and goes to, and CORS."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ async def check_sender(request: Request) -> None:
     """Refuse a request to another host's name, or from a page of another site; for `Depends`.
 
     Raises:
-        BadRequestError, ForbiddenError: see `_check_host` and `_check_origin`.
+        BadRequestError: the request names several hosts.
+        ForbiddenError: it is for another host's name, or comes from a site that is not allowed.
     """
     _check_host(request)
     _check_origin(request)
@@ -105,7 +106,7 @@ def _check_host(request: Request) -> None:
     site, whose scripts may read all answers. Only the header Host tells.
 
     Raises:
-        BadRequestError: the request names several.
+        BadRequestError: the request names several hosts.
         ForbiddenError: the name is not one of the gateway's.
     """
     settings: GatewaySettings = request.app.state.gateway.settings

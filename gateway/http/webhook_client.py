@@ -1,4 +1,4 @@
-"""Sends webhooks; none to the gateway or its servers, whatever name or redirect leads there."""
+"""Sends webhooks, where the operator allows it, and none to the gateway or its servers, whatever name leads there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class WebhookClient:
     """A client of the receivers of webhooks. To be made in the event loop that uses it.
 
     Args:
-        settings: of the gateway.
+        settings: the settings of the gateway.
     """
 
     def __init__(self, settings: GatewaySettings) -> None:
@@ -52,10 +52,10 @@ class WebhookClient:
         await self._session.close()
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
-        """Send once; the receiver's status. Its answer is not read: it may have any size.
+        """Send a body once, and return the receiver's status. Its answer is not read: it may have any size.
 
         Raises:
-            WebhookError: it was not sent, or the receiver redirects it, which is not followed.
+            WebhookError: the body was not sent, or the receiver redirects it, which is not followed.
         """
         if await is_own(url, self._settings):  # an IP address has nothing to resolve
             raise WebhookError(_OWN)
@@ -73,7 +73,7 @@ class _Resolver(aiohttp.ThreadedResolver):
     """Resolves names for the connection itself: a name may lead elsewhere than when it was checked.
 
     Args:
-        settings: of the gateway.
+        settings: the settings of the gateway.
     """
 
     def __init__(self, settings: GatewaySettings) -> None:
@@ -93,7 +93,7 @@ async def check_webhook(url: object, settings: GatewaySettings, name: str = "web
     """Refuse an address to which nothing may be sent; None is no address.
 
     Raises:
-        InvalidInputError: it is no address, its host is not allowed, or the gateway or a server of it listens there.
+        InvalidInputError: the value is no address, its host is not allowed, or the gateway or a server listens there.
     """
     if url is None:
         return

@@ -1,4 +1,4 @@
-"""Who calls the gateway, and how many predictions this caller may start."""
+"""Finds out who calls the gateway, and limits how many predictions each caller starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Caller:
     """The holder of a key.
 
     Args:
-        key: what is known of it.
+        key: what is known of the key.
     """
 
     def __init__(self, key: ApiKey) -> None:
@@ -36,7 +36,7 @@ class Caller:
         """Note that the caller starts a prediction; `num_active` of its predictions run or wait.
 
         Raises:
-            TooManyPredictionsError: it may not start one now.
+            TooManyPredictionsError: the caller may not start one now.
         """
         limit, rate = self.key.concurrent, self.key.per_minute
         if limit is not None and num_active >= limit:
@@ -59,7 +59,7 @@ class Callers:
     """All callers, as far as this process has seen them; limits begin anew when it is restarted.
 
     Args:
-        file: of the keys; read at each request, so that a revoked key is refused at once.
+        file: the file of the keys, which is read at each request, so that a revoked key is refused at once.
     """
 
     def __init__(self, file: KeyFile) -> None:
@@ -67,7 +67,7 @@ class Callers:
         self._callers: dict[str, Caller] = {}
 
     def identify(self, request: HTTPConnection) -> Caller:
-        """Who sent a request: by `Authorization: Bearer KEY`, `Token KEY`, or the cookie of the page /login.
+        """The caller who sent a request, by `Authorization: Bearer KEY`, `Token KEY`, or the cookie of the page /login.
 
         Raises:
             UnauthorizedError: there is no key, or it is unknown or revoked.
@@ -86,12 +86,12 @@ class Callers:
         return self._file.find(key) is not None
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file of the keys."""
         self._file.close()
 
 
 def key_of(request: HTTPConnection) -> str | None:
-    """The key that a request carries."""
+    """The key that a request carries; None if it carries none."""
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() in ("bearer", "token"):
         return key.strip()

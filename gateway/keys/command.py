@@ -1,4 +1,4 @@
-"""The command line of scripts/keys."""
+"""The command line of scripts/keys, which creates, lists and revokes keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API keys in a SQLite file, of which only digests are kept.
+"""Keeps the API keys in a SQLite file, as digests only.
 
 A digest is the SHA-256 of a whole key. A password needs a slow hash because people choose what others can guess. A key
 has 256 random bits, which nobody can guess at any speed, so that a fast hash is enough and each request can afford it.
@@ -42,10 +42,10 @@ class ApiKey:
 
     Args:
         id: the part of the key that is no secret.
-        name: of the caller; predictions belong to it, so a new key of the same name sees those of the old one.
-        per_minute: predictions a minute; None is no limit.
-        concurrent: predictions at the same time; None is no limit.
-        created_at, revoked_at: times in UTC.
+        name: the caller's name; predictions belong to it, so a new key of the same name sees those of the old one.
+        per_minute: the number of predictions a minute; None is no limit.
+        concurrent: the number of predictions at the same time; None is no limit.
+        created_at, revoked_at: times in UTC as ISO 8601 text; None for a key that is not revoked.
     """
 
     id: str
@@ -57,10 +57,10 @@ class ApiKey:
 
 
 class KeyFile:
-    """The file; the gateway reads it while commands change it.
+    """The file of the keys; the gateway reads it while commands change it.
 
     Args:
-        path: of the file, which is created if there is none.
+        path: the path of the file, which is created if there is none.
     """
 
     def __init__(self, path: Path) -> None:
@@ -108,7 +108,7 @@ class KeyFile:
             raise KeyNameError(f"no key has the name {name[:100]!r}; scripts/keys list shows all")
 
     def find(self, key: str) -> ApiKey | None:
-        """What is known of a key that may be used. Takes microseconds, so that it needs no thread."""
+        """What is known of a key that may be used; None for any other. It takes microseconds, so it needs no thread."""
         match = _KEY.fullmatch(key)
         if match is None:
             return None

@@ -28,7 +28,7 @@ _HEADERS: Final = {"Referrer-Policy": "same-origin"}
 
 @_router.get("/login")
 async def show() -> Response:
-    """The form."""
+    """The page with the form."""
     return _page("", 200)
 
 

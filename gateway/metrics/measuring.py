@@ -97,7 +97,7 @@ def _count_status(prediction: Prediction, meters: Meters) -> None:
 
 
 def count_ended(prediction: Prediction, meters: Meters) -> None:
-    """Add what a prediction's end and its metrics say."""
+    """Add to the figures what a prediction's end and its metrics say."""
     metrics = prediction.metrics
     _count_status(prediction, meters)
     if prediction.status is Status.FAILED:
@@ -150,7 +150,7 @@ def _count(value: JsonValue) -> float:
 
 
 class RequestCounter:
-    """Counts what the application inside answers.
+    """ASGI middleware: counts the requests that the application inside answers.
 
     Args:
         app: the application.
@@ -187,7 +187,7 @@ class RequestCounter:
 
 
 def api_of(scope: Scope) -> str:
-    """The API that answered, by the package of its route: gateway.replicate.routes is `replicate`. Else `none`."""
+    """The API that answered, by the module of its route: gateway.replicate.routes is `replicate`; else `none`."""
     parts = str(getattr(scope.get("endpoint"), "__module__", "")).split(".")
     return parts[1] if parts[0] == "gateway" and len(parts) > 1 else "none"
 

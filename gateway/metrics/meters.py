@@ -1,4 +1,4 @@
-"""The gateway's counters, gauges and histograms. Names are vLLM's where they mean the same, else they have gateway_."""
+"""The gateway's counters, gauges and histograms. Names are vLLM's where they mean the same, else gateway_…."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MAX_TYPES: Final = 40  # distinct values of a label that a Cog server writes; f
 
 
 class Meters:
-    """All of one gateway, in a registry of its own: two gateways in one process do not mix.
+    """All figures of one gateway, in a registry of its own: two gateways in one process do not mix.
 
     Args:
-        model: value of the label model_name.
+        model: the value of the label model_name.
     """
 
     def __init__(self, model: str) -> None:
@@ -85,7 +85,7 @@ class Meters:
         self._outstanding.labels(name).set_function(outstanding)
 
     def count_request(self, *, api: str, method: str, status: int, error: str | None, seconds: float) -> None:
-        """Count one HTTP request; `seconds` until its response began."""
+        """Count one HTTP request, whose response began after `seconds`."""
         self._requests.labels(api, method, str(status)).inc()
         self._answer.labels(api).observe(seconds)
         if error is not None:
@@ -110,7 +110,7 @@ class Meters:
         self._accepted.labels(self._model, label).inc(accepted)
 
     def _bounded(self, value: str) -> str:
-        """A label value that a Cog server chose. Each new one costs memory for ever, so their number is bounded."""
+        """A value for a label that a Cog server chose. Each new one costs memory for ever; their number is limited."""
         if value not in self._types and len(self._types) >= _MAX_TYPES:
             return "other"
         self._types.add(value[:60])

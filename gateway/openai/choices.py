@@ -29,11 +29,11 @@ class Answer:
     """A finished answer.
 
     Args:
-        text: all of it.
+        text: the whole text of the answer.
         finish_reason: `stop` or `length`.
-        prompt_tokens: number of tokens that the model read.
-        cached_tokens: those of them that were found in the engine's cache.
-        completion_tokens: number of tokens that it wrote.
+        prompt_tokens: the number of tokens that the model read.
+        cached_tokens: the number of those of them that were found in the engine's cache.
+        completion_tokens: the number of tokens that the model wrote.
         logprobs: one object for each token, as in OpenAI's `logprobs.content`; None where none were asked for.
     """
 
@@ -51,7 +51,7 @@ def read_answer(prediction: Prediction, inputs: ModelInputs) -> Answer:
     JSON that was cut at the limit of tokens is a failed prediction, and in this API an answer with the reason `length`.
 
     Raises:
-        ApiError: it failed.
+        ApiError: the prediction failed.
     """
     metrics = prediction.metrics
     was_cut = metrics.get("finish_reason") == "length"
@@ -130,14 +130,14 @@ class Choices:
 
     Args:
         predictions: one for each choice.
-        inputs: those of each.
+        inputs: the inputs of each of these predictions.
     """
 
     predictions: Sequence[LivePrediction]
     inputs: Sequence[ModelInputs]
 
     async def answers(self) -> list[Answer]:
-        """All answers, once all have ended.
+        """The answers of all predictions, once all have ended.
 
         Raises:
             ApiError: one of them failed.
@@ -224,7 +224,7 @@ async def _start(
 
 
 async def _call_on_disconnect(request: Request, call: Callable[[], None]) -> None:
-    """The body has been read, so the next message is the end of the connection."""
+    """Call when the client disconnects: the body has been read, so no other message comes before that."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     call()

@@ -20,7 +20,7 @@ class ApiError(GatewayError):
         detail: one sentence for people.
         param: the request's parameter that is wrong.
         code: a word for programs.
-        status: of the answer.
+        status: the HTTP status of the answer.
         retry_after: seconds after which the same request may succeed.
     """
 

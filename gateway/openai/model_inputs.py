@@ -24,9 +24,9 @@ class ModelInputs:
     """Inputs of one prediction.
 
     Args:
-        properties: JSON Schemas of predict's inputs by name.
-        values: the inputs.
-        params: the request's parameter that each input came from.
+        properties: the JSON Schemas of predict's inputs by name.
+        values: the inputs by name.
+        params: the request's parameter that each input came from, by the input's name.
     """
 
     properties: Mapping[str, Any]
@@ -118,7 +118,7 @@ def _with_shared(inputs: ModelInputs, body: SharedBody) -> ModelInputs:
 
 
 def _add_texts(inputs: ModelInputs, info: ModelInfo, text: str, param: str) -> None:
-    """A text is the model's only text input; where it has several, it is a JSON object of them."""
+    """Set the model's only text input to a text; where the model has several, the text is a JSON object of them."""
     names = info.required_texts
     if not names:
         raise ApiError("this model has no text input that a conversation or a prompt could be", param=param)

@@ -1,4 +1,4 @@
-"""The bodies of chat completions and completions, checked as far as no model is needed for it."""
+"""The bodies of chat completions and completions, checked as far as that needs no model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAME_NAME: Final[Mapping[str, JsonValue]] = {
 
 
 def only(*values: JsonValue) -> AfterValidator:
-    """Accepts null and these values, because any other would have to change the answer, which it cannot here."""
+    """A validator that accepts null and these values, because any other would have to change the answer."""
 
     def check(value: JsonValue) -> JsonValue:
         if value is not None and not any(type(value) is type(one) and value == one for one in values):
@@ -53,7 +53,7 @@ class StreamOptions(BaseModel):
 
 
 class SharedBody(BaseModel):
-    """What both kinds of requests have. Unknown parameters are refused."""
+    """The parameters that both kinds of requests have. Unknown ones are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -85,14 +85,14 @@ class SharedBody(BaseModel):
     service_tier: Annotated[JsonValue, only("auto", "default")] = None
 
     def faults(self) -> dict[str, str]:
-        """What is wrong between parameters, by parameter. Not a validator, which could not name the parameter."""
+        """What is wrong between parameters, by parameter. A validator could not name the parameter."""
         if self.stream_options is not None and not self.stream:
             return {"stream_options": "needs stream to be true"}
         return {}
 
     @property
     def stop_texts(self) -> list[str]:
-        """Texts that end the answer; each may hold commas."""
+        """The texts that end the answer; each may hold commas."""
         return [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
 
     @property
@@ -106,7 +106,7 @@ class _Part(BaseModel):
 
 
 class JsonSchemaFormat(_Part):
-    """A schema with its name; only the schema counts."""
+    """The schema of an answer with its name; only the schema counts."""
 
     name: str | None = None
     description: str | None = None
@@ -135,7 +135,7 @@ class Tool(_Part):
 
 
 class FunctionName(_Part):
-    """The function of a choice."""
+    """The name of the function that a `ToolChoice` asks for."""
 
     name: str
 
@@ -175,12 +175,12 @@ class ChatBody(SharedBody):
 
     @property
     def token_limit(self) -> int | None:
-        """The newer name of max_tokens counts."""
+        """The largest number of tokens of the answer; of the two parameters for it, the newer one counts."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def num_logprobs(self) -> int | None:
-        """How many of the likeliest tokens are wanted; None for no log probabilities."""
+        """The number of likeliest tokens that are wanted for each token; None for no log probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
@@ -208,7 +208,7 @@ class ChatBody(SharedBody):
         return "response_format", _schema_format(wanted.json_schema.schema_)
 
     def faults(self) -> dict[str, str]:
-        """What is wrong between parameters, by parameter; see `SharedBody.faults`."""
+        """See `SharedBody.faults`."""
         found = super().faults()
         if self.top_logprobs is not None and not self.logprobs:
             found["top_logprobs"] = "needs logprobs to be true"
@@ -240,7 +240,7 @@ class ChatBody(SharedBody):
 
 
 def _schema_format(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """The wrapper says that what is inside is a schema, whatever keys it has.
+    """A schema in a wrapper, which says that what is inside is a schema, whatever keys it has.
 
     The schema is text, because Cog's server sorts the keys of objects and the answer has the order of the schema.
     """
@@ -259,7 +259,7 @@ class CompletionBody(SharedBody):
 
     @property
     def prompts(self) -> list[str]:
-        """One or more texts, each of which gets `n` answers."""
+        """The texts that are continued, each of which gets `n` answers."""
         return [self.prompt] if isinstance(self.prompt, str) else self.prompt
 
     def faults(self) -> dict[str, str]:

@@ -33,9 +33,12 @@ class _Call:
     """One request that has been checked.
 
     Args:
-        body: with the parameters that all requests share.
-        inputs: of each prompt.
-        make_shape: from the id of the answer.
+        request: the HTTP request.
+        gateway: the gateway as the caller may use it.
+        info: what is known of the model.
+        body: the parameters that all requests share.
+        inputs: the inputs for each prompt.
+        make_shape: makes the shape of the answer from the answer's id.
     """
 
     request: Request
@@ -47,7 +50,7 @@ class _Call:
 
     @property
     def n(self) -> int:
-        """Answers to each prompt."""
+        """The number of answers to each prompt."""
         return self.body.n or 1
 
 
@@ -81,7 +84,7 @@ async def list_models(request: Request, gateway: TheGateway) -> Response:
 
 @_router.get("/models/{model_id}")
 async def get_one_model(request: Request, gateway: TheGateway, model_id: str) -> Response:
-    """The model."""
+    """The model, if the id is its name."""
     try:
         info = await gateway.model.read()
         _check_model(model_id, info)
@@ -132,10 +135,10 @@ def _begin(call: _Call, choices: Choices) -> tuple[Shape, Envelope]:
 
 
 async def _stream(call: _Call) -> AsyncIterator[bytes]:
-    """Chunks as they come.
+    """The chunks of an answer as they come.
 
     Raises:
-        ApiError: it failed before the first chunk; a later failure is the last chunk.
+        ApiError: a prediction failed before the first chunk; a later failure is the last chunk.
     """
     async with run_choices(call.request, call.gateway, call.info, call.inputs, call.n) as choices:
         shape, envelope = _begin(call, choices)

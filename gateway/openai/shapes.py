@@ -1,4 +1,4 @@
-"""Answers as OpenAI's API shows them, whole and in chunks: of conversations and of prompts."""
+"""Writes answers as OpenAI's API shows them, whole and in chunks, to conversations and to prompts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Object = dict[str, JsonValue]
 
 
 class Shape(Protocol):
-    """The choices of one kind of answer."""
+    """Writes the choices of one kind of answer."""
 
     prefix: str
     name: str
@@ -42,11 +42,11 @@ class Shape(Protocol):
 
 
 class ChatShape:
-    """Choices of a chat completion. With functions of which one must be called, each answer is a call.
+    """Writes the choices of a chat completion. With functions of which one must be called, each answer is a call.
 
     Args:
-        functions: of which one must be called; none for a text.
-        call_id: of the calls, before the choice's number.
+        functions: the functions of which one must be called; none for a text.
+        call_id: the beginning of the calls' ids, before the choice's number.
     """
 
     prefix, name, chunk_name = "chatcmpl-", "chat.completion", "chat.completion.chunk"
@@ -111,7 +111,7 @@ class ChatShape:
 
 
 class CompletionShape:
-    """Choices of a completion."""
+    """Writes the choices of a completion."""
 
     prefix, name, chunk_name = "cmpl-", "text_completion", "text_completion"
 
@@ -141,10 +141,10 @@ class Envelope:
     """What all chunks of an answer have in common.
 
     Args:
-        id: of the answer.
-        created: Unix time.
-        model: as the caller asked for it.
-        fingerprint: differs for another version of the model.
+        id: the id of the answer.
+        created: the time of the answer, as Unix time.
+        model: the model's name as the caller gave it.
+        fingerprint: a text that differs for another version of the model.
     """
 
     id: str
@@ -173,7 +173,7 @@ def model_object(info: ModelInfo) -> Object:
 
 
 def encode_chunk(content: Mapping[str, JsonValue]) -> bytes:
-    """A server-sent event as OpenAI's streams have it: data only."""
+    """A server-sent event as OpenAI's streams have it, which has data only."""
     return f"data: {json.dumps(content, separators=(',', ':'))}\n\n".encode()
 
 

@@ -1,4 +1,4 @@
-"""Calls of functions: the schema of an answer that must be one, and the reader of such an answer."""
+"""Makes answers calls of functions: the schema of an answer that must be one, and the reader of such an answer."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class CallReader:
     """Reads an answer to `call_schema` while it is written.
 
     Args:
-        functions: those of the schema.
+        functions: the functions of the schema.
     """
 
     def __init__(self, functions: Sequence[Function]) -> None:
         self._is_choice = len(functions) > 1
         self._held = ""
         self.name = None if self._is_choice else functions[0].name
-        """Of the function that is called, once the answer says so."""
+        """The name of the function that is called, once the answer says it."""
 
     def push(self, text: str) -> str:
         """What new text of the answer adds to the arguments."""

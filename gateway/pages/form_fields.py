@@ -21,17 +21,17 @@ class FormField:
     """One input of the form.
 
     Args:
-        name: of predict's parameter.
-        widget: names, long, number, choice, boolean, json or text.
+        name: the name of predict's parameter.
+        widget: how the field looks: names, long, number, choice, boolean, json or text.
         kind: what the value becomes: string, integer, number, boolean, array, json, or "any" for JSON or else text.
-        description: for people.
+        description: what the input means, for people.
         limits: the allowed values, for people.
         required: whether it must have a value.
         is_main: whether it is always shown.
         value: what the form shows at first, as text.
         default: what the model takes if it is left out, as text; empty for none.
-        minimum, maximum: of numbers.
-        choices: of a choice.
+        minimum, maximum: the limits of a number.
+        choices: the values of a choice.
     """
 
     name: str
@@ -52,9 +52,9 @@ def form_fields(openapi: Mapping[str, Any], profile: Profile, values: Mapping[st
     """The fields in the order of predict's parameters.
 
     Args:
-        openapi: of Cog's server.
-        profile: for what the schema cannot say.
-        values: to show; inputs without one show their default.
+        openapi: the schema of Cog's server.
+        profile: what the schema cannot say.
+        values: the values to show; inputs without one show their default.
     """
     schemas = openapi.get("components", {}).get("schemas", {})
     inputs = schemas.get("Input", {})

@@ -36,8 +36,8 @@ class Profile(BaseModel):
     Args:
         requires: inputs that a model must have for this profile.
         first: inputs that are always shown; the others are under "More settings". Empty: what the schema requires.
-        widgets: of inputs whose schema says only that they are text.
-        examples: the first one is filled in when the page opens.
+        widgets: the widgets of inputs whose schema says only that they are text.
+        examples: inputs to fill in; the first one is filled in when the page opens.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -108,7 +108,7 @@ def _render_error(request: Request, error: GatewayError) -> Response:
 
 
 def render_page(template: str, /, *, status: int = 200, **values: object) -> HTMLResponse:
-    """A page from a file of the folder templates."""
+    """A page, written from a file of the folder templates."""
     return HTMLResponse(_TEMPLATES.get_template(template).render(**values), status, headers=dict(_HEADERS))
 
 
@@ -140,12 +140,12 @@ def _environment() -> Environment:
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """One file.
+    """One style sheet or script.
 
     Args:
-        content: its bytes.
-        media_type: for the header Content-Type.
-        etag: changes with the content.
+        content: the bytes of the file.
+        media_type: the header Content-Type.
+        etag: a text that changes with the content.
     """
 
     content: bytes
@@ -155,7 +155,7 @@ class StaticFile:
 
 @cache
 def static_files() -> dict[str, StaticFile]:
-    """All files by name, read once."""
+    """All files of the folder static by name, which are read once."""
     found = {}
     for path in sorted(_FOLDER.iterdir()):
         content = path.read_bytes()

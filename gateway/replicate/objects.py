@@ -26,10 +26,10 @@ def base_url(request: Request, settings: GatewaySettings) -> str:
 
 
 def prediction_object(prediction: Prediction, base: str) -> dict[str, JsonValue]:
-    """A prediction.
+    """A prediction as Replicate's API shows it.
 
     Args:
-        prediction: to show.
+        prediction: the prediction to show.
         base: the gateway's address.
     """
     address = f"{base}/v1/predictions/{prediction.id}"
@@ -95,7 +95,7 @@ def version_object(info: ModelInfo) -> dict[str, JsonValue]:
 
 
 def render_problem(request: Request, error: GatewayError) -> Response:
-    """The answer for an error."""
+    """The answer for an error: problem details (RFC 9457) with a list of wrong fields."""
     content: dict[str, object] = {"title": error.title, "status": error.status, "detail": error.detail}
     if error.fields:
         content["invalid_fields"] = [

@@ -37,10 +37,10 @@ class CreateBody(BaseModel):
 
 
 def check_version(version: str | None, info: ModelInfo) -> None:
-    """A version is 64 hexadecimal digits, OWNER/NAME:DIGITS, or OWNER/NAME.
+    """Refuse other versions than the one that is served: 64 hexadecimal digits, OWNER/NAME:DIGITS, or OWNER/NAME.
 
     Raises:
-        InvalidInputError: it is missing or is not the one that is served.
+        InvalidInputError: the version is missing or is not the one that is served.
     """
     if version is None:
         raise InvalidInputError.of((FieldError(("version",), "Field required", "missing"),))
@@ -50,16 +50,20 @@ def check_version(version: str | None, info: ModelInfo) -> None:
 
 
 def check_model(owner: str, name: str, info: ModelInfo) -> None:
-    """Raises NotFoundError for any model but the one that is served."""
+    """Refuse other models than the one that is served.
+
+    Raises:
+        NotFoundError: it is another one.
+    """
     if f"{owner}/{name}" != info.name:
         raise NotFoundError(f"model {owner}/{name} is not served here; {info.name} is")
 
 
 async def webhook_of(body: CreateBody, settings: GatewaySettings) -> Webhook | None:
-    """Whom to tell about the prediction.
+    """The webhook that a body asks for; None if it asks for none.
 
     Raises:
-        InvalidInputError: see `check_webhook`.
+        InvalidInputError: nothing may be sent to its address (`check_webhook`).
     """
     if body.webhook is None and body.webhook_completed is None:
         return None
@@ -70,7 +74,7 @@ async def webhook_of(body: CreateBody, settings: GatewaySettings) -> Webhook | N
 
 
 def wait_seconds(prefer: str) -> float:
-    """How long a caller wants to wait by the header `Prefer: wait` or `Prefer: wait=N`; 0 without it.
+    """The seconds that a caller wants to wait, by the header `Prefer: wait` or `Prefer: wait=N`; 0 without it.
 
     Raises:
         BadRequestError: N is not a number from 1 to 60.
@@ -86,7 +90,7 @@ def wait_seconds(prefer: str) -> float:
 
 
 def position_of(event_id: str | None) -> Position:
-    """Where a stream goes on after the header Last-Event-ID; the start without it.
+    """The position where a stream goes on after the header Last-Event-ID; the start without it.
 
     Raises:
         BadRequestError: the gateway does not give such ids.
@@ -105,7 +109,7 @@ def encode_cursor(direction: str, number: int) -> str:
 
 
 def decode_cursor(cursor: str) -> dict[str, int]:
-    """Arguments of `Store.page`.
+    """The arguments of `Store.page` that a cursor stands for.
 
     Raises:
         BadRequestError: the gateway did not make this cursor.

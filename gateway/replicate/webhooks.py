@@ -59,7 +59,7 @@ async def open_webhooks(gateway: Gateway) -> AsyncIterator[None]:
 
 
 async def webhook_secret(store: Store) -> str:
-    """The gateway's key, made once."""
+    """The key with which the gateway signs, which is made once."""
     new = base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
     return await store.secret("webhook", f"whsec_{new}")
 
@@ -83,8 +83,8 @@ class Sender:
     """Sends the events of predictions.
 
     Args:
-        client: for the POSTs.
-        secret: `whsec_` and a key in base64.
+        client: the client that sends the POSTs.
+        secret: the gateway's key, `whsec_` and base64.
         base_url: the gateway's address in the prediction objects.
     """
 
@@ -94,7 +94,7 @@ class Sender:
         self._base_url = base_url
 
     async def follow(self, live: LivePrediction) -> bool:
-        """Send the events of a prediction from its start to its end; whether it was one."""
+        """Send the events of a prediction from its start to its end; returns False if its inputs were refused."""
         if await live.settled() is not None:
             return False  # its inputs were refused
         while live.snapshot().status is Status.STARTING:
@@ -139,7 +139,7 @@ class Sender:
         return True
 
     async def _post(self, url: str, secret: str, message_id: str, body: bytes) -> str | None:
-        """What went wrong, or None."""
+        """Send a body once; returns what went wrong, or None."""
         timestamp = str(int(time.time()))
         headers = {
             "content-type": "application/json",

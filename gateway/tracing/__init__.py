@@ -15,7 +15,7 @@ _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_E
 
 
 def open_tracing() -> Tracing | None:
-    """What the environment asks for; None without an endpoint."""
+    """The tracing that the environment asks for; None without an endpoint."""
     if not any(map(os.environ.get, _ENDPOINTS)):
         return None
     from gateway.tracing.spans import Tracing

@@ -1,4 +1,4 @@
-"""The spans of HTTP requests and of predictions, and the thread that sends them."""
+"""Makes the spans of HTTP requests and of predictions, and sends them."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Tracing:
         live.trace = PredictionSpans(self.tracer, live.id)
 
     async def close(self) -> None:
-        """Send what is left."""
+        """Send the spans that are left."""
         await asyncio.to_thread(self._provider.shutdown)
 
 
 class ServerSpans:
-    """Traces what the application inside answers, below the caller's span if it sends a `traceparent`.
+    """ASGI middleware: traces requests, below the caller's span if it sends a `traceparent`.
 
     Args:
         app: the application.
@@ -110,11 +110,13 @@ def _describe(span: Span, scope: Scope, method: str, status: int) -> None:
 
 
 class PredictionSpans(PredictionTrace):
-    """Starts with the prediction, below the current span, which is that of the HTTP request.
+    """The spans of one prediction: the whole, its waits for a server, and each server that was asked.
+
+    They are below the current span, which is that of the HTTP request.
 
     Args:
         tracer: makes the spans.
-        prediction_id: of the prediction.
+        prediction_id: the prediction's id.
     """
 
     def __init__(self, tracer: Tracer, prediction_id: str) -> None:
@@ -164,7 +166,7 @@ def fail(span: Span, error_type: str) -> None:
 
 
 def _client_attributes(address: str) -> dict[str, str | int]:
-    """By OpenTelemetry's conventions for HTTP clients, without the address itself, which may hold a password."""
+    """What OpenTelemetry's conventions want of an HTTP client, without the address, which may hold a password."""
     url = urlsplit(address)
     port = url.port or (443 if url.scheme == "https" else 80)
     names = {"http.request.method": "PUT", "url.template": _PATH, "server.address": url.hostname or ""}

@@ -1,4 +1,4 @@
-"""What the Cog servers run: the model's schema and version."""
+"""Knows what the Cog servers run: the model's schema and version."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class ModelInfo:
     """One version of the model.
 
     Args:
-        name: OWNER/NAME.
-        version: 64 hexadecimal digits of schema and weights.
-        created_at: when the gateway first saw it.
-        cog_version: of the server.
+        name: the model's name, OWNER/NAME.
+        version: the version, 64 hexadecimal digits of schema and weights.
+        created_at: the time when the gateway first saw the version, in UTC as ISO 8601 text.
+        cog_version: the version of the Cog server.
         openapi: the schema of Cog's API with that of predict's inputs and output.
     """
 
@@ -38,12 +38,12 @@ class ModelInfo:
 
     @property
     def input_properties(self) -> Mapping[str, Any]:
-        """JSON Schemas of predict's parameters by name."""
+        """The JSON Schemas of predict's parameters by name."""
         return dict(self._schemas.get("Input", {}).get("properties", {}))
 
     @property
     def required_texts(self) -> tuple[str, ...]:
-        """Names of the texts that every prediction needs, in the order of predict's parameters."""
+        """The names of the texts that every prediction needs, in the order of predict's parameters."""
         required, known = self._schemas.get("Input", {}).get("required", []), self.input_properties
         texts = [name for name in required if known.get(name, {}).get("type") == "string"]
         return tuple(sorted(texts, key=lambda name: known[name].get("x-order", 0)))
@@ -53,18 +53,13 @@ class ModelInfo:
         """Whether a prediction may take messages."""
         return "messages" in self.input_properties
 
-    @property
-    def streams(self) -> bool:
-        """Whether the output is a list of pieces that appear one after the other."""
-        return bool(self._schemas.get("Output", {}).get("x-cog-array-type") == "iterator")
-
     def without_nulls(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs without optional ones that are null: the schema allows that, and Cog refuses it."""
         required = self._schemas.get("Input", {}).get("required", [])
         return {name: value for name, value in inputs.items() if value is not None or name in required}
 
     def check_names(self, inputs: Mapping[str, object]) -> None:
-        """Cog ignores inputs that the model does not have; the gateway refuses them.
+        """Refuse inputs that the model does not have, which Cog would ignore.
 
         Raises:
             InvalidInputError: there is such an input.
@@ -105,9 +100,9 @@ class ModelInfoReader:
     """Reads the schema from a healthy server, and again when a server has come back.
 
     Args:
-        pool: of the servers.
-        name: OWNER/NAME.
-        weights_digest: part of the version, because the schema does not name the weights.
+        pool: the servers.
+        name: the model's name, OWNER/NAME.
+        weights_digest: the digest of the weights, a part of the version, because the schema does not name the weights.
     """
 
     def __init__(self, pool: Pool, *, name: str, weights_digest: str | None) -> None:
@@ -119,7 +114,7 @@ class ModelInfoReader:
         self._reading = asyncio.Lock()
 
     async def read(self) -> ModelInfo:
-        """The model's information.
+        """What is known of the model.
 
         Raises:
             UnavailableError: no server has answered yet.
@@ -132,7 +127,7 @@ class ModelInfoReader:
         return self._info
 
     async def check_inputs(self, inputs: Mapping[str, object]) -> None:
-        """`ModelInfo.check`, for inputs that Cog does not see at once.
+        """Check inputs that Cog does not see at once, as `ModelInfo.check` does.
 
         Raises:
             InvalidInputError: the inputs are not what the schema asks.

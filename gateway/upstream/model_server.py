@@ -46,8 +46,8 @@ class UpstreamEvent:
     """One event of a prediction's stream.
 
     Args:
-        name: start, output, log, metric or completed.
-        data: as Cog sends it.
+        name: the kind of event: start, output, log, metric or completed.
+        data: what the event carries, as Cog sends it.
     """
 
     name: str
@@ -58,9 +58,9 @@ class ModelServer(Protocol):
     """What answers predictions: a Cog server, or something that behaves as one. To be made in its event loop."""
 
     url: str
-    """Its address, which is different for each server."""
+    """The server's address, which is different for each."""
     name: str
-    """Its address as it may be shown."""
+    """The server's address as it may be shown."""
 
     def predict(
         self, prediction_id: str, inputs: Mapping[str, JsonValue], trace_context: Mapping[str, str]
@@ -68,8 +68,8 @@ class ModelServer(Protocol):
         """Start a prediction; its events follow. Leaving the context before the end cancels it on the server.
 
         Args:
-            prediction_id: which the server takes as well.
-            inputs: by names of predict's parameters.
+            prediction_id: the prediction's id, which the server takes as well.
+            inputs: the inputs by names of predict's parameters.
             trace_context: W3C's `traceparent`, or nothing.
 
         Raises:
@@ -113,14 +113,14 @@ class Upstream:
     """The client of one Cog server.
 
     Args:
-        url: its address without a path.
+        url: the server's address without a path.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
         address = URL(f"{url.rstrip('/')}/")
         self.name = str(address.with_user(None)).rstrip("/")
-        """Its address without user and password, to be shown."""
+        """The server's address without user and password, which may be shown."""
         trusted = ssl.create_default_context(cafile=certifi.where()) if address.scheme == "https" else True
         self._session = aiohttp.ClientSession(
             address.with_user(None),
@@ -212,7 +212,7 @@ class Upstream:
 
 
 async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Middleware: aiohttp itself would send a PUT again to a server that broke off before it answered."""
+    """Middleware that sends a request once: aiohttp would repeat a PUT if the server broke off before its answer."""
     try:
         return await handler(request)
     except aiohttp.ClientError as error:
@@ -220,7 +220,7 @@ async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHand
 
 
 def _broken(error: Exception) -> UpstreamError:
-    """The error in words for a caller, who is not to learn the server's address."""
+    """The error of a broken connection in words for a caller, who is not to learn the server's address."""
     match error:
         case aiohttp.ClientConnectorError(errno=number) if number == ECONNREFUSED:
             return UpstreamClosedError("nothing listens at its address")
@@ -275,7 +275,7 @@ def _refusal(status: int, body: bytes) -> Exception:
 
 
 def _invalid_input(body: bytes) -> GatewayError:
-    """Cog lists the wrong inputs as {"detail": [{"loc": ["body", "input", NAME], "msg", "type"}]}."""
+    """The error of wrong inputs, which Cog lists as {"detail": [{"loc": ["body", "input", NAME], "msg", "type"}]}."""
     try:
         details = json.loads(body)["detail"]
         fields = tuple(
@@ -290,7 +290,7 @@ def _invalid_input(body: bytes) -> GatewayError:
 
 @dataclass(frozen=True, slots=True)
 class ServerSentEvent:
-    """One event with its name and data."""
+    """One server-sent event with its name and data."""
 
     name: str
     data: str

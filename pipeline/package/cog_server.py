@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.settings import rename_old_variables
+from gateway.settings import local_url, rename_old_variables
 from pipeline.package.errors import PortError
 from pipeline.package.example_inputs import curl_command, example_inputs
 from pipeline.package.free_ports import Listener, check_ports
@@ -49,9 +49,9 @@ def serve(host: str, port: int, concurrency: int, *, gateway_port: int | None) -
     """Run the server with the default weights until it exits or a signal stops it.
 
     Args:
-        host, port: where it listens; with the gateway, where the gateway has Cog's protocol.
+        host, port: the address where the server listens; with the gateway, where the gateway has Cog's protocol.
         concurrency: how many predictions run at the same time; with the gateway, of one caller and adapter.
-        gateway_port: where the gateway listens, at the same host; None for no gateway.
+        gateway_port: the port where the gateway listens, at the same host; None for no gateway.
 
     Returns:
         The exit code; 1 if a port is taken.
@@ -92,13 +92,13 @@ def hidden_address() -> tuple[str, int]:
 
 
 class Server:
-    """One run of the server.
+    """Cog's server, from its start to its end.
 
     Args:
-        host, port: where it listens.
+        host, port: the address where it listens.
         concurrency: how many predictions run at the same time.
         example: inputs of the example request that is printed once the server is ready; None prints no example.
-        gateway: runs as long as the server does.
+        gateway: the gateway in front of the server, which runs as long as the server does; None for none.
     """
 
     def __init__(
@@ -174,13 +174,13 @@ class Server:
 
 
 class GatewayProcess:
-    """The gateway, which is started again if a signal ends it: the server and its predictions go on meanwhile.
+    """The gateway's process, started again if a signal ends it: the server and its predictions go on meanwhile.
 
     Args:
-        host, port: where it listens.
-        cog_port: where it has Cog's protocol as well.
-        cog_url: address of the server.
-        concurrency: see `GatewaySettings`.
+        host, port: the address where it listens.
+        cog_port: another port where it listens, for those who know it as Cog's.
+        cog_url: the address of Cog's server.
+        concurrency: the number of predictions there, as in `GatewaySettings`.
     """
 
     def __init__(self, host: str, port: int, *, cog_port: int, cog_url: str, concurrency: int) -> None:
@@ -197,7 +197,7 @@ class GatewayProcess:
         self.failed = False  # has ended by itself, so it would end again
 
     def start(self, on_exit: Callable[[], None]) -> None:
-        """Start it; `on_exit` is called from another thread when it has ended for good, for whatever reason."""
+        """Start the process; `on_exit` is called from another thread when it has ended for good."""
         self._launch()
 
         def watch() -> None:
@@ -215,7 +215,7 @@ class GatewayProcess:
                 self._process = subprocess.Popen(self._command, env=self._env, start_new_session=True)
 
     def _was_killed(self) -> bool:
-        """Wait for its end; whether a signal ended it that is not from here."""
+        """Wait for the end of the process; returns whether a signal ended it that is not from here."""
         code = self._process.wait()
         with self._lock:
             if self._is_ending:
@@ -227,11 +227,11 @@ class GatewayProcess:
         return False
 
     def terminate(self) -> None:
-        """Let it finish running predictions and end."""
+        """Let the gateway finish running predictions and end."""
         self._end(lambda: self._process.terminate())
 
     def kill(self) -> None:
-        """End it now."""
+        """End the process now."""
         self._end(lambda: self._process.kill())
 
     def _end(self, end: Callable[[], None]) -> None:
@@ -240,19 +240,13 @@ class GatewayProcess:
             end()
 
     def is_ready(self) -> bool:
-        """Whether it answers and has found the server."""
+        """Whether the gateway answers and has found the server."""
         return read_json(f"{self._url}/ready").get("status") == "ready"
 
     @property
     def addresses(self) -> str:
-        """Text for the user: what is where."""
+        """A text for people that says what is at which address."""
         return _ADDRESSES.format(url=self._url, model=self._model)
-
-
-def local_url(host: str, port: int) -> str:
-    """The address of a server that listens at `host`, from this machine."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def read_json(url: str) -> dict[str, Any]:

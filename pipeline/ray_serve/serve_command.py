@@ -12,10 +12,10 @@ import ray
 from pydantic import ValidationError
 from ray import serve
 
-from gateway.settings import GatewaySettings, rename_old_variables
+from gateway.settings import GatewaySettings, local_url, rename_old_variables
 from pipeline.batch.errors import BatchError
 from pipeline.batch.ray_cluster import connect
-from pipeline.package.cog_server import local_url, served_model
+from pipeline.package.cog_server import served_model
 from pipeline.package.errors import PortError
 from pipeline.package.free_ports import Listener, check_ports
 from pipeline.paths import ROOT

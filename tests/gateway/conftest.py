@@ -32,7 +32,7 @@ def held(cog: CogServer) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def gateway(cog: CogServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayServer]:
-    """It may also be called gateway.example."""
+    """A gateway without keys, which may also be called gateway.example."""
     with GatewayServer([cog.url], tmp_path_factory.mktemp("gateway"), HOSTS="gateway.example") as server:
         yield server
 

@@ -12,10 +12,10 @@ class FakeCog:
 
     Args:
         held: `gate` holds answers back behind their first piece until a test sets it.
-        pieces: of each answer.
-        break_after: pieces after which the connection is cut; None never.
-        full: answers 409.
-        properties: JSON Schemas of the inputs.
+        pieces: the pieces of each answer.
+        break_after: the number of pieces after which the connection is cut; None never.
+        full: whether it answers 409.
+        properties: the JSON Schemas of the inputs.
         end: more of the last event, such as logs and metrics.
     """
 

@@ -67,12 +67,12 @@ class FuzzedRequest:
     def random(
         cls, rng: random.Random, inputs: Mapping[str, Any], pieces: Sequence[str] = PIECES, **headers: Sequence[str]
     ) -> FuzzedRequest:
-        """A request.
+        """A random request.
 
         Args:
-            rng: of all choices.
-            inputs: that the model accepts.
-            pieces: of paths.
+            rng: makes all choices.
+            inputs: inputs that the model accepts.
+            pieces: parts of paths.
             headers: more values of headers, each of which is in half of the requests.
         """
         path = rng.choice(PATHS)
@@ -84,7 +84,7 @@ class FuzzedRequest:
         return cls(rng.choice(METHODS), path, encoded, body(rng, inputs))
 
     def arguments(self, base_url: httpx.URL | str) -> dict[str, Any]:
-        """For `httpx.Client.request`."""
+        """The arguments of `httpx.Client.request`."""
         url = httpx.URL(base_url).copy_with(raw_path=self.path.encode())
         return {"method": self.method, "url": url, "content": self.content, "headers": self.headers}
 

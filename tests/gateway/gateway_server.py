@@ -27,8 +27,8 @@ class GatewayServer:
     """A gateway as a context manager: ready on entry, stopped on exit.
 
     Args:
-        upstreams: addresses of Cog servers.
-        folder: of its database and log.
+        upstreams: the addresses of Cog servers.
+        folder: where its database and log are.
         settings: environment variables without GATEWAY_.
         wait_until: the path that must answer 200 before the gateway is used.
         keys: API keys by name; `client` sends the first.
@@ -79,7 +79,7 @@ class GatewayServer:
                 self.kill()
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """End the process as a crash would."""
         self.process.kill()
         self.process.wait()
 

@@ -18,7 +18,7 @@ class JavascriptClients:
     """The clients in a folder of their own. Skips the test where they cannot be installed, or fails it if required.
 
     Args:
-        folder: to install them into.
+        folder: where they are installed.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -27,7 +27,7 @@ def prediction(text: str = "hello") -> Prediction:
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Wait until it is true."""
+    """Wait until a condition is true."""
     async with asyncio.timeout(60):
         while not (await found if isawaitable(found := condition()) else found):
             await asyncio.sleep(0.01)

@@ -66,7 +66,7 @@ HEALTH = b"GET /health HTTP/1.1\r\n"
 
 @pytest.mark.parametrize("start", [b"", HEALTH, HEALTH + b"Host: localhost\r\n\r\nGET /health HTT"])
 def test_headers_that_never_end_are_given_up(lone_gateway, start):
-    """Those of a connection's second request too."""
+    """The headers of a connection's second request are given up too."""
     answer = exchange(lone_gateway, start)
     assert answer.startswith(b"HTTP/1.1 200 ") == (b"GET /health HTT" in start[1:])
     assert b"HTTP/1.1 408 " in answer

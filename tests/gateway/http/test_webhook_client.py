@@ -14,7 +14,7 @@ SETTINGS = GatewaySettings(port=8080, cog_port=5000, upstreams=("http://127.77.1
 
 
 def own_address() -> str:
-    """Of a network card of this machine, or loopback where it has none."""
+    """The address of a network card of this machine, or loopback where it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing

@@ -19,9 +19,8 @@ OpenPage = Callable[..., Page]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Of one module: Playwright's event loop would be in the way of asynchronous tests."""
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path is None:
+    """The browser of one module of tests: Playwright's event loop would be in the way of asynchronous tests."""
+    if (path := find_chromium()) is None:
         text = "no Chromium on PATH: apt-get install chromium"
         pytest.fail(text) if os.environ.get("REQUIRE_CHROMIUM") else pytest.skip(text)
     # Chromium's sandbox does not work for root.
@@ -41,7 +40,7 @@ def open_page(browser: Browser, gateway: GatewayServer) -> Iterator[OpenPage]:
 
 @pytest.fixture
 def open_keyed_page(browser: Browser, keyed_gateway: GatewayServer) -> Iterator[OpenPage]:
-    """Of a gateway that asks for keys."""
+    """Opens pages of a gateway that asks for keys."""
     with pages_of(browser, keyed_gateway) as open_path:
         yield open_path
 

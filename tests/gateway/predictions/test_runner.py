@@ -292,7 +292,7 @@ async def test_only_line_feeds_end_a_line_of_a_servers_stream():
 
 
 class Full(Store):
-    """Refuses predictions while `refuses` says so of one."""
+    """A database that refuses the predictions for which `refuses` is true."""
 
     def refuses(self, one: Prediction) -> bool:
         return False
