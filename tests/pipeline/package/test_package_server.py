@@ -123,7 +123,7 @@ class Person(BaseModel):
     places: list[str] = Field(max_length=3)
 
 
-def test_a_chat_answers_openai_s_clients_through_the_door(chat: CogServer, tmp_path: Path) -> None:
+def test_a_chat_answers_openai_s_clients_through_the_gateway(chat: CogServer, tmp_path: Path) -> None:
     """The real model: logprobs are its own, and instructor's object is right because the prompt asks for it."""
     with (
         GatewayServer([str(chat.client.base_url)], tmp_path) as gateway,
