@@ -20,7 +20,8 @@ OpenPage = Callable[..., Page]
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """The browser of one module of tests: Playwright's event loop would be in the way of asynchronous tests."""
-    if (path := find_chromium()) is None:
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
         text = "no Chromium on PATH: apt-get install chromium"
         pytest.fail(text) if os.environ.get("REQUIRE_CHROMIUM") else pytest.skip(text)
     # Chromium's sandbox does not work for root.
