@@ -13,8 +13,8 @@ from lab.gpu.gpu_report import StageReport
 from lab.gpu.kernel_checks import relative_error
 from lab.gpu.place import Place, poisoned_memory
 from lab.gpu.random_model import BLOCK_SIZE, CONFIGS, MIDDLE, SMALL, TINY, PassModel, batch_of, blocks_of
+from serving.engines.paged.step_batch import PaddedInputs
 from serving.engines.paged.step_graphs import StepGraphs
-from serving.engines.paged.step_inputs import PaddedInputs
 from serving.kernels.reference import ReferenceKernels
 
 Spans = list[tuple[int, int]]

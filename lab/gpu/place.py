@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from serving.engines.paged.cuda_recorder import CudaRecorder
+from serving.engines.paged.step_graphs import CudaRecorder
 from serving.kernels.base import Kernels
 from serving.kernels.triton.tiles import TileSizes
 

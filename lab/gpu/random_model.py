@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from lab.gpu.kernel_operands import ragged_batch
-from serving.engines.paged.step_batch import Batch
-from serving.engines.paged.step_inputs import PaddedInputs
+from serving.engines.paged.step_batch import Batch, PaddedInputs
 from serving.kernels.base import Kernels
 from serving.kernels.lora import LoraBatch
 from serving.models.config import ModelConfig, parse_config

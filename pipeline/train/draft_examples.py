@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pipeline.train.errors import AdapterError
-from serving.drafting.draft_text import split_prompt
+from serving.drafting.draft_model import split_prompt
 from serving.text import Tokenizer
 from serving.weights.draft_weights import MAX_TOKENS
 

@@ -38,8 +38,7 @@ from pipeline.weights.atomic import partial_file
 from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
-from serving.drafting.draft_text import find_last
-from serving.drafting.draft_words import WordTokenizer
+from serving.drafting.draft_model import WordTokenizer, find_last
 from serving.text import Tokenizer
 from serving.weights.draft_weights import DRAFT_MODEL, HEAD_DIM, MAX_TOKENS
 from tasks.errors import TaskError

@@ -1,18 +1,126 @@
-"""The bounded set of requests that another engine computes for us.
+"""The bounded set of requests that another engine computes for us, on an event loop of its own thread.
 
 in_flight = OpenRequests(max_num_seqs=32, max_queue=256)
 relay = in_flight.admit("id-1", check_alive)
+loop.submit(relay.run(outputs))  # `loop` is the engine's LoopThread
+item = await relay.get()
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
+from typing import Any
 
-from serving.clients.relay import CLOSED, Relay
+from serving.clients.answer import EngineOutput
 from serving.errors import EngineBusyError, EngineDeadError, InvalidRequestError
 from serving.types import EngineStats
+
+
+class LoopThread:
+    """Runs coroutines of any thread on one event loop.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Start a coroutine.
+
+        Raises:
+            EngineDeadError: the loop was stopped.
+        """
+        try:
+            asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError as error:  # stopped since the caller checked
+            coroutine.close()
+            raise EngineDeadError("the engine was closed; make a new one") from error
+
+    def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Wait for the result of a coroutine; blocks the calling thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Call a function on the loop; does nothing if the loop was stopped."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function)
+
+    def stop(self) -> None:
+        """Cancel all tasks, close the loop and end the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop):
+            self._loop.run_forever()
+
+
+CLOSED = "the engine was closed while this request ran"
+
+
+class Relay:
+    """A queue between two event loops: created on the reader's loop, while `run` runs on the engine's.
+
+    Args:
+        reader_loop: the event loop on which `get` is awaited.
+        on_output: called on the engine's loop for each output, before it is passed on.
+    """
+
+    def __init__(self, reader_loop: asyncio.AbstractEventLoop, on_output: Callable[[], None]) -> None:
+        self._reader_loop = reader_loop
+        self._on_output = on_output
+        self._outputs: asyncio.Queue[EngineOutput | BaseException] = asyncio.Queue()
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled = False
+        self.started = time.monotonic()
+
+    def put(self, item: EngineOutput | BaseException) -> None:
+        """Send an output or an error, from any thread; does nothing if the reader's loop is closed."""
+        with suppress(RuntimeError):
+            self._reader_loop.call_soon_threadsafe(self._outputs.put_nowait, item)
+
+    async def get(self) -> EngineOutput:
+        """The next output.
+
+        Raises:
+            EngineDeadError: the engine was closed.
+            Exception: any error that `run` met.
+        """
+        item = await self._outputs.get()
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    async def run(self, outputs: AsyncIterator[EngineOutput]) -> None:
+        """Iterate over the engine's outputs. Cancelling this task ends the iteration, which aborts the request."""
+        self._task = asyncio.current_task()
+        if self._cancelled:
+            return
+        try:
+            async for output in outputs:
+                self._on_output()
+                self.put(output)
+        except asyncio.CancelledError:
+            self.put(EngineDeadError(CLOSED))
+        except Exception as error:  # no one awaits this task, so the error is sent to the reader
+            self.put(error)
+
+    def cancel(self, loop: LoopThread) -> None:
+        """Abort the request, from any thread; does nothing if it has finished."""
+        self._cancelled = True
+        loop.call_soon(self._cancel_task)
+
+    def _cancel_task(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
 
 class OpenRequests:

@@ -9,11 +9,9 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from serving.drafting.draft_model import DraftModel
-from serving.drafting.draft_words import WordTokenizer
+from serving.drafting.draft_model import DraftModel, WordTokenizer
 from serving.drafting.ngrams import DRAFT_TABLE, NgramTable
-from serving.drafting.speculative import SpeculativeDrafter
-from serving.drafting.step_cost import StepCost
+from serving.drafting.speculative import SpeculativeDrafter, StepCost
 from serving.text import Tokenizer
 from serving.weights.draft_weights import DRAFT_MODEL, Array
 

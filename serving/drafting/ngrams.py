@@ -1,4 +1,4 @@
-"""Tables of the tokens that followed an n-gram.
+"""Finds the tokens that followed earlier occurrences of the last ones: in tables of n-grams, or in the text itself.
 
 N-grams are looked up by a polynomial hash (Rabin and Karp 1987): a context keeps the hashes of its prefixes, so adding
 a token takes one multiplication, and so does the hash of the last n tokens for any n. A collision of two n-grams
@@ -11,7 +11,7 @@ a token takes one multiplication, and so does the hash of the last n tokens for 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +20,46 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from serving.weights.drafter_files import as_weights_error
+
+_MAX_DISTANCE = 8_192  # tokens to search backwards, which takes a few microseconds
+
+
+class SuffixText:
+    """A text of token ids below 0x110000 that can be extended and truncated."""
+
+    __slots__ = ("_normalized", "_tokens")
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+        self._normalized = ""
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def extend(self, tokens: Sequence[int], normalize: Callable[[int], int]) -> None:
+        """Append tokens; `normalize` maps a token to the one that represents it in comparisons."""
+        self._tokens += tokens
+        self._normalized += "".join(map(chr, map(normalize, tokens)))
+
+    def truncate(self, length: int) -> None:
+        """Keep only the first `length` tokens."""
+        del self._tokens[length:]
+        self._normalized = self._normalized[:length]
+
+    def successors(self, orders: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """For each n of `orders` (ascending), find the latest earlier occurrence of the last n tokens.
+
+        Yields (token, normalized token, n) for the token that followed it, up to the first n without an occurrence.
+        """
+        text = self._normalized
+        end = len(text)
+        for order in orders:
+            start = end - order
+            match = text.rfind(text[start:], max(0, end - _MAX_DISTANCE), end - 1) if start > 0 else -1
+            if match < 0:
+                return
+            yield self._tokens[match + order], ord(text[match + order]), order
+
 
 # A safetensors file under another name, because vLLM loads every *.safetensors in the folder as weights.
 DRAFT_TABLE = "draft.ngrams"

@@ -4,7 +4,7 @@ text = check_constraint(constraint)  # for vLLM
 matcher = compile_constraint(constraint, tokenizer)  # for the other engines
 """
 
-from serving.grammar.compiled import check_constraint, compile_constraint
-from serving.grammar.json_separators import separator_error
+from serving.grammar.grammar_text import separator_error
+from serving.grammar.guard import check_constraint, compile_constraint
 
 __all__ = ["check_constraint", "compile_constraint", "separator_error"]

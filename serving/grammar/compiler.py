@@ -18,10 +18,8 @@ import llguidance
 from serving.constraints import Constraint, JsonSchemaConstraint
 from serving.errors import WeightsError
 from serving.grammar import compile_constraint
-from serving.grammar.compiled import CONSTRAINT_NAMES
-from serving.grammar.grammar_state import GrammarState
-from serving.grammar.guard import shared_guard
-from serving.grammar.unique_keys import KeyHistory, QuoteTokens, UniqueKeysState, may_repeat_keys
+from serving.grammar.grammar_state import GrammarState, KeyHistory, QuoteTokens, UniqueKeysState, may_repeat_keys
+from serving.grammar.guard import CONSTRAINT_NAMES, shared_guard
 from serving.text import Tokenizer
 
 

@@ -1,4 +1,4 @@
-"""A client of vLLM's HTTP server: which models it has, and streamed token ids."""
+"""A client of vLLM's HTTP server: which models it has, the body of a request, and streamed token ids."""
 
 from __future__ import annotations
 
@@ -11,8 +11,93 @@ from typing import Any
 import aiohttp
 
 from serving.clients.answer import EngineOutput
-from serving.engines.http.completion_stream import read_events, read_output
+from serving.clients.vllm_parameters import vllm_parameters
 from serving.errors import EngineBusyError, EngineDeadError, InvalidRequestError, SettingError
+from serving.grammar.grammar_text import grammar_text
+from serving.text import Tokenizer
+from serving.types import GenerationRequest, TokenLogprob
+
+_DONE = b"[DONE]"
+_ID = "token_id:"  # how vLLM writes a token in log probabilities
+
+
+async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The data of each event until the last, which says that the stream is done.
+
+    Args:
+        chunks: of the body, divided anywhere.
+    """
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                data = line.removeprefix(b"data:").strip()
+                if data == _DONE:
+                    return
+                yield data
+
+
+def read_output(content: Mapping[str, Any], num_logprobs: int | None) -> EngineOutput | None:
+    """The tokens of an event; None if it has only numbers of tokens.
+
+    Args:
+        content: of the event.
+        num_logprobs: `SamplingParams.logprobs` of the request.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is not of the form that vLLM gives.
+    """
+    if not content["choices"]:
+        return None
+    (choice,) = content["choices"]
+    token_ids = [int(token) for token in choice["token_ids"]]
+    reason = choice.get("finish_reason")
+    return EngineOutput(
+        token_ids,
+        None if reason is None else str(reason),
+        None if num_logprobs is None else _logprobs(token_ids, choice["logprobs"], num_logprobs),
+    )
+
+
+def _logprobs(token_ids: list[int], logprobs: Mapping[str, Any], count: int) -> list[TokenLogprob]:
+    """vLLM gives `count` likeliest tokens, and the chosen one too if it is not among them."""
+    result = []
+    for token_id, logprob, top in zip(token_ids, logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True):
+        entries = {int(key.removeprefix(_ID)): float(value) for key, value in (top or {}).items()}
+        ranked = sorted(entries.items(), key=lambda entry: -entry[1])
+        result.append(TokenLogprob(token_id, float(logprob), tuple(ranked[:count])))
+    return result
+
+
+def request_body(
+    request: GenerationRequest, model: str, *, tokenizer: Tokenizer, max_model_len: int
+) -> dict[str, object]:
+    """A streamed request for token ids.
+
+    Args:
+        request: a request that `check_request` has accepted, with a constraint that compiles.
+        model: the server's name of the model or adapter.
+        tokenizer: its end tokens end an answer.
+        max_model_len: maximum number of prompt and output tokens.
+
+    Raises:
+        InvalidRequestError: vLLM does not support a parameter, or would change it.
+    """
+    body: dict[str, object] = {
+        "model": model,
+        "prompt": list(request.prompt_token_ids),
+        "request_id": request.request_id,
+        "stream": True,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,  # in log probabilities
+        # Whether the server verifies drafts is not known. If it does, it refuses min_p itself.
+        **vllm_parameters(request, tokenizer=tokenizer, max_model_len=max_model_len, speculates=False),
+    }
+    if request.constraint is not None:
+        body["structured_outputs"] = {"grammar": grammar_text(request.constraint)}
+    return body
+
 
 _BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 _CALLERS_FAULT = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)

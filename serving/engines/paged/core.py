@@ -16,11 +16,10 @@ import time
 from dataclasses import replace
 from typing import Protocol
 
-from serving.engines.paged.clock import StepClock
 from serving.engines.paged.request import Request
 from serving.engines.paged.sampler import RunnerOutput
-from serving.engines.paged.scheduled_step import RequestUpdate, SchedulerOutput
 from serving.engines.paged.scheduler import Scheduler
+from serving.engines.paged.step import RequestUpdate, SchedulerOutput, StepClock
 from serving.engines.paged.stream import StepEvent, Stream
 from serving.engines.paged.watch import StepWatch
 from serving.errors import EngineBusyError, EngineDeadError, InvalidRequestError, ServingError

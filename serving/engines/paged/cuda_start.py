@@ -8,10 +8,10 @@ import time
 import torch
 
 from serving.config import Settings
-from serving.drafting.step_cost import LinearCost, MeasuredCost, StepCost
-from serving.engines.paged.cuda_recorder import CudaRecorder
+from serving.drafting.speculative import LinearCost, MeasuredCost, StepCost
 from serving.engines.paged.kv_budget import CacheRoom
 from serving.engines.paged.model_runner import ModelRunner
+from serving.engines.paged.step_graphs import CudaRecorder
 from serving.kernels.base import DecoderWeights
 from serving.kernels.lora import LoraAdapter, LoraMatrices
 from serving.kernels.shape_checks import DENSE_DTYPES

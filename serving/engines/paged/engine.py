@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,31 +14,30 @@ from serving.adapters.adapter_store import AdapterStore
 from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.constraints import Constraint
-from serving.drafting.step_cost import LinearCost, StepCost
+from serving.drafting.speculative import LinearCost, StepCost
 from serving.engine import Engine
 from serving.engines.paged import options
-from serving.engines.paged.adapter_heads import heads_of
+from serving.engines.paged.adapters import GoldenCheck, heads_of, open_adapters
 from serving.engines.paged.block_manager import BlockManager
-from serving.engines.paged.clock import StepClock
 from serving.engines.paged.core import EngineCore
 from serving.engines.paged.cuda_start import prepare_cuda
 from serving.engines.paged.device_choice import find_device
-from serving.engines.paged.golden_check import GoldenCheck
 from serving.engines.paged.kv_budget import CacheRoom, choose_num_blocks
 from serving.engines.paged.logits_processor import make_processor
 from serving.engines.paged.model_runner import ModelRunner
 from serving.engines.paged.request import Request
-from serving.engines.paged.request_fit import check_fit
 from serving.engines.paged.scheduler import Scheduler
+from serving.engines.paged.step import StepClock
 from serving.engines.paged.stream import DeltaBuilder
 from serving.engines.paged.watch import StepWatch
-from serving.errors import EngineDeadError
+from serving.errors import ContextLengthError, EngineDeadError
 from serving.grammar.compiler import GrammarCompiler
 from serving.grammar.grammar_state import GrammarState
 from serving.kernels.lora import LoraAdapter
 from serving.kernels.select import Device
 from serving.models.config import read_config
 from serving.models.loader import load_model
+from serving.request_checks import check_request
 from serving.text import Tokenizer
 from serving.types import EngineStats, GenerationOutput, GenerationRequest, SamplingParams
 
@@ -229,7 +228,7 @@ def create(settings: Settings, checkpoint: Checkpoint) -> Engine:
     )
     fits = partial(check_fit, blocks=blocks, max_model_len=max_model_len, vocab_size=config.vocab_size, adapters=())
     try:
-        adapters = options.open_adapters(settings, known, model.weights, GoldenCheck(core, fits))
+        adapters = open_adapters(settings, known, model.weights, GoldenCheck(core, fits))
     except BaseException:
         core.close()
         raise
@@ -243,3 +242,34 @@ def create(settings: Settings, checkpoint: Checkpoint) -> Engine:
         adapters=adapters,
         adapter_tokenizers=more_tokens,
     )
+
+
+def check_fit(
+    request: GenerationRequest,
+    blocks: BlockManager,
+    *,
+    max_model_len: int,
+    vocab_size: int,
+    adapters: Collection[str],
+) -> None:
+    """Check a request before it is queued; see `check_request`.
+
+    Args:
+        request: what was asked.
+        blocks: all blocks that there are.
+        max_model_len: limit of prompt and output tokens.
+        vocab_size: token ids of prompts must be below it.
+        adapters: names that requests may have.
+
+    Raises:
+        InvalidRequestError: or its subclass that says which limit was broken.
+    """
+    check_request(request, max_model_len=max_model_len, vocab_size=vocab_size, adapters=adapters)
+    longest = min(len(request.prompt_token_ids) + request.sampling.max_tokens, max_model_len)
+    needed = blocks.num_blocks_for(longest - 1)  # the last token is never fed to the model
+    if needed > blocks.num_blocks:
+        raise ContextLengthError(
+            f"the prompt's {len(request.prompt_token_ids)} tokens and max_tokens "
+            f"{request.sampling.max_tokens} need {needed} KV blocks of {blocks.block_size} tokens, "
+            f"and there are {blocks.num_blocks}; ask for fewer tokens, or set NUM_BLOCKS higher"
+        )

@@ -19,8 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from serving.engines.paged.clock import StepClock
-from serving.engines.paged.scheduled_step import ScheduledRequest
+from serving.engines.paged.step import ScheduledRequest, StepClock
 from serving.errors import GrammarError
 from serving.kernels.masked_products import MaskedProducts
 from serving.kernels.upload import upload

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from serving.drafting.drafter import Heads
-from serving.engines.paged.clock import StepClock
 from serving.engines.paged.head import MAX_ALLOWED, Head
 from serving.engines.paged.sampler import RunnerOutput, Sampler
-from serving.engines.paged.scheduled_step import ScheduledRequest, SchedulerOutput
-from serving.engines.paged.step_batch import Batch, Ints, build_batch
+from serving.engines.paged.step import ScheduledRequest, SchedulerOutput, StepClock
+from serving.engines.paged.step_batch import Batch, Ints, PaddedInputs, build_batch
 from serving.engines.paged.step_graphs import MAX_CONTEXT, Recorder, StepGraphs
-from serving.engines.paged.step_inputs import PaddedInputs
 from serving.kernels.lora import LoraAdapter, LoraBatch, LoraSegment
 from serving.kernels.upload import upload
 from serving.layers.attention import AttentionMetadata

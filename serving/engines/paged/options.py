@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from torch import Tensor
 
-from serving.adapter_settings import adapter_folders, memory_bytes
-from serving.adapters.adapter_companions import check_companions
-from serving.adapters.adapter_store import AdapterStore, Loaded
-from serving.adapters.golden import GoldenPrompt, read_golden
+from serving.adapter_settings import memory_bytes
 from serving.adapters.registry import AdapterEntry
 from serving.config import Settings
 from serving.drafting.drafter import Drafter, NoDrafter
 from serving.drafting.load_drafter import load_drafter
-from serving.drafting.step_cost import StepCost
-from serving.engines.paged.adapter_heads import with_heads
-from serving.engines.paged.combined_adapters import combine_adapters
+from serving.drafting.speculative import StepCost
 from serving.errors import ContextLengthError, SettingError
 from serving.kernels.base import Activations
-from serving.kernels.lora import LoraAdapter
 from serving.kernels.select import Device
 from serving.models.config import ModelConfig
-from serving.models.llama import ModelWeights
-from serving.models.lora_loader import LoadedAdapter, load_lora
 from serving.text import Tokenizer
 
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
@@ -93,50 +84,6 @@ def make_drafter(
 def adapter_bytes(settings: Settings) -> int:
     """Limit of all loaded adapters together; 0 if requests may name none."""
     return 0 if settings.adapters is None and settings.adapter_sources is None else memory_bytes(settings)
-
-
-def open_adapters(
-    settings: Settings,
-    known: Mapping[str, AdapterEntry],
-    weights: ModelWeights,
-    check_golden: Callable[[str, LoraAdapter, Sequence[GoldenPrompt]], None],
-) -> AdapterStore[LoraAdapter]:
-    """The adapters that requests may name, of which the pinned ones are loaded.
-
-    Args:
-        settings: of the engine.
-        known: see `known_adapters`.
-        weights: of the base.
-        check_golden: asks an adapter its golden prompts; raises if an answer is wrong.
-
-    Raises:
-        AdapterError: a pinned adapter cannot be loaded.
-    """
-    folders, max_bytes = adapter_folders(settings), memory_bytes(settings)
-    reading = threading.BoundedSemaphore(2)  # whole files are in memory meanwhile
-    passed: set[tuple[str, str]] = set()  # name and digest of those whose golden answers were right
-
-    def load(entry: AdapterEntry) -> LoadedAdapter:
-        with folders.open(entry) as folder:
-            with reading:
-                check_companions(folder, entry.task or settings.weights_dir, base=settings.weights_dir)
-                loaded = load_lora(folder, weights.decoder, max_rank=entry.max_rank, max_bytes=max_bytes)
-                golden = read_golden(folder) if settings.adapter_golden else ()
-            known_good = (entry.name, loaded.digest) in passed  # it was dropped, and is loaded again
-            if not known_good and entry.digest in (None, loaded.digest):  # with another one the store refuses it
-                check_golden(entry.name, loaded.lora, golden)
-                passed.add((entry.name, loaded.digest))
-            return add_heads(entry, loaded)
-
-    def add_heads(entry: AdapterEntry, loaded: LoadedAdapter) -> LoadedAdapter:
-        return loaded if settings.speculation == "off" else with_heads(entry, loaded, weights.head)
-
-    def combine(entry: AdapterEntry, parts: Mapping[str, Loaded[LoraAdapter]]) -> LoadedAdapter:
-        return add_heads(entry, combine_adapters(entry, parts))
-
-    store = AdapterStore(known, load, combine=combine, max_bytes=max_bytes, on_close=folders.close)
-    store.load_pinned()
-    return store
 
 
 def max_model_len(settings: Settings, config: ModelConfig) -> int:

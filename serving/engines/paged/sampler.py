@@ -30,7 +30,7 @@ from serving.drafting.drafter import Grammar
 from serving.engines.paged.head import RowLogits
 from serving.engines.paged.logits_processor import LogitsProcessor, token_logprob
 from serving.engines.paged.request import Request
-from serving.engines.paged.scheduled_step import ScheduledRequest
+from serving.engines.paged.step import ScheduledRequest
 from serving.errors import GrammarError, ServingError, WeightsError
 from serving.types import SamplingParams, TokenLogprob
 

@@ -5,7 +5,7 @@ token, or everything again after a preemption. If the last token is among them, 
 
 Requests are served first come, first served: running before waiting ones, older before younger ones; of waiting ones,
 one of each adapter in turn (`waiting_queue.py`). A prompt that is longer than a step leaves room for others
-(`token_shares.py`). If all places are taken, an adapter that has none gets one of the adapter with most. A request that
+(`token_shares`). If all places are taken, an adapter that has none gets one of the adapter with most. A request that
 needs blocks when there are none preempts the youngest, which returns to the head of the queue. The oldest therefore
 always makes progress; and because a request that does not fit the cache alone is refused, there is no deadlock.
 
@@ -16,13 +16,12 @@ always makes progress; and because a request that does not fit the cache alone i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from serving.drafting.drafter import Drafter
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.request import Request, RequestStatus
-from serving.engines.paged.scheduled_step import RequestUpdate, ScheduledRequest, SchedulerOutput
-from serving.engines.paged.token_shares import token_shares
+from serving.engines.paged.step import RequestUpdate, ScheduledRequest, SchedulerOutput
 from serving.engines.paged.waiting_queue import WaitingQueue
 from serving.types import CHOSEN, FinishReason
 
@@ -294,3 +293,35 @@ def _common_prefix(first: list[int], second: list[int]) -> int:
             break
         count += 1
     return count
+
+
+def token_shares(
+    missing: Sequence[int], long: Sequence[bool], budget: int, *, long_share: int, has_others: bool
+) -> list[int]:
+    """How many tokens of each request a step computes: first come, first served, except for long prompts.
+
+    While there are other requests, the oldest long prompt gets `long_share` tokens, or half as many as all the others
+    if that is more; younger long ones wait for it.
+
+    Args:
+        missing: tokens of each running request that are not computed yet, oldest request first.
+        long: whether each is in the middle of a long prompt.
+        budget: tokens in the step; at least 1.
+        long_share: at least 1; the budget may allow fewer.
+        has_others: whether there were other requests a few steps ago, which may come again at once.
+    """
+    shares = [0] * len(missing)
+    is_shared = any(long) and (has_others or not all(long))
+    if is_shared:
+        first = long.index(True)
+        shares[first] = min(missing[first], long_share, budget)
+        budget -= shares[first]
+    num_others = 0
+    for index, count in enumerate(missing):
+        if not (is_shared and long[index]):
+            shares[index] = min(count, budget)
+            budget -= shares[index]
+            num_others += shares[index]
+    if is_shared:
+        shares[first] += max(0, min(num_others // 2, missing[first], shares[first] + budget) - shares[first])
+    return shares

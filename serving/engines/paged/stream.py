@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from serving.engines.paged.request import Request
-from serving.engines.paged.scheduled_step import RequestUpdate
+from serving.engines.paged.step import RequestUpdate
 from serving.errors import ServingError
 from serving.text import IncrementalDetokenizer, Tokenizer
 from serving.types import FinishReason, GenerationOutput, RequestMetrics, TokenLogprob, TokenPass

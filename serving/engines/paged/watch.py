@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
-
-from serving.engines.paged.thread_states import others_can_run
+from pathlib import Path
 
 # A step is checked about every quarter of `blocked_limit`. Longer between two checks, the process did not run (it was
 # stopped, or its machine was), or another thread held the GIL. That says nothing about the step, so it does not count.
@@ -100,3 +100,26 @@ class StepWatch:
     def others_can_run(self) -> bool:
         """Whether a thread of this process other than the calling one computes, or waits for a core or a disk."""
         return others_can_run()
+
+
+# proc(5): R is running or waiting for a core, D is waiting for a disk or a lock of the system.
+_CAN_RUN = frozenset("RD")
+
+
+def others_can_run(tasks: Path = Path("/proc/self/task")) -> bool:
+    """Whether a thread of this process other than the calling one computes, or waits for a core or a disk.
+
+    A thread that waits for another thread cannot run. False on systems without /proc.
+    """
+    own = str(threading.get_native_id())
+    with suppress(OSError):
+        return any(_state(thread) in _CAN_RUN for thread in tasks.iterdir() if thread.name != own)
+    return False
+
+
+def _state(thread: Path) -> str:
+    """One letter; "" if the thread has just ended."""
+    with suppress(OSError):
+        # The name before the state is in parentheses and may contain any character.
+        return (thread / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+    return ""

@@ -302,8 +302,8 @@ def _load(config: Any) -> BatchDrafts:
     from vllm.tokenizers import cached_tokenizer_from_config
 
     from serving.drafting.load_drafter import load_drafter
-    from serving.drafting.step_cost import LinearCost, MeasuredCost
-    from serving.engines.vllm.draft_grammars import DraftGrammars
+    from serving.drafting.speculative import LinearCost, MeasuredCost
+    from serving.engines.vllm.batch_drafts import DraftGrammars
     from serving.engines.vllm.input_embedding import read_input_embedding
     from serving.text import Tokenizer
 

@@ -17,8 +17,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.structured_output.backend_guidance import GuidanceBackend
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
+from serving.grammar.grammar_state import KeyHistory, QuoteTokens, may_repeat_keys
 from serving.grammar.grammar_text import JSON_PREFIX
-from serving.grammar.unique_keys import KeyHistory, QuoteTokens, may_repeat_keys
 from serving.text import Tokenizer
 
 

@@ -1,17 +1,25 @@
-"""Converts settings and sampling parameters to vLLM's; docs/engines.md has facts about vLLM's CPU build."""
+"""Converts settings, sampling parameters and the tokenizer to those of vLLM; docs/engines.md has facts about vLLM."""
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import json
 import os
+import shutil
 import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import tokenizers
 
 from serving.checkpoint import Checkpoint
 from serving.clients.vllm_parameters import vllm_parameters
 from serving.config import Settings
 from serving.devices import has_cuda_device
+from serving.engines.vllm.adapters import lora_args
 from serving.engines.vllm.draft_config import (
     DEFAULT_MAX_DRAFTS,
     PROPOSER,
@@ -20,11 +28,9 @@ from serving.engines.vllm.draft_config import (
     room_with_adapters,
     version_fault,
 )
-from serving.engines.vllm.parallel import choose_tensor_parallel_size, read_shape
-from serving.engines.vllm.tokenizer_folder import tokenizer_folder
-from serving.engines.vllm.vllm_adapters import lora_args
-from serving.errors import EngineNotAvailableError, SettingError
+from serving.errors import EngineNotAvailableError, SettingError, WeightsError
 from serving.grammar import check_constraint
+from serving.grammar.compiler import grammar_vocabulary
 from serving.text import Tokenizer, num_logits
 from serving.types import GenerationRequest
 
@@ -225,3 +231,95 @@ def speculation(settings: Settings, vllm_version: str) -> dict[str, Any] | None:
 def uses_draft_worker(speculative_config: dict[str, Any] | None) -> bool:
     """Whether the drafts are ours, so that vLLM's worker must load the drafter."""
     return speculative_config is not None and speculative_config.get("model") == PROPOSER
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The dimensions of a model that tensor parallelism divides among GPUs.
+
+    Args:
+        num_heads: number of attention heads.
+        num_kv_heads: number of heads of keys and values.
+        widths: input dimensions of the matrices that are divided by input.
+        group_size: number of quantized weights that share a scale and must stay together; 1 if not quantized.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    widths: tuple[int, ...] = ()
+    group_size: int = 1
+
+    def can_be_divided(self, size: int) -> bool:
+        """Whether vLLM can give each of `size` GPUs an equal part; it may copy KV heads instead of dividing them."""
+        fewer, more = sorted((self.num_kv_heads, size))
+        return (
+            self.num_heads % size == 0
+            and more % fewer == 0
+            and all(width % (size * self.group_size) == 0 for width in self.widths)
+        )
+
+
+def read_shape(weights_dir: Path) -> Shape:
+    """Read the shape from a checkpoint's config.json.
+
+    Raises:
+        WeightsError: config.json has no number of attention heads.
+    """
+    path = weights_dir / "config.json"
+    whole: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    config = whole.get("text_config", whole)  # multimodal models have a separate text_config
+    if not isinstance(num_heads := config.get("num_attention_heads"), int):
+        raise WeightsError(f"{path} has no num_attention_heads; set TENSOR_PARALLEL_SIZE to the number of GPUs to use")
+    head_dim = config.get("head_dim") or config.get("hidden_size", 0) // num_heads
+    widths = (num_heads * head_dim, config.get("intermediate_size") or 0)
+    quantization = whole.get("quantization_config") or {}
+    return Shape(
+        num_heads,
+        config.get("num_key_value_heads") or num_heads,
+        tuple(width for width in widths if width),
+        max(1, quantization.get("group_size") or 1),  # -1: one scale for a whole row, so any division is possible
+    )
+
+
+def choose_tensor_parallel_size(shape: Shape, num_devices: int) -> tuple[int, str]:
+    """The largest number of GPUs that can share the model evenly, and the reason."""
+    size = next((n for n in range(num_devices, 1, -1) if shape.can_be_divided(n)), 1)
+    if num_devices <= 1:
+        return 1, "there is one GPU"
+    if size == num_devices:
+        return size, f"all {num_devices} GPUs can share the model's {shape.num_heads} attention heads"
+    group = f", in groups of {shape.group_size}" if shape.group_size > 1 else ""
+    return size, (
+        f"a larger number of the {num_devices} GPUs cannot divide {shape.num_heads} attention heads, "
+        f"{shape.num_kv_heads} heads of keys and values and widths of {shape.widths}{group} evenly"
+    )
+
+
+def tokenizer_folder(tokenizer: Tokenizer, *, vocab_size: int) -> Path:
+    """A new folder with tokenizer.json and tokenizer_config.json; it is removed when this process ends.
+
+    vLLM's grammar backend ends an answer with the eos_token of tokenizer_config.json, or with token 0 if there is none,
+    whatever stop tokens a request has. vLLM itself takes prompts as token ids and gives none of the texts, so it needs
+    the tokenizer for grammars only.
+
+    Args:
+        tokenizer: of the checkpoint.
+        vocab_size: width of the model's logits.
+
+    Raises:
+        WeightsError: see `grammar_vocabulary`; or no end token has logits.
+    """
+    text = grammar_vocabulary(tokenizer.to_json(), vocab_size)
+    ends = [token_id for token_id in tokenizer.eos_token_ids if token_id < vocab_size]
+    if not ends:
+        raise WeightsError(
+            f"the end token {tokenizer.eos_token_ids[0]} has no logits, of which the model has {vocab_size}, so no "
+            "answer would end; name another eos_token_id in generation_config.json"
+        )
+    folder = Path(tempfile.mkdtemp(prefix="tokenizer-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    end = tokenizers.Tokenizer.from_str(text).id_to_token(ends[0])
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end}
+    (folder / "tokenizer.json").write_text(text, encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder

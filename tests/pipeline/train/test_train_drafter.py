@@ -29,8 +29,8 @@ from pipeline.train.drafter_run import DrafterSettings, Passes, train_drafter
 from pipeline.train.errors import AdapterError
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
-from serving.drafting.draft_words import WordTokenizer
-from serving.drafting.step_cost import LinearCost
+from serving.drafting.draft_model import WordTokenizer
+from serving.drafting.speculative import LinearCost
 from serving.engines.paged.options import make_drafter
 from serving.engines.paged.request import Request
 from serving.text import Tokenizer

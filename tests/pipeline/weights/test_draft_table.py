@@ -13,7 +13,7 @@ from pipeline.weights.build_from_sources import write_draft_table
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
 from serving.drafting.ngrams import DRAFT_TABLE, NgramTable
-from serving.drafting.step_cost import LinearCost
+from serving.drafting.speculative import LinearCost
 from serving.engines.paged.options import make_drafter
 from serving.engines.paged.request import Request
 from serving.types import GenerationRequest

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from serving.constraints import LarkConstraint
 from serving.drafting.ngrams import NgramTable
-from serving.drafting.speculative import SpeculativeDrafter
-from serving.drafting.step_cost import LinearCost
+from serving.drafting.speculative import LinearCost, SpeculativeDrafter
 from serving.engines.paged.request import Request
 from serving.grammar.compiler import GrammarCompiler
 from serving.types import GenerationRequest

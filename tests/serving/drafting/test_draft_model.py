@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from serving.drafting.draft_model import DraftModel
-from serving.drafting.draft_text import split_prompt
+from serving.drafting.draft_model import DraftModel, split_prompt
 from serving.weights.draft_weights import DRAFT_MODEL, MAX_TOKENS
 from tests.draft_models import write_draft_model
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.drafting.draft_words import WordTokenizer
+from serving.drafting.draft_model import WordTokenizer
 from tests.tiny_tokenizers import byte_level
 
 TOKENIZER = byte_level()

@@ -6,10 +6,9 @@ import json
 
 import pytest
 
+from serving.drafting.guesses import Trust
 from serving.drafting.ngrams import NgramTable
-from serving.drafting.speculative import SpeculativeDrafter
-from serving.drafting.step_cost import LinearCost
-from serving.drafting.trust import Trust
+from serving.drafting.speculative import LinearCost, SpeculativeDrafter
 from serving.engines.paged.request import Request
 from serving.errors import GrammarError
 from serving.types import FinishReason, GenerationRequest

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from serving.drafting.step_cost import LinearCost, MeasuredCost
+from serving.drafting.speculative import LinearCost, MeasuredCost
 
 PRIOR = LinearCost(0.06)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.drafting.suffix import SuffixText
+from serving.drafting.ngrams import SuffixText
 
 # Few different tokens, so that there are matches; some are special in strings (surrogates, beyond 16 bits).
 TOKENS = st.lists(st.sampled_from([0, 1, 2, 0xD800, 0xDC00, 70_000]), max_size=40)

@@ -10,7 +10,7 @@ import pytest
 from serving.constraints import JsonSchemaConstraint
 from serving.errors import GrammarError
 from serving.grammar import check_constraint
-from serving.grammar.schema_fault import find_fault
+from serving.grammar.trial import find_fault
 
 UNIQUE = {"type": "array", "uniqueItems": True}
 WRONG = [

@@ -15,7 +15,7 @@ from tokenizers import AddedToken
 
 from serving.constraints import JsonSchemaConstraint
 from serving.grammar.compiler import GrammarCompiler
-from serving.grammar.unique_keys import JsonText, may_repeat_keys
+from serving.grammar.grammar_state import JsonText, may_repeat_keys
 from serving.text import Tokenizer
 from tests.tiny_tokenizers import byte_level
 

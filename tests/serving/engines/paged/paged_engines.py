@@ -11,13 +11,12 @@ from serving.adapters.adapter_store import AdapterStore
 from serving.constraints import LarkConstraint
 from serving.drafting.drafter import Drafter, NoDrafter
 from serving.engines.paged.block_manager import BlockManager
-from serving.engines.paged.clock import StepClock
 from serving.engines.paged.core import EngineCore
 from serving.engines.paged.engine import PagedEngine
 from serving.engines.paged.model_runner import ModelRunner
 from serving.engines.paged.sampler import RunnerOutput
-from serving.engines.paged.scheduled_step import SchedulerOutput
 from serving.engines.paged.scheduler import Scheduler
+from serving.engines.paged.step import SchedulerOutput, StepClock
 from serving.engines.paged.watch import StepWatch
 from serving.grammar.compiler import GrammarCompiler
 from serving.types import (

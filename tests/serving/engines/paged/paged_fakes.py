@@ -19,8 +19,8 @@ from serving.drafting.drafter import Drafter, NoDrafter
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.request import Request
 from serving.engines.paged.sampler import RunnerOutput
-from serving.engines.paged.scheduled_step import RequestUpdate, ScheduledRequest, SchedulerOutput
 from serving.engines.paged.scheduler import Scheduler
+from serving.engines.paged.step import RequestUpdate, ScheduledRequest, SchedulerOutput
 from serving.errors import ServingError
 from serving.kernels.masked_products import MaskedProducts
 from serving.kernels.reference import ReferenceKernels

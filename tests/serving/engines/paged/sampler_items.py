@@ -7,7 +7,7 @@ from serving.engines.paged.head import RowLogits
 from serving.engines.paged.logits_processor import make_processor
 from serving.engines.paged.request import Request
 from serving.engines.paged.sampler import Sampler, target_weights
-from serving.engines.paged.scheduled_step import ScheduledRequest
+from serving.engines.paged.step import ScheduledRequest
 from serving.types import GenerationRequest, SamplingParams
 
 END = (0, 2)

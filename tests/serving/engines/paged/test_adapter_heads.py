@@ -11,7 +11,7 @@ from peft import PeftModel
 from serving.adapter_settings import known_adapters
 from serving.config import Settings
 from serving.engine import create_engine
-from serving.engines.paged import options
+from serving.engines.paged.adapters import open_adapters
 from serving.errors import AdapterError
 from serving.kernels.reference import ReferenceKernels
 from serving.models.loader import load_with_kernels
@@ -137,7 +137,7 @@ async def test_heads_take_memory_with_their_adapter_and_are_not_read_without_spe
     loaded, weights = {}, load_with_kernels(base, ReferenceKernels()).weights
     for speculation in ("off", "auto"):
         chosen = settings({"first": heads["trained"]["first"]}, speculation=speculation)
-        store = options.open_adapters(chosen, known_adapters(chosen), weights, lambda name, lora, golden: None)
+        store = open_adapters(chosen, known_adapters(chosen), weights, lambda name, lora, golden: None)
         async with store.lease("first"):
             loaded[speculation] = store.in_memory["first"]
         store.close()

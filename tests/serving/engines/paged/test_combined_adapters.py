@@ -9,7 +9,7 @@ from pipeline.weights.merging.adapter_merge import merge_adapters
 from serving.adapters.adapter_store import AdapterStore
 from serving.adapters.combination import Combination
 from serving.adapters.registry import AdapterEntry
-from serving.engines.paged.combined_adapters import combine_adapters
+from serving.engines.paged.adapters import combine_adapters
 from serving.errors import AdapterError, WeightsError
 from serving.kernels.reference import ReferenceKernels
 from serving.models.loader import load_with_kernels

@@ -13,7 +13,7 @@ from serving.adapter_settings import known_adapters
 from serving.adapters.golden import read_golden
 from serving.config import Settings
 from serving.engine import create_engine
-from serving.engines.paged.options import open_adapters
+from serving.engines.paged.adapters import open_adapters
 from serving.errors import AdapterError, SettingError
 from serving.kernels.reference import ReferenceKernels
 from serving.models.loader import load_with_kernels

@@ -18,7 +18,7 @@ from lab.bench.questions import read_teams
 from serving.config import Settings
 from serving.constraints import LarkConstraint
 from serving.drafting.drafter import NoDrafter
-from serving.drafting.step_cost import LinearCost
+from serving.drafting.speculative import LinearCost
 from serving.engines.paged.options import DEFAULT_MAX_DRAFT_TOKENS, make_drafter
 from serving.engines.paged.request import Request
 from serving.grammar.compiler import GrammarCompiler

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from serving.engines.paged.model_runner import ModelRunner
-from serving.engines.paged.scheduled_step import ScheduledRequest, SchedulerOutput
+from serving.engines.paged.step import ScheduledRequest, SchedulerOutput
 from serving.engines.paged.step_batch import build_batch
 from tests.serving.engines.paged.paged_fakes import (
     HistoryModel,

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.constraints import LarkConstraint
 from serving.drafting.drafter import NoDrafter
@@ -162,7 +163,7 @@ def test_the_grammar_is_obeyed(run, requests):
 
 async def test_an_engine_created_from_settings():
     settings = Settings(weights_dir=WEIGHTS, max_model_len=512, num_blocks=64, num_threads=1)
-    engine = create(settings)
+    engine = create(settings, Checkpoint.of(settings))
     try:
         assert engine.name == "paged"
         assert engine.max_model_len == 512

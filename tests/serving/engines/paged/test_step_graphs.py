@@ -10,10 +10,9 @@ import torch
 from lab.gpu.engine_checkpoint import TINY, write_weights
 from serving.devices import has_cuda_device
 from serving.engines.paged.model_runner import ModelRunner
-from serving.engines.paged.scheduled_step import ScheduledRequest, SchedulerOutput
-from serving.engines.paged.step_batch import build_batch
+from serving.engines.paged.step import ScheduledRequest, SchedulerOutput
+from serving.engines.paged.step_batch import PaddedInputs, build_batch
 from serving.engines.paged.step_graphs import StepGraphs
-from serving.engines.paged.step_inputs import PaddedInputs
 from serving.kernels.base import PADDING_SLOT
 from serving.layers.rope import RopeConfig, RotaryTable
 from tests.serving.engines.paged.paged_fakes import make_prompt, make_request
@@ -233,7 +232,7 @@ def test_rotary_tables_that_still_grow_cannot_be_recorded():
 @pytest.mark.gpu
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "float16"])
 def test_cuda_graphs_have_the_bits_of_passes_that_are_run(folder, half):
-    from serving.engines.paged.cuda_recorder import CudaRecorder
+    from serving.engines.paged.step_graphs import CudaRecorder
 
     found = run_steps(*make_runner(folder, CudaRecorder(), half))
     assert_same_bits(found, run_steps(*make_runner(folder, half=half)))

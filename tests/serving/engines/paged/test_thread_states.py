@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.engines.paged.thread_states import others_can_run
+from serving.engines.paged.watch import others_can_run
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
 

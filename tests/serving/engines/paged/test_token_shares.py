@@ -7,8 +7,8 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.engines.paged.scheduled_step import SchedulerOutput
-from serving.engines.paged.token_shares import token_shares
+from serving.engines.paged.scheduler import token_shares
+from serving.engines.paged.step import SchedulerOutput
 from tests.serving.engines.paged.paged_fakes import Harness, continue_, make_prompt
 
 REQUESTS = st.lists(st.tuples(st.integers(1, 100), st.booleans()), min_size=1, max_size=8)

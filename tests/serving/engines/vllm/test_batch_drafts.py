@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from serving.constraints import LarkConstraint
 from serving.drafting.drafter import DraftRequest, Grammar, NoDrafter
-from serving.drafting.speculative import SpeculativeDrafter
-from serving.drafting.step_cost import LinearCost, MeasuredCost
+from serving.drafting.speculative import LinearCost, MeasuredCost, SpeculativeDrafter
 from serving.engines.vllm.batch_drafts import BatchDrafts, DraftRow
 from serving.errors import GrammarError
 from serving.grammar.compiler import GrammarCompiler

@@ -9,7 +9,7 @@ import time
 import llguidance
 import pytest
 
-from serving.engines.vllm.draft_grammars import DraftGrammars
+from serving.engines.vllm.batch_drafts import DraftGrammars
 from serving.errors import GrammarError
 from serving.grammar.grammar_state import GrammarState
 from tests.tiny_tokenizers import byte_level

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from serving.adapters.golden import GoldenPrompt
-from serving.engines.vllm.golden_answers import check_golden
+from serving.engines.vllm.adapters import check_golden
 from serving.errors import WeightsError
 
 pytestmark = pytest.mark.vllm

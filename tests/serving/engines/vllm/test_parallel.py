@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.engines.vllm.parallel import Shape, choose_tensor_parallel_size, read_shape
+from serving.engines.vllm.options import Shape, choose_tensor_parallel_size, read_shape
 from serving.errors import WeightsError
 
 LLAMA_8B = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096, "intermediate_size": 14336}

@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 from transformers import AutoTokenizer
 
-from serving.engines.vllm.tokenizer_folder import tokenizer_folder
+from serving.engines.vllm.options import tokenizer_folder
 from serving.errors import WeightsError
 from serving.text import Tokenizer
 from tests import tiny_tokenizers

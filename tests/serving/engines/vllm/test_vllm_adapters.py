@@ -11,9 +11,8 @@ from safetensors.torch import save_file
 
 from serving.checkpoint import Checkpoint
 from serving.config import Settings
-from serving.engines.vllm.lora_check import base_shapes, check_lora
+from serving.engines.vllm.adapters import base_shapes, check_lora, lora_args
 from serving.engines.vllm.options import check_device_settings
-from serving.engines.vllm.vllm_adapters import lora_args
 from serving.errors import AdapterError, SettingError, WeightsError
 from serving.weights.adapter_files import CONFIG, TENSORS
 from tests.serving.engines.paged.adapter_folders import write_registry

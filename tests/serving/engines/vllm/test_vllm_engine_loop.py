@@ -10,8 +10,8 @@ import pytest
 
 from serving.adapters.adapter_store import AdapterStore
 from serving.adapters.registry import AdapterEntry
+from serving.engines.vllm.adapters import Call, VllmAdapter, VllmLoaded
 from serving.engines.vllm.engine import VllmEngine
-from serving.engines.vllm.vllm_adapters import Call, VllmAdapter, VllmLoaded
 from tests import tiny_tokenizers
 
 

@@ -19,7 +19,7 @@ from serving.config import Settings
 from serving.constraints import Constraint, JsonSchemaConstraint, LarkConstraint
 from serving.engine import Engine, create_engine
 from serving.errors import InvalidRequestError, WeightsError
-from serving.grammar.unique_keys import JsonText
+from serving.grammar.grammar_state import JsonText
 from serving.text import Tokenizer
 from serving.types import GenerationRequest, SamplingParams
 from tests import tiny_tokenizers

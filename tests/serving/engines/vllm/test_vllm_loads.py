@@ -15,7 +15,7 @@ import pytest
 
 from serving.checkpoint import Checkpoint
 from serving.config import Settings
-from serving.engines.vllm.vllm_adapters import open_store
+from serving.engines.vllm.adapters import open_store
 from serving.weights.adapter_files import CONFIG, GOLDEN, TENSORS
 from tests.serving.engines.paged.adapter_folders import write_registry
 from tests.small_model import ADAPTER, WEIGHTS

@@ -8,8 +8,8 @@ import pytest
 
 from serving.clients.answer import Answer
 from serving.constraints import LarkConstraint
+from serving.engines.vllm.engine import engine_output
 from serving.engines.vllm.options import sampling_params
-from serving.engines.vllm.outputs import engine_output
 from serving.errors import EngineDeadError, InvalidRequestError
 from serving.types import FinishReason, GenerationOutput, GenerationRequest, SamplingParams, TokenLogprob
 from tests.tiny_tokenizers import byte_level

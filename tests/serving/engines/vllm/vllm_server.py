@@ -16,7 +16,7 @@ from pathlib import Path
 from pipeline.paths import ROOT
 from serving.config import Settings
 from serving.engines.vllm.draft_config import WORKER
-from serving.engines.vllm.tokenizer_folder import tokenizer_folder
+from serving.engines.vllm.options import tokenizer_folder
 from serving.text import Tokenizer, num_logits
 from tests.free_ports import free_port
 

@@ -1,0 +1,203 @@
+"""Loads the adapters that requests may name: their matrices, trained heads, combinations, and golden answers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from serving.adapter_settings import adapter_folders, memory_bytes
+from serving.adapters.adapter_companions import check_companions
+from serving.adapters.adapter_store import AdapterStore, Loaded
+from serving.adapters.combination import Combination
+from serving.adapters.combine import LowRank, combine_layer
+from serving.adapters.golden import GoldenPrompt, check_answer, read_golden
+from serving.adapters.registry import AdapterEntry
+from serving.config import Settings
+from serving.drafting.draft_heads import DraftHeads
+from serving.drafting.drafter import Heads
+from serving.engines.paged.core import EngineCore
+from serving.engines.paged.request import Request
+from serving.errors import AdapterError
+from serving.kernels.lora import LoraAdapter, LoraMatrices, Projection
+from serving.models.llama import ModelWeights
+from serving.models.lora_loader import LoadedAdapter, layer_name, load_lora
+from serving.types import FinishReason, GenerationRequest, SamplingParams
+
+
+def open_adapters(
+    settings: Settings,
+    known: Mapping[str, AdapterEntry],
+    weights: ModelWeights,
+    check_golden: Callable[[str, LoraAdapter, Sequence[GoldenPrompt]], None],
+) -> AdapterStore[LoraAdapter]:
+    """The adapters that requests may name, of which the pinned ones are loaded.
+
+    Args:
+        settings: of the engine.
+        known: see `known_adapters`.
+        weights: of the base.
+        check_golden: asks an adapter its golden prompts; raises if an answer is wrong.
+
+    Raises:
+        AdapterError: a pinned adapter cannot be loaded.
+    """
+    folders, max_bytes = adapter_folders(settings), memory_bytes(settings)
+    reading = threading.BoundedSemaphore(2)  # whole files are in memory meanwhile
+    passed: set[tuple[str, str]] = set()  # name and digest of those whose golden answers were right
+
+    def load(entry: AdapterEntry) -> LoadedAdapter:
+        with folders.open(entry) as folder:
+            with reading:
+                check_companions(folder, entry.task or settings.weights_dir, base=settings.weights_dir)
+                loaded = load_lora(folder, weights.decoder, max_rank=entry.max_rank, max_bytes=max_bytes)
+                golden = read_golden(folder) if settings.adapter_golden else ()
+            known_good = (entry.name, loaded.digest) in passed  # it was dropped, and is loaded again
+            if not known_good and entry.digest in (None, loaded.digest):  # with another one the store refuses it
+                check_golden(entry.name, loaded.lora, golden)
+                passed.add((entry.name, loaded.digest))
+            return add_heads(entry, loaded)
+
+    def add_heads(entry: AdapterEntry, loaded: LoadedAdapter) -> LoadedAdapter:
+        return loaded if settings.speculation == "off" else with_heads(entry, loaded, weights.head)
+
+    def combine(entry: AdapterEntry, parts: Mapping[str, Loaded[LoraAdapter]]) -> LoadedAdapter:
+        return add_heads(entry, combine_adapters(entry, parts))
+
+    store = AdapterStore(known, load, combine=combine, max_bytes=max_bytes, on_close=folders.close)
+    store.load_pinned()
+    return store
+
+
+@dataclass(frozen=True, eq=False)
+class AdapterWithHeads(LoraAdapter):
+    """An adapter and the heads that were trained for it."""
+
+    heads: DraftHeads
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of both."""
+        return super().nbytes + self.heads.nbytes
+
+
+def with_heads(entry: AdapterEntry, loaded: LoadedAdapter, model_head: Tensor) -> LoadedAdapter:
+    """The adapter with the heads that its entry lists; unchanged if it lists none.
+
+    Args:
+        entry: of the list.
+        loaded: the adapter.
+        model_head: [vocab, hidden] of the base.
+
+    Raises:
+        WeightsError: the heads' file is damaged, or of another model.
+    """
+    if entry.draft_heads is None:
+        return loaded
+    heads = DraftHeads.load(entry.draft_heads, model_head)
+    return LoadedAdapter(AdapterWithHeads(loaded.lora.layers, heads), loaded.digest)
+
+
+def heads_of(lora: LoraAdapter | None, prompt: Sequence[int]) -> Heads | None:
+    """The heads of a request's adapter, for this request; None without."""
+    return lora.heads.begin(prompt) if isinstance(lora, AdapterWithHeads) else None
+
+
+def combine_adapters(entry: AdapterEntry, parts: Mapping[str, Loaded[LoraAdapter]]) -> LoadedAdapter:
+    """The combined adapter. A layer has the widest type of its parts; the digest is that of the parts and the recipe.
+
+    Args:
+        entry: of the list, with a combination and the limit of the result's ranks.
+        parts: the adapters by name, all for one model.
+
+    Raises:
+        AdapterError: they cannot be combined, or a rank is over the limit.
+    """
+    combination = entry.combination
+    assert combination is not None
+    layers = tuple(
+        tuple(
+            _combine(
+                layer_name(number, projection),
+                {name: part.lora.layers[number][projection] for name, part in parts.items()},
+                combination,
+            )
+            for projection in Projection
+        )
+        for number in range(len(next(iter(parts.values())).lora.layers))
+    )
+    lora = LoraAdapter(layers)
+    if lora.max_rank > entry.max_rank:
+        raise AdapterError(f"the result has rank {lora.max_rank}, the limit is {entry.max_rank}; raise its max_rank")
+    content = f"{asdict(combination)} {[parts[name].digest for name in combination.names]}"
+    return LoadedAdapter(lora, f"sha256:{hashlib.sha256(content.encode()).hexdigest()}")
+
+
+def _combine(layer: str, parts: Mapping[str, LoraMatrices], combination: Combination) -> LoraMatrices:
+    """One projection; rank 0 where none of the adapters changes it."""
+    changes = {name: LowRank(part.down, part.up.T, part.scaling) for name, part in parts.items() if part.rank}
+    if not changes:
+        return next(iter(parts.values()))
+    dtype = reduce(torch.promote_types, (part.a.dtype for part in changes.values()))
+    combined = combine_layer(layer, changes, combination).to(dtype)
+    return LoraMatrices(combined.a.contiguous(), combined.b.T.contiguous(), combined.scaling)
+
+
+class GoldenCheck:
+    """Asks in a batch with the requests that run, so that these go on.
+
+    Args:
+        core: the model's thread.
+        check_fit: raises if a request, which names no adapter, could never be answered.
+    """
+
+    def __init__(self, core: EngineCore, check_fit: Callable[[GenerationRequest], None]) -> None:
+        self._core = core
+        self._check_fit = check_fit
+
+    def __call__(self, name: str, lora: LoraAdapter, prompts: Sequence[GoldenPrompt]) -> None:
+        """Wait for all answers; to be called in a thread without an event loop.
+
+        Args:
+            name: of the adapter.
+            lora: the adapter.
+            prompts: of its folder.
+
+        Raises:
+            WeightsError: an answer differs from the merged model's.
+            ServingError: a prompt cannot be answered.
+        """
+        if prompts:
+            asyncio.run(self._ask_all(name, lora, prompts))
+
+    async def _ask_all(self, name: str, lora: LoraAdapter, prompts: Sequence[GoldenPrompt]) -> None:
+        answers = await asyncio.gather(*(self._ask(name, lora, prompt) for prompt in prompts))
+        for number, (golden, (tokens, ended)) in enumerate(zip(prompts, answers, strict=True), start=1):
+            check_answer(number, golden, tokens, ended=ended)
+
+    async def _ask(self, name: str, lora: LoraAdapter, golden: GoldenPrompt) -> tuple[tuple[int, ...], bool]:
+        request = GenerationRequest(
+            f"golden-{secrets.token_hex(8)}", golden.prompt, SamplingParams(max_tokens=golden.max_tokens)
+        )
+        self._check_fit(request)
+        # Under a name of its own, which no request can have: if the adapter is refused, nothing that it computed is
+        # found later in the prefix cache.
+        named = replace(request, adapter=f"golden prompts of {name}")
+        stream = self._core.open(request.request_id)
+        tokens: list[int] = []
+        try:
+            self._core.submit(stream, Request(named, seed=0, lora=lora))
+            while True:
+                event = await self._core.receive(stream)
+                tokens += event.token_ids
+                if event.finish_reason is not None:
+                    return tuple(tokens), event.finish_reason is FinishReason.STOP
+        finally:
+            self._core.discard(stream)
