@@ -11,15 +11,29 @@ from serving.constraints import JsonSchemaConstraint
 from serving.errors import InvalidRequestError
 from serving.text import Tokenizer
 from serving.text.chat_template import ChatTemplate
-from tasks.chat.answer_schema import read_answer_schema
-from tasks.chat.inputs import ChatInputs
+from serving.types import FinishReason
+from tasks.chat.inputs import ChatInputs, read_answer_schema
 from tasks.chat.messages import conversation
 from tasks.chat.options import ChatOptions
-from tasks.chat.reader import TextReader
 from tasks.errors import InputError, TaskFileError
 from tasks.evaluation.cases import Evaluation
 from tasks.json_answer import JsonReader
 from tasks.task import TASK_FILE, Prompt
+
+
+class TextReader:
+    """See `tasks.task.Reader`. A text that was cut off at `max_tokens` is a valid answer."""
+
+    notes: tuple[str, ...] = ()
+
+    def push(self, text: str) -> str:
+        """See `Reader.push`; all text is shown immediately."""
+        return text
+
+    def finish(self, reason: FinishReason) -> str:
+        """See `Reader.finish`."""
+        return ""
+
 
 _OF_TEMPLATES: Final = (
     "messages",

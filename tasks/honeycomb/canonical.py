@@ -10,8 +10,7 @@ from typing import Any
 
 from tasks.honeycomb.clauses import Filter, Having
 from tasks.honeycomb.ops import DEFAULT_TIME_RANGE, EMIT_STEPS
-from tasks.honeycomb.query_type import Query
-from tasks.honeycomb.rules import time_span
+from tasks.honeycomb.query_type import Query, time_span
 
 _EXACT_FLOAT = 2.0**53  # a larger whole float may stand for several integers
 

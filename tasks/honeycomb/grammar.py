@@ -6,7 +6,7 @@ given ones, and every list and string is bounded; so most tokens are forced, and
 the column may come before or after the op.
 
 The grammar cannot express whether an order or having matches a calculation, nor how times compare;
-`tasks.honeycomb.repair` corrects these.
+`tasks.honeycomb.query` corrects these.
 
     build_grammar(("name", "duration_ms"), "json")
     answer_grammar(HoneycombOptions.load(folder), "slow names", ("name", "duration_ms"))  # as the task file says
@@ -15,17 +15,71 @@ The grammar cannot express whether an order or having matches a calculation, nor
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
 from tasks.errors import InputError
 from tasks.honeycomb import ops
-from tasks.honeycomb.copied_values import copied_string
-from tasks.honeycomb.number_terminals import number_terminals
 from tasks.honeycomb.options import HoneycombOptions, Surface
 from tasks.honeycomb.question_durations import Durations, question_durations
+from tasks.honeycomb.question_numbers import question_numbers
+from tasks.honeycomb.question_times import question_times
 from tasks.honeycomb.surface import WRITINGS, Writing
+
+# A value never begins or ends inside a word, except before the s of a plural: "GETs", "mutations". Letters beyond
+# Armenian are chunks by themselves, because scripts without spaces are among them.
+_LETTER: Final = r"[0-9A-Za-z\u00aa-\u058f]"
+_CHUNK: Final = re.compile(rf"(?:{_LETTER}{{2,}}[^\W_sS]|[A-Z]+)(?=s\b)|{_LETTER}+|.", re.DOTALL)
+
+
+def copied_string(question: str, writing: Writing) -> str:
+    """The lines of Lark's terminal STRING: a quoted part of the question, as `writing` escapes it, or an empty one."""
+    chunks = _CHUNK.findall(question)
+    choices, terminals = [], []
+    for number, (quote, escape) in enumerate(writing.quotes.items()):
+        parts = json.dumps({"substring_chunks": [escape(chunk) for chunk in chunks]})
+        terminals.append(f"IN_QUOTES_{number}: %regex {parts}")
+        choices.append(f"{json.dumps(quote)} IN_QUOTES_{number} {json.dumps(quote)}")
+    return "\n".join([f"STRING: {' | '.join(choices)}", *terminals])
+
+
+_UNIX: Final = "[1-9][0-9]{0,10}"
+_SECONDS: Final = "[1-9][0-9]{0,8}"
+_MAX_PAIRS: Final = 256  # of a start and an end, whose distance is a range too
+_ANY: Final = {  # terminal: the pattern of all its numbers
+    "LIMIT": "[1-9][0-9]{0,2}|1000",
+    "START": _UNIX,
+    "END": _UNIX,
+    "RANGE": _SECONDS,
+    "STEP": _SECONDS,
+    # Without an exponent Python writes up to 20 digits after the point: three zeros and 17 digits.
+    "NUMBER": r"-?(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,20})?(?:e[+-][0-9]{2})?",
+}
+
+
+def number_terminals(question: str | None, durations: Durations) -> list[str]:
+    """The Lark terminals of limits, times, lengths of time and numbers that are compared with: lines `NAME: /pattern/`.
+
+    Args:
+        question: None allows any number. LIMIT is never limited.
+        durations: of the question, if there is one.
+    """
+    found = dict[str, Iterable[float]]()
+    if question is not None:
+        starts, ends = question_times(question, durations.ranges)
+        found = {"START": starts, "END": ends, "STEP": durations.steps, "NUMBER": question_numbers(question)}
+        if durations.ranges and len(starts) * len(ends) <= _MAX_PAIRS:
+            between = {end - start for start in starts for end in ends if end > start}
+            found["RANGE"] = sorted({*durations.ranges, *between})
+    return [f"{name}: /{'|'.join(map(_number, found.get(name, ()))) or pattern}/" for name, pattern in _ANY.items()]
+
+
+def _number(value: float) -> str:
+    """A pattern of a number as Python writes it in JSON."""
+    return re.escape(repr(int(value) if value == int(value) else value))
+
 
 MAX_VALUES = 50  # of one `in` list
 

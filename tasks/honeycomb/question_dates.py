@@ -10,8 +10,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from tasks.honeycomb.clock_times import CLOCK, time_of_day
-from tasks.honeycomb.time_units import WEEKDAY
+from tasks.honeycomb.question_words import CLOCK, WEEKDAY, time_of_day
 
 PLACE: Final = "[time]"
 """What stands in the text instead of a date."""

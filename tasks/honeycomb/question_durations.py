@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from tasks.honeycomb.question_times import without_times
-from tasks.honeycomb.spoken_numbers import NUMBER, spoken_number
-from tasks.honeycomb.time_units import DAY, HOUR, MINUTE, MONTH, UNITS, WEEK
+from tasks.honeycomb.question_words import DAY, HOUR, MINUTE, MONTH, NUMBER, UNITS, WEEK, spoken_number
 
 _MAX_SECONDS: Final = 999_999_999
 _MAX_DURATIONS: Final = 64  # a question with more is no question about a time, and would make a large grammar

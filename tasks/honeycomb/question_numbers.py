@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Final
 
-from tasks.honeycomb.spoken_numbers import NUMBER, spoken_number
-from tasks.honeycomb.time_units import DAY, UNITS
+from tasks.honeycomb.question_words import DAY, NUMBER, UNITS, spoken_number
 
 _MAX_NUMBERS: Final = 400  # a question with more would make a large grammar
 _SMALLEST, _LARGEST = 1e-4, 1e16

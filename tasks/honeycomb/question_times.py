@@ -12,9 +12,8 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from tasks.honeycomb.clock_times import CLOCKS, bare_hours, clock_times
 from tasks.honeycomb.question_dates import PLACE, Dates, find_dates, names_more, names_zone
-from tasks.honeycomb.time_units import UNITS
+from tasks.honeycomb.question_words import CLOCKS, UNITS, bare_hours, clock_times
 
 _ONE_DAY: Final = timedelta(days=1)
 _MAX_TIMES: Final = 64  # a question with more is no question about a time, and would make a large grammar

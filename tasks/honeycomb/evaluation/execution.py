@@ -28,7 +28,7 @@ from tasks.honeycomb.evaluation.sql import (
     satisfies,
 )
 from tasks.honeycomb.query import Query
-from tasks.honeycomb.rules import time_span
+from tasks.honeycomb.query_type import time_span
 
 SEEDS = (0, 1)  # two tables, so that different queries do not agree by accident
 DIGITS = 7  # significant digits of floats that are compared

@@ -14,8 +14,7 @@ from serving.constraints import JsonSchemaConstraint
 from serving.grammar import compile_constraint
 from serving.types import SamplingParams
 from tasks.bounds import narrowed
-from tasks.chat.answer_schema import read_answer_schema
-from tasks.chat.inputs import ChatInputs, read_stop_sequences
+from tasks.chat.inputs import ChatInputs, read_answer_schema, read_stop_sequences
 from tasks.chat.options import Defaults
 from tasks.errors import InputError
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from examples.honeycomb.datagen.written_questions import WRITTEN
 from tasks.honeycomb.grammar import build_grammar
 from tasks.honeycomb.question_durations import question_durations
-from tasks.honeycomb.spoken_numbers import spoken_number
+from tasks.honeycomb.question_words import spoken_number
 from tests.tasks.honeycomb.grammar_tools import accepts
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from serving.errors import WeightsError
 from serving.text import Tokenizer
 from tasks.errors import TaskFileError
-from tasks.schema.encoding import PromptEncoder, prompt_encoder
 from tasks.schema.options import SchemaOptions
+from tasks.schema.task import PromptEncoder, prompt_encoder
 from tests.serving.text.chat_families import FAMILIES, Family, smollm2
 from tests.tiny_tokenizers import byte_level, metaspace
 
