@@ -7,9 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from serving.adapter_settings import known_adapters
-from serving.adapters.adapter_tokenizers import adapter_tokenizers
-from serving.adapters.known_adapters import KnownAdapters
+from serving.adapters.adapter_companions import adapter_tokenizers
+from serving.adapters.known_adapters import KnownAdapters, known_adapters
 from serving.config import Settings
 from serving.text import Tokenizer, context_length
 

@@ -1,4 +1,4 @@
-"""Whether this process may use a GPU. Standard library only: scripts ask before they install anything.
+"""What this process may use of its machine: GPUs, memory and cores. Standard library only, for before an install.
 
 Nothing here initializes CUDA in this process, which would forbid vLLM to fork its workers.
 """
@@ -6,9 +6,11 @@ Nothing here initializes CUDA in this process, which would forbid vLLM to fork i
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -78,3 +80,56 @@ def _capability(driver: str) -> tuple[int, int] | str:
         return int(major), int(minor)
     reason = asked.stderr.strip().rpartition("\n")[2] or f"asking it ends with code {asked.returncode}"
     return f"the GPU's driver does not work ({reason}); nvidia-smi may say why"
+
+
+def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Available memory of the machine or of this process's container, whichever is less, in bytes; 0 if unknown."""
+    limits = []
+    with suppress(OSError, ValueError):
+        lines = meminfo.read_text(encoding="ascii").splitlines()
+        limits += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    for limit, usage in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        with suppress(OSError, ValueError):  # the other version of cgroups, or "max"
+            total, used = (int((cgroup / name).read_text(encoding="ascii")) for name in (limit, usage))
+            limits.append(max(0, total - used))
+    return min(limits, default=0)
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to reuse freed memory instead of returning it; no effect on jemalloc and on other systems."""
+    if not sys.platform.startswith("linux"):
+        return
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+        libc.mallopt(_M_ARENA_MAX, 1)
+
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_cores(cgroup: Path = _CGROUP) -> int:
+    """Number of cores, at least 1. A container's quota is often far below the number of visible cores."""
+    visible = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _quota(cgroup)
+    return visible if quota is None else max(1, min(visible, math.ceil(quota)))
+
+
+def _quota(cgroup: Path) -> float | None:
+    """CPU time per period, in cores; None if there is no limit."""
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            numbers = " ".join((cgroup / name).read_text(encoding="ascii") for name in names).split()
+            quota, period = map(float, numbers)
+        except (OSError, ValueError):  # the other version of cgroups, or "max"
+            continue
+        if quota > 0 and period > 0:
+            return quota / period
+    return None

@@ -16,17 +16,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from serving.adapter_tasks import adapter_tasks
+from serving.adapters.adapter_tasks import adapter_tasks
+from serving.answer_metrics import logprob_metric, reported, token_trace
 from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.engine import Engine, create_engine
 from serving.errors import ContextLengthError, InvalidRequestError
-from serving.logprob_metric import logprob_metric
-from serving.prediction_trace import PredictionTrace
 from serving.text import Tokenizer
-from serving.token_trace import token_trace
-from serving.tracing import BeginTrace, begin_nothing, open_tracing
-from serving.types import EngineStats, FinishReason, GenerationOutput, GenerationRequest, RequestMetrics, TokenLogprob
+from serving.tracing.prediction_trace import BeginTrace, NoTrace, PredictionTrace, begin_nothing, open_tracing
+from serving.types import FinishReason, GenerationOutput, GenerationRequest, RequestMetrics, TokenLogprob
 from serving.weights import verify
 from tasks.errors import OutputError
 from tasks.task import Prompt, Task, create_task
@@ -192,7 +190,7 @@ class Model:
             prompt: to answer.
             adapter: name of a LoRA adapter; None for the plain model.
         """
-        return Answer(lambda answer: self._generate(answer, prompt, adapter, PredictionTrace()))
+        return Answer(lambda answer: self._generate(answer, prompt, adapter, NoTrace()))
 
     async def _generate(
         self, answer: Answer, prompt: Prompt, adapter: str | None, trace: PredictionTrace
@@ -217,7 +215,7 @@ class Model:
         assert metrics is not None, "an engine's last delta has metrics"
         assert reason is not None, "an engine's last delta has a finish reason"
         trace.generated(metrics)
-        answer.metrics |= _reported(metrics, self.engine.stats()) | {"finish_reason": reason.value}
+        answer.metrics |= reported(metrics, self.engine.stats()) | {"finish_reason": reason.value}
         if logprobs:
             answer.metrics["logprobs"] = logprob_metric(logprobs, tokenizer)
         if self._traces_tokens and metrics.passes:
@@ -251,24 +249,3 @@ def _settings_of(folder: Path) -> Settings:
 
 def _too_long(task: Task, error: ContextLengthError) -> ContextLengthError:
     return ContextLengthError(f"{task.long_inputs}: {error}; {task.shorten_hint}")
-
-
-def _reported(metrics: RequestMetrics, stats: EngineStats) -> dict[str, Any]:
-    """The metrics by name; the first two are what Replicate shows for language models."""
-    found: dict[str, Any] = {
-        "input_token_count": metrics.input_token_count,
-        "output_token_count": metrics.output_token_count,
-        "model_passes": metrics.model_passes,
-        "tokens_per_second": metrics.tokens_per_second,
-        "cached_token_count": metrics.cached_token_count,
-    }
-    if metrics.draft_token_count:
-        found["draft_token_count"] = metrics.draft_token_count
-        found["accepted_token_count"] = metrics.accepted_token_count
-    if drafted := metrics.drafted_by_kind:
-        found["drafted_by_kind"], found["accepted_by_kind"] = drafted, metrics.accepted_by_kind
-    if stats.num_blocks:
-        found["kv_cache_usage"] = 1 - stats.num_free_blocks / stats.num_blocks
-    if metrics.time_to_first_token is not None:
-        found["time_to_first_token"] = metrics.time_to_first_token
-    return found

@@ -24,7 +24,7 @@ from lab.gpu.gpu_report import StageReport
 from lab.gpu.place import Place
 from lab.gpu.random_model import CONFIGS, LARGE, MIDDLE, SMALL, TINY, PassModel, blocks_of
 from pipeline.paths import ROOT
-from serving.kernels.cores import available_cores
+from serving.devices import available_cores
 from serving.kernels.lora import LoraAdapter, LoraBatch, LoraMatrices, LoraSegment
 
 _HOPPER: Final = 90  # compute capability of what is compiled where there is no GPU

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from lab.gpu.kernel_operands import poisoned, qkv_width, ragged_batch, random_awq
 from lab.gpu.place import Place
-from serving.kernels.base import AttentionShape, Kernels, QkvAdjustment
+from serving.kernels.base import AttentionShape, Kernels, MaskedProducts, QkvAdjustment
 from serving.kernels.lora import QKV, LoraAdapter, LoraBatch, LoraMatrices, LoraSegment, LoraSite, Projection
-from serving.kernels.masked_products import MaskedProducts
 from serving.kernels.reference import ReferenceKernels, dequantize_awq
 
 BLOCK_SIZE: Final = 16

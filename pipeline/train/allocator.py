@@ -8,7 +8,7 @@ released when half of the memory is taken. (Released after seconds, it cost a qu
     memory = KeptMemory()
     after each step: memory.release_when_scarce()
 
-`serving/freed_memory.py` has what glibc is told where there is no jemalloc.
+`serving/devices.py` has what glibc is told where there is no jemalloc.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import ctypes
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from serving.available_memory import available_memory
+from serving.devices import available_memory
 
 _PURGE_ALL = b"arena.4096.purge"  # 4096 is jemalloc's MALLCTL_ARENAS_ALL
 _LIBRARY = "libjemalloc.so.2"

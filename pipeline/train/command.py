@@ -25,7 +25,7 @@ from pipeline.weights.awq_search_result import load_search_result
 from pipeline.weights.default_weights import base_or_default
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
-from serving.freed_memory import keep_freed_memory
+from serving.devices import keep_freed_memory
 from tasks.errors import TaskError
 
 app = typer.Typer(add_completion=False)

@@ -15,10 +15,29 @@ from typing import Final
 from serving.adapters.disk_cache import DiskCache
 from serving.adapters.fetch_adapter import FetchLimits, fetch_adapter
 from serving.adapters.registry import AdapterEntry
+from serving.config import Settings
 from serving.errors import AdapterError, EngineBusyError, ServingError
 
 logger = logging.getLogger(__name__)
+DEFAULT_MEMORY_MB: Final = 1024
+DEFAULT_CACHE_MB: Final = 10_240
+DEFAULT_CACHE_DIR: Final = Path("~/.cache/adapters")
 FETCH_SECONDS: Final = 600.0
+_COMPANION_BYTES: Final = 64 << 20  # beside the tensors, which a setting limits, there may be a tokenizer
+
+
+def adapter_folders(settings: Settings) -> AdapterFolders:
+    """What opens the folders of adapters, with the disk cache and the limits of the settings."""
+    cache = DiskCache(
+        (settings.adapter_cache_dir or DEFAULT_CACHE_DIR).expanduser(),
+        max_bytes=(settings.adapter_cache_mb or DEFAULT_CACHE_MB) * 10**6,
+    )
+    return AdapterFolders(cache, max_bytes=memory_bytes(settings) + _COMPANION_BYTES, base=settings.weights_dir)
+
+
+def memory_bytes(settings: Settings) -> int:
+    """The limit of all loaded adapters together, in bytes."""
+    return (settings.adapter_memory_mb or DEFAULT_MEMORY_MB) * 10**6
 
 
 class AdapterFolders:

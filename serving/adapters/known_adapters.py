@@ -1,6 +1,6 @@
 """The adapters that requests may name: those of the list, and sources that the operator allows.
 
-known = KnownAdapters(read_registry(path), parse_prefixes("hf://my-team/"))
+known = known_adapters(settings)
 known["hf://my-team/invoices@main#sha256:…"]
 """
 
@@ -9,10 +9,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from serving.adapters.registry import DIGEST, AdapterEntry, parse_pinned
-from serving.errors import AdapterError
+from serving.adapters.registry import DIGEST, AdapterEntry, parse_pinned, read_registry
+from serving.config import Settings
+from serving.errors import AdapterError, SettingError
 
 _MAX_LENGTH: Final = 500  # characters of a source in a request
+# Settings that have a meaning only if there can be adapters.
+_FURTHER_SETTINGS: Final = ("adapter_memory_mb", "adapter_cache_dir", "adapter_cache_mb", "adapter_golden", "max_loras")
+
+
+def known_adapters(settings: Settings) -> KnownAdapters:
+    """The adapters that requests may name, by the settings ADAPTERS and ADAPTER_SOURCES.
+
+    Raises:
+        AdapterError: the list or ADAPTER_SOURCES is wrong.
+        SettingError: a setting of adapters would be ignored, because there can be none.
+    """
+    if settings.adapters is None and settings.adapter_sources is None:
+        for name in _FURTHER_SETTINGS:
+            if settings.is_set(name):
+                raise SettingError(
+                    f"{name.upper()}={getattr(settings, name)} would be ignored without ADAPTERS; unset it, or set both"
+                )
+    listed = {} if settings.adapters is None else read_registry(settings.adapters)
+    return KnownAdapters(listed, parse_prefixes(settings.adapter_sources or ""))
 
 
 class KnownAdapters(Mapping[str, AdapterEntry]):

@@ -23,7 +23,7 @@ from safetensors.torch import load
 from torch import Tensor
 from torch.nn import functional
 
-from serving.weights.drafter_files import as_weights_error
+from serving.weights.draft_weights import as_weights_error
 
 MAX_HEADS = 16
 _PROMPT_CANDIDATES = 1_024  # last tokens of a prompt that may be guessed

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from serving.weights.drafter_files import as_weights_error
+from serving.weights.draft_weights import as_weights_error
 
 _MAX_DISTANCE = 8_192  # tokens to search backwards, which takes a few microseconds
 

@@ -11,7 +11,7 @@ from ctypes import byref
 import torch
 from torch import Tensor
 
-from serving.kernels.arena import Arena
+from serving.kernels.arena import Arena, populate
 from serving.kernels.base import (
     Activations,
     AttentionMetadata,
@@ -20,6 +20,7 @@ from serving.kernels.base import (
     AwqWeight,
     DecoderPlan,
     DecoderWeights,
+    MaskedProducts,
     QkvAdjustment,
     RotaryTables,
 )
@@ -28,8 +29,6 @@ from serving.kernels.cpu_lora import LoraTables, site_struct
 from serving.kernels.kv_cache import KvCaches
 from serving.kernels.library import CpuLibrary
 from serving.kernels.lora import LoraBatch, LoraSite
-from serving.kernels.masked_products import MaskedProducts
-from serving.kernels.pages import populate
 from serving.kernels.shape_checks import DENSE_DTYPES, check_adjustment, check_metadata, check_tensor, require
 from serving.kernels.structs import (
     CMaskedProducts,

@@ -24,11 +24,11 @@ from serving.kernels.base import (
     AwqWeight,
     DecoderPlan,
     DecoderWeights,
+    MaskedProducts,
     QkvAdjustment,
     RotaryTables,
 )
 from serving.kernels.lora import LoraBatch, LoraSite
-from serving.kernels.masked_products import MaskedProducts
 
 
 def unpack_awq(packed: Tensor) -> Tensor:

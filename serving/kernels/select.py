@@ -9,10 +9,10 @@ from enum import StrEnum
 
 import torch
 
+from serving.devices import available_cores
 from serving.errors import EngineNotAvailableError, SettingError
 from serving.kernels.base import Activations, Kernels
 from serving.kernels.build import build_library
-from serving.kernels.cores import available_cores
 from serving.kernels.cpu import CpuKernels
 from serving.kernels.library import CpuLibrary
 from serving.kernels.reference import ReferenceKernels

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from serving.kernels.base import DecoderLayerWeights, DecoderPlan, DecoderWeights, Kernels, LinearWeight
+from serving.kernels.base import DecoderLayerWeights, DecoderPlan, DecoderWeights, Kernels, LinearWeight, MaskedProducts
 from serving.kernels.lora import GATE_UP, QKV, LoraBatch, LoraSite, Projection
-from serving.kernels.masked_products import MaskedProducts
 from serving.layers.attention import Attention, AttentionMetadata
 from serving.layers.linear import Linear
 from serving.layers.mlp import Mlp

@@ -6,15 +6,28 @@ embedding, which is therefore not in the file.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from serving.weights.drafter_files import as_weights_error
+from serving.errors import WeightsError
+
+
+@contextmanager
+def as_weights_error(path: Path) -> Iterator[None]:
+    """Turn any error while reading a file of the drafter into a WeightsError that names the file."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, OSError, SafetensorError) as error:
+        raise WeightsError(f"{path} is not a valid drafter file: {error}; build the weights again") from error
+
 
 # A safetensors file under another name, because vLLM loads every *.safetensors in the folder as weights.
 DRAFT_MODEL = "draft.model"

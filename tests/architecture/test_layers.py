@@ -14,15 +14,8 @@ from tests.architecture.source_tree import PRODUCT, Module, modules, within
 THIS_REPOSITORY = ("serving", "tasks", "pipeline", "lab", "examples", "scripts", "deploy", "predict", "tests")
 # What a folder may import of this repository besides itself. `serving.model` connects an engine with a task.
 SERVING_FRONT = (
-    *(
-        f"serving.{name}"
-        for name in ("types", "errors", "constraints", "grammar", "request_checks", "devices", "freed_memory")
-    ),
-    "serving.available_memory",
-    *(
-        f"serving.{name}"
-        for name in ("config", "engine", "checkpoint", "text", "weights", "drafting", "adapters", "adapter_settings")
-    ),
+    *(f"serving.{name}" for name in ("types", "errors", "constraints", "grammar", "request_checks", "devices")),
+    *(f"serving.{name}" for name in ("config", "engine", "checkpoint", "text", "weights", "drafting", "adapters")),
 )
 FOUNDATION = ("pipeline.environment", "pipeline.paths", "pipeline.in_flight")
 MAY_IMPORT = {
@@ -30,8 +23,16 @@ MAY_IMPORT = {
     "serving.grammar": ("serving.errors", "serving.constraints", "serving.text"),
     "serving.weights": ("serving.errors",),
     "serving.fetching": (),
-    "serving.adapters": ("serving.errors", "serving.text", "serving.weights", "serving.fetching"),
-    "serving.kernels": ("serving.errors", "serving.weights", "serving.available_memory"),
+    "serving.adapters": ("serving.errors", "serving.config", "serving.text", "serving.weights", "serving.fetching"),
+    "serving.adapters.adapter_tasks": (
+        "serving.adapters",
+        "serving.errors",
+        "serving.text",
+        "serving.weights",
+        "tasks",
+    ),
+    "serving.tracing": ("serving.types",),
+    "serving.kernels": ("serving.errors", "serving.weights", "serving.devices"),
     "serving.layers": ("serving.errors", "serving.kernels"),
     "serving.models": ("serving.errors", "serving.kernels", "serving.layers", "serving.weights"),
     "serving.drafting": ("serving.errors", "serving.types", "serving.text", "serving.weights", "serving.kernels"),

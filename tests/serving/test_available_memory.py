@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.available_memory import available_memory
+from serving.devices import available_memory
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from serving import adapter_settings
 from serving import engine as seam
+from serving.adapters.adapter_folders import adapter_folders, memory_bytes
+from serving.adapters.known_adapters import known_adapters
 from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.engine import create_engine
@@ -141,9 +142,9 @@ def test_an_engine_reads_exactly_the_settings_that_it_declares(engine: str) -> N
     read: set[str] = set()
     for path in (ROOT / package.replace(".", "/")).rglob("*.py"):
         text = path.read_text()
-        called = (f for name, f in inspect.getmembers(adapter_settings, inspect.isfunction) if f"{name}(" in text)
+        called = (function for function in (adapter_folders, memory_bytes) if f"{function.__name__}(" in text)
         shared = [Checkpoint.of] if "checkpoint.tokenizer" in text else []
-        shared += [adapter_settings.known_adapters] if "checkpoint.adapters" in text else []
+        shared += [known_adapters] if "checkpoint.adapters" in text else []
         for source in (text, *map(inspect.getsource, (*called, *shared))):
             read |= set(re.findall(r"\bsettings\.(\w+)", source))
     # Those are read where engines are selected and weights verified, and by the model.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serving.token_trace import token_trace
+from serving.answer_metrics import token_trace
 from serving.types import CHOSEN, TokenPass
 from tests.tiny_tokenizers import byte_level
 

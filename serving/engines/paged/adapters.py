@@ -13,8 +13,8 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from serving.adapter_settings import adapter_folders, memory_bytes
 from serving.adapters.adapter_companions import check_companions
+from serving.adapters.adapter_folders import adapter_folders, memory_bytes
 from serving.adapters.adapter_store import AdapterStore, Loaded
 from serving.adapters.combination import Combination
 from serving.adapters.combine import LowRank, combine_layer

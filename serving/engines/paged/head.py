@@ -21,7 +21,7 @@ from torch import Tensor
 
 from serving.engines.paged.step import ScheduledRequest, StepClock
 from serving.errors import GrammarError
-from serving.kernels.masked_products import MaskedProducts
+from serving.kernels.base import MaskedProducts
 from serving.kernels.upload import upload
 
 Ids = NDArray[np.int32]

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from serving.adapter_settings import memory_bytes
+from serving.adapters.adapter_folders import memory_bytes
 from serving.adapters.registry import AdapterEntry
 from serving.config import Settings
 from serving.drafting.drafter import Drafter, NoDrafter

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from serving.adapter_settings import adapter_folders, memory_bytes
 from serving.adapters.adapter_companions import check_companions
+from serving.adapters.adapter_folders import adapter_folders, memory_bytes
 from serving.adapters.adapter_store import AdapterStore
 from serving.adapters.golden import GoldenPrompt, check_answer, read_golden
 from serving.adapters.known_adapters import KnownAdapters

@@ -20,10 +20,9 @@ import vllm
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
 
-from serving.available_memory import available_memory
+from serving.devices import available_memory, keep_freed_memory
 from serving.engines.vllm.batch_drafts import BatchDrafts, DraftRow
 from serving.engines.vllm.draft_config import PROPOSER, WORKER, drafts_that_fit, version_fault
-from serving.freed_memory import keep_freed_memory
 
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker as _Worker

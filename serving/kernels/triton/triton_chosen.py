@@ -12,7 +12,7 @@ import triton
 from numpy.typing import NDArray
 from torch import Tensor
 
-from serving.kernels.masked_products import MaskedProducts
+from serving.kernels.base import MaskedProducts
 from serving.kernels.shape_checks import DENSE_DTYPES, check_tensor, require
 from serving.kernels.triton import matmul_device
 from serving.kernels.triton.launching import launch

@@ -11,9 +11,8 @@ import torch
 import triton
 from torch import Tensor
 
-from serving.kernels.base import AttentionMetadata, AttentionShape, AwqTensors, AwqWeight, QkvAdjustment
+from serving.kernels.base import AttentionMetadata, AttentionShape, AwqTensors, AwqWeight, MaskedProducts, QkvAdjustment
 from serving.kernels.lora import LoraBatch, LoraSite
-from serving.kernels.masked_products import MaskedProducts
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.shape_checks import check_tensor
 from serving.kernels.triton import elementwise_device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.openai.choices import Answer
 from gateway.openai.shapes import CompletionShape
-from serving.logprob_metric import logprob_metric
+from serving.answer_metrics import logprob_metric
 from serving.types import TokenLogprob
 from tests import tiny_tokenizers
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import numpy as np
 from pipeline.train.allocator import release_freed_memory
-from serving.freed_memory import keep_freed_memory
+from serving.devices import keep_freed_memory
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20

@@ -10,8 +10,7 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken
 
-from serving.adapters.adapter_companions import check_companions
-from serving.adapters.adapter_tokenizers import adapter_tokenizers
+from serving.adapters.adapter_companions import adapter_tokenizers, check_companions
 from serving.adapters.registry import AdapterEntry
 from serving.errors import AdapterError, WeightsError
 from tests import tiny_tokenizers

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from serving.kernels.cores import available_cores
+from serving.devices import available_cores
 
 SEEN = len(os.sched_getaffinity(0))
 

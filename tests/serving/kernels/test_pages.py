@@ -5,9 +5,8 @@ import threading
 
 import pytest
 
-from serving.kernels.arena import map_memory
+from serving.kernels.arena import HUGE_PAGE, map_memory, populate
 from serving.kernels.library import CpuLibrary
-from serving.kernels.pages import HUGE_PAGE, populate
 from tests.serving.kernels.mappings import resident_bytes
 
 

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from serving.errors import WeightsError
-from serving.models.config import parse_config, read_config
-from serving.models.quantization import Quantization
+from serving.models.config import Quantization, parse_config, read_config
 
 SMOL = {
     "architectures": ["LlamaForCausalLM"],

@@ -144,7 +144,7 @@ def test_a_template_s_error_about_the_messages_reaches_the_caller() -> None:
     ],
 )
 def test_a_template_cannot_do_what_the_sandbox_forbids(monkeypatch, source: str, problem: str) -> None:
-    monkeypatch.setattr("serving.text.template_environment.MAX_SECONDS", 0.1)
+    monkeypatch.setattr("serving.text.template_renderer.MAX_SECONDS", 0.1)
     monkeypatch.setattr("serving.text.template_renderer.MAX_SECONDS", 0.1)
     with pytest.raises(WeightsError, match=problem):
         make(source).encode(HELLO)

@@ -22,7 +22,7 @@ from serving.engines.paged.sampler import RunnerOutput
 from serving.engines.paged.scheduler import Scheduler
 from serving.engines.paged.step import RequestUpdate, ScheduledRequest, SchedulerOutput
 from serving.errors import ServingError
-from serving.kernels.masked_products import MaskedProducts
+from serving.kernels.base import MaskedProducts
 from serving.kernels.reference import ReferenceKernels
 from serving.types import FinishReason, GenerationRequest, SamplingParams
 

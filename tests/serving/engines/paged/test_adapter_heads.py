@@ -8,7 +8,7 @@ import pytest
 import torch
 from peft import PeftModel
 
-from serving.adapter_settings import known_adapters
+from serving.adapters.known_adapters import known_adapters
 from serving.config import Settings
 from serving.engine import create_engine
 from serving.engines.paged.adapters import open_adapters

@@ -18,8 +18,7 @@ from serving.devices import has_cuda_device
 from serving.engines.paged.device_choice import choose_device
 from serving.errors import EngineNotAvailableError, SettingError, WeightsError
 from serving.kernels.select import Device, create_kernels
-from serving.models.config import read_config
-from serving.models.quantization import Quantization
+from serving.models.config import Quantization, read_config
 from tests.cuda_driver import make_driver
 from tests.serving.models import tiny_checkpoints
 

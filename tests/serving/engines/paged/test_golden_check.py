@@ -9,8 +9,8 @@ import shutil
 import pytest
 
 from pipeline.evaluate.golden_file import make_golden
-from serving.adapter_settings import known_adapters
 from serving.adapters.golden import read_golden
+from serving.adapters.known_adapters import known_adapters
 from serving.config import Settings
 from serving.engine import create_engine
 from serving.engines.paged.adapters import open_adapters

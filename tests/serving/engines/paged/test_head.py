@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from serving.engines.paged.head import MAX_ALLOWED, Head, RowLogits
 from serving.engines.paged.sampler import Sampler
 from serving.errors import GrammarError
-from serving.kernels.masked_products import MaskedProducts
+from serving.kernels.base import MaskedProducts
 from serving.kernels.reference import ReferenceKernels
 from serving.types import SamplingParams
 from tests.serving.engines.paged.sampler_items import WordGrammar, make_item

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lab.gpu.kernel_operands import int32, poisoned
-from serving.kernels.masked_products import MaskedProducts
+from serving.kernels.base import MaskedProducts
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.shape_checks import KernelArgumentError
 from tests.serving.kernels.triton.placing import ON_THE_GPU

@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from serving import tracing
-from serving.engine_spans import MAX_EVENTS, PredictionSpans
+from serving.tracing.spans import MAX_EVENTS, PredictionSpans
 from serving.types import CHOSEN, RequestMetrics, TokenPass
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"

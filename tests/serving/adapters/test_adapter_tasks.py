@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.adapter_tasks import adapter_tasks
+from serving.adapters.adapter_tasks import adapter_tasks
 from serving.adapters.registry import AdapterEntry
 from serving.errors import AdapterError
 from tests import tiny_tokenizers

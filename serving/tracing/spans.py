@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -16,7 +16,6 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from serving.prediction_trace import PredictionTrace
 from serving.types import RequestMetrics, TokenPass
 
 MAX_EVENTS: Final = 64  # of one span; an answer of more steps has several in each event
@@ -36,7 +35,7 @@ def open_tracer() -> Tracer:
     return provider.get_tracer("serving")
 
 
-class PredictionSpans(PredictionTrace):
+class PredictionSpans:
     """See `PredictionTrace`. No span has text of inputs or outputs.
 
     Args:
@@ -53,10 +52,13 @@ class PredictionSpans(PredictionTrace):
         self._inside = set_span_in_context(self._span)
         self._at = time.time_ns()
 
+    def __enter__(self) -> Self:
+        return self
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """See `PredictionTrace.__exit__`."""
+        """End the prediction's span."""
         if error is not None:
             self._span.set_status(StatusCode.ERROR)
             self._span.set_attribute("error.type", type(error).__name__)  # not its text, which may repeat inputs
