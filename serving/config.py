@@ -27,7 +27,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_ignore_empty=True)
 
-    engine: str = Field("auto", description="auto, paged, vllm, http or fake")
+    engine: str = Field("auto", description="auto, or an engine's name, such as paged or vllm")
     weights_lock: Path = Field(Path("weights.lock"), description="lock that the folder must match")
     weights_dir: Path = Field(
         default_factory=lambda known: _weights_of(known),

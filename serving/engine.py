@@ -1,6 +1,7 @@
 """The `Engine` protocol, and `create_engine`: the one place that imports an engine.
 
-A new engine is one file with a `create(settings, checkpoint)` function and one line in `ENGINES`.
+A new engine is one module with a `create(settings, checkpoint)` function and one entry in `ENGINES`; no other file of
+the product names it.
 
     engine = create_engine(Settings(engine="paged"))
     async for delta in engine.generate(request): ...
@@ -30,12 +31,12 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """As `create_engine` knows it."""
+        """The name by which `create_engine` knows the engine."""
         ...
 
     @property
     def max_model_len(self) -> int:
-        """Prompt and output tokens that fit one request."""
+        """The number of prompt and output tokens that fit one request."""
         ...
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationOutput, None]:
@@ -83,8 +84,6 @@ _OF_A_GPU = frozenset({"gpu_memory_utilization", "compile"})
 _OF_ADAPTERS = frozenset(
     {"adapters", "adapter_sources", "adapter_memory_mb", "adapter_cache_dir", "adapter_cache_mb", "adapter_golden"}
 )
-
-
 _LOWEST_OF_VLLM = (7, 5)  # compute capability: CUDA 13, for which it is built, has dropped older GPUs
 
 
@@ -104,6 +103,16 @@ class EngineEntry:
     package: str
     install: str
     settings: frozenset[str] = _COMMON
+
+    @property
+    def computes_here(self) -> bool:
+        """Whether it computes a model on this machine, as DEVICE says, and not elsewhere or without a model."""
+        return "device" in self.settings
+
+    @property
+    def loads_adapters(self) -> bool:
+        """Whether it loads the adapters of ADAPTERS itself."""
+        return self.settings >= _OF_ADAPTERS
 
 
 ENGINES = {

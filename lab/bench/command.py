@@ -39,6 +39,7 @@ from lab.bench.workloads import STANDARD, Plan, Workload
 from pipeline.paths import ROOT
 from pipeline.weights.atomic import write_json
 from pipeline.weights.default_weights import weights_or_default
+from serving.engine import ENGINES
 from serving.errors import ServingError
 from tasks.errors import TaskError
 
@@ -140,7 +141,7 @@ def _bench_adapters(
     json_file: Path | None,
 ) -> None:
     peers = _peers(WITH_ADAPTERS if engines == ",".join(DEFAULT) else engines)
-    if other := [peer.name for peer in peers if peer.engine not in ("paged", "vllm")]:
+    if other := [peer.name for peer in peers if not _loads_adapters(peer)]:
         raise typer.BadParameter(f"{other[0]} has no adapters here; give --engines {WITH_ADAPTERS}")
     wanted = tuple(dict.fromkeys(parts.split(",")))
     if unknown := [part for part in wanted if part not in PARTS]:
@@ -152,6 +153,11 @@ def _bench_adapters(
     keep: Callable[[Mapping[str, Any]], None] = partial(write_json, json_file) if json_file else lambda result: None
     result = bench_adapters(peers, base, adapters, plan, _say, keep)
     _show(result, adapter_table(result), json_file)
+
+
+def _loads_adapters(peer: Peer) -> bool:
+    engine = ENGINES.get(str(peer.engine))
+    return engine is not None and engine.loads_adapters
 
 
 def _bench_batch(

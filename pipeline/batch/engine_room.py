@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from pipeline.batch.errors import BatchError
 from serving.config import Settings
-
-_COMPUTING: Final = ("auto", "paged", "vllm")  # engines that compute where they are
+from serving.engine import ENGINES
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,9 @@ def find_room(
     Raises:
         BatchError: there is no room for them.
     """
-    wants_gpus = settings.device != "cpu" and settings.engine in _COMPUTING
+    entry = ENGINES.get(settings.engine)
+    computes_here = settings.engine == "auto" or (entry is not None and entry.computes_here)
+    wants_gpus = settings.device != "cpu" and computes_here
     gpus = sum(int(machine.get("GPU", 0)) for machine in machines) if wants_gpus else 0
     each = settings.tensor_parallel_size if isinstance(settings.tensor_parallel_size, int) else 1
     having = [machine for machine in machines if machine.get("GPU" if gpus else "CPU", 0) >= 1]
@@ -58,5 +58,5 @@ def find_room(
     wanted_engines = engines or (fitting if gpus else len(having))
     on_one = -(-wanted_engines // len(having))
     cpus = min(machine.get("CPU", 0.0) for machine in having) / on_one
-    threads = max(1, int(cpus)) if on_one > 1 and not gpus and settings.engine in _COMPUTING else None
+    threads = max(1, int(cpus)) if on_one > 1 and not gpus and computes_here else None
     return Room(wanted_engines, float(int(cpus)) if cpus >= 1 else cpus, each if gpus else 0, threads)

@@ -124,7 +124,7 @@ class LlamaForCausalLM:
         lora: LoraBatch | None = None,
     ) -> Tensor:
         """input_ids, positions: [num_tokens] int32 → hidden [num_tokens, hidden] float32."""
-        if self._plan is None:
+        if self._plan is None:  # a GPU, or no C++ compiler; otherwise one call computes everything
             cos, sin = self.rotary(positions)
             return self.forward_by_layer(self.embed(input_ids), cos, sin, kv_caches, attention_metadata, lora)
         out = torch.empty(input_ids.shape[0], self.config.hidden_size)

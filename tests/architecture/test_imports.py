@@ -7,12 +7,8 @@ import pytest
 from serving import engine as seam
 from tests.architecture.source_tree import PRODUCT, ROOT, modules, reachable, within
 
-ENGINES = {
-    "paged": ("serving.engines.paged",),
-    "vllm": ("serving.engines.vllm",),
-    "http": ("serving.engines.http",),
-    "fake": ("serving.engines.fake",),
-}
+# The folder or the module of each engine, by its name.
+ENGINES = {name: (".".join(entry.module.split(".")[:3]),) for name, entry in seam.ENGINES.items()}
 MODEL = ("serving.models", "serving.layers", "serving.kernels")
 INSIDES = (*MODEL, *(package for packages in ENGINES.values() for package in packages))
 WITHOUT_TORCH = [
@@ -59,7 +55,6 @@ def test_nothing_outside_tests_imports_tests() -> None:
 
 
 def test_engines_do_not_import_each_other() -> None:
-    assert set(ENGINES) == set(seam.ENGINES), "name the new engine's modules here"
     for name, own in ENGINES.items():
         others = tuple(module for other in ENGINES for module in ENGINES[other] if other != name)
         assert broken(own, others) == []

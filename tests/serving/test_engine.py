@@ -152,6 +152,12 @@ def test_an_engine_reads_exactly_the_settings_that_it_declares(engine: str) -> N
     assert read & Settings.model_fields.keys() - elsewhere == seam.ENGINES[engine].settings - elsewhere
 
 
+def test_what_an_engine_does_is_known_by_the_settings_that_it_declares() -> None:
+    """Cluster sizes and the benchmark of adapters ask this, so that they name no engine."""
+    assert [name for name, entry in seam.ENGINES.items() if entry.computes_here] == ["paged", "vllm"]
+    assert [name for name, entry in seam.ENGINES.items() if entry.loads_adapters] == ["paged", "vllm"]
+
+
 def test_choosing_an_engine_imports_neither_torch_nor_another_engine(tmp_path: Path) -> None:
     """Checked in a new interpreter, because importing torch takes seconds."""
     tiny_tokenizers.save(tiny_tokenizers.byte_level(), tmp_path)
