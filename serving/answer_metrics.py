@@ -63,8 +63,8 @@ def token_trace(passes: Sequence[TokenPass], token_ids: Sequence[int], tokenizer
     """The answer's tokens with their sources.
 
     Args:
-        passes: of the request's metrics.
-        token_ids: of the answer. A stop string may have cut off the last of those that the passes gave.
+        passes: the passes of the request's metrics.
+        token_ids: the tokens of the answer. A stop string may have cut off the last of those that the passes gave.
         tokenizer: maps tokens to text. Of a character that several tokens make, the last one has it.
     """
     detokenizer = IncrementalDetokenizer(tokenizer)

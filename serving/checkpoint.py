@@ -17,9 +17,9 @@ class Checkpoint:
     """What a task and an engine read of a checkpoint alike.
 
     Args:
-        folder: with config.json, tokenizer.json, task.json and the tensors.
+        folder: has config.json, tokenizer.json, task.json and the tensors.
         max_model_len: prompt and answer tokens that fit one request; None takes the checkpoint's own.
-        adapters: that requests may name.
+        adapters: those that requests may name.
     """
 
     def __init__(self, folder: Path, *, max_model_len: int | None = None, adapters: KnownAdapters) -> None:

@@ -41,7 +41,7 @@ class RegexConstraint:
     """A text that a regular expression matches as a whole.
 
     Args:
-        pattern: in the syntax of Rust's regex crate (no look-around, no back-references).
+        pattern: an expression in the syntax of Rust's regex crate (no look-around, no back-references).
     """
 
     pattern: str
@@ -52,7 +52,7 @@ class ChoiceConstraint:
     """One of several texts.
 
     Args:
-        choices: at least one, none empty.
+        choices: the texts, at least one and none empty.
     """
 
     choices: tuple[str, ...]

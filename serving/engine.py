@@ -147,8 +147,8 @@ def create_engine(settings: Settings, checkpoint: Checkpoint | None = None) -> E
     """Start the engine that the settings name, importing that one only.
 
     Args:
-        settings: of the server.
-        checkpoint: of the settings, where somebody has read it already.
+        settings: the settings of the server.
+        checkpoint: the checkpoint of the settings, where somebody has read it already.
 
     Raises:
         EngineNotAvailableError: no such engine, or what it stands on is not installed.

@@ -76,9 +76,9 @@ class Model:
     """Answers calls, any number at the same time.
 
     Args:
-        task: of the checkpoint.
-        engine: that continues token ids.
-        tokenizer: of the checkpoint.
+        task: the task of the checkpoint.
+        engine: continues token ids.
+        tokenizer: the tokenizer of the checkpoint.
         adapter_tasks: the tasks of adapters that have one of their own, by the adapter's name.
         adapter_tokenizers: the tokenizers of adapters that add tokens, by the adapter's name.
         traces_tokens: whether the metrics of an answer have `token_trace`, where the engine knows it.
@@ -115,7 +115,7 @@ class Model:
         """Check the weights against their lock, and start the engine.
 
         Args:
-            settings: of the model.
+            settings: the settings of the model.
             is_locked: False for weights that are being made, which have no lock yet.
 
         Raises:
@@ -187,7 +187,7 @@ class Model:
         """The answer to a prompt of `prepare`, which can be answered only once.
 
         Args:
-            prompt: to answer.
+            prompt: the prompt to answer.
             adapter: name of a LoRA adapter; None for the plain model.
         """
         return Answer(lambda answer: self._generate(answer, prompt, adapter, NoTrace()))

@@ -44,7 +44,7 @@ class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type inf
                 async for piece in pieces:
                     yield piece
         except (ServingError, TaskError) as error:
-            answer.metrics["error_type"] = type(error).__name__  # of the error itself Cog passes on only its text
+            answer.metrics["error_type"] = type(error).__name__  # Cog passes on only the error's text
             raise
         finally:
             for name, value in answer.metrics.items():

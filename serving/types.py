@@ -115,7 +115,7 @@ class RequestMetrics:
     draft_token_count: int = 0
     accepted_token_count: int = 0
     queue_time: float | None = None  # until the first step with this request began; None if the engine does not know
-    passes: tuple[TokenPass, ...] = ()  # of the engines that know them: those that gave a token or verified drafts
+    passes: tuple[TokenPass, ...] = ()  # those that gave a token or verified drafts, where the engine knows them
 
     @property
     def tokens_per_second(self) -> float:

@@ -27,7 +27,7 @@ def adapter_tokenizers(entries: Mapping[str, AdapterEntry], base: Path, tokenize
     Args:
         entries: the list of adapters.
         base: folder of the base.
-        tokenizer: of the base; its end tokens end the adapters' answers too.
+        tokenizer: the tokenizer of the base; its end tokens end the adapters' answers too.
 
     Raises:
         AdapterError: a tokenizer is no extension of the base's, or has a token for which the base has no row.
@@ -97,7 +97,7 @@ def check_companions(folder: Path, task: Path, *, base: Path) -> None:
     """Compare an adapter's chat template, task file and vocabulary, where it has them, with those in use.
 
     Args:
-        folder: of the adapter.
+        folder: the folder of the adapter.
         task: folder of the task file, the chat template and the tokenizer that make its prompts.
         base: folder of the base, for what `task` lacks.
 

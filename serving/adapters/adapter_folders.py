@@ -41,10 +41,10 @@ def memory_bytes(settings: Settings) -> int:
 
 
 class AdapterFolders:
-    """Opens adapters, wherever they are.
+    """Opens the folders of adapters, wherever they are.
 
     Args:
-        cache: for remote ones.
+        cache: the disk cache for remote adapters.
         max_bytes: limit of the files of one remote adapter.
         base: the base's folder, which no message shows.
     """
@@ -68,7 +68,7 @@ class AdapterFolders:
             with self._held(entry) as folder:
                 shown.insert(0, (folder, "it"))
                 yield folder
-        except Exception as error:  # of whatever library reads a damaged file
+        except Exception as error:  # any library may raise it that reads a damaged file
             logger.warning("adapter %r from %s cannot be loaded", entry.name, entry.source, exc_info=True)
             kind = EngineBusyError if isinstance(error, EngineBusyError) else AdapterError
             raise kind(f"adapter {entry.name!r} cannot be loaded: {_reason(error, shown)}") from error

@@ -24,11 +24,11 @@ _CLOSED = "the engine was closed"
 
 
 class SizedAdapter(Protocol):
-    """What an engine computes with."""
+    """An adapter in the form that an engine computes with."""
 
     @property
     def nbytes(self) -> int:
-        """Its memory."""
+        """The memory that the adapter takes, in bytes."""
         ...
 
 
@@ -41,12 +41,12 @@ class Loaded(Protocol[T_co]):
 
     @property
     def lora(self) -> T_co:
-        """The adapter."""
+        """The adapter in memory."""
         ...
 
     @property
     def digest(self) -> str:
-        """Of its files."""
+        """The digest of the adapter's files."""
         ...
 
 
@@ -93,7 +93,7 @@ class AdapterStore(Generic[T]):
         self._drop = drop
         self._lock = threading.Lock()  # guards the next two, and all slots
         self._slots: OrderedDict[str, _Slot[T]] = OrderedDict()  # least recently used first
-        self._digests: dict[str, str] = {}  # of what has been loaded once
+        self._digests: dict[str, str] = {}  # the digest of each that has been loaded once
         # More than one: most of a load may be waiting for the answers to its golden prompts.
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="adapter-load")
         # Apart, so that slow servers and combinations hold up no adapter of a folder.
@@ -129,7 +129,7 @@ class AdapterStore(Generic[T]):
         """The adapter, which stays in memory inside the block; None for None.
 
         Args:
-            name: of the adapter.
+            name: the name of the adapter.
             check_alive: raises what ends the wait for a load; called every second.
 
         Raises:

@@ -29,8 +29,8 @@ def adapter_tasks(
     Args:
         entries: the list of adapters.
         base: folder of the base. What a task's folder lacks (options, template, special tokens) is taken from there.
-        tokenizer: of the base.
-        own_tokenizers: of those adapters that have one, see `adapter_tokenizers`.
+        tokenizer: the tokenizer of the base.
+        own_tokenizers: the tokenizers of those adapters that have one, see `adapter_tokenizers`.
 
     Raises:
         AdapterError: a task cannot be used, or has other inputs than the base's.

@@ -39,10 +39,10 @@ class Combination:
 
     Args:
         method: one of `Method`, or its name.
-        names: of the adapters, at least two.
+        names: the names of the adapters, at least two.
         weights: one for each; negative ones subtract. `mean` divides them by their sum.
         density: part of the values that ties and dare keep, above 0 and up to 1; None for other methods.
-        seed: of dare's random numbers, None for 0; None for other methods.
+        seed: the seed of dare's random numbers, None for 0; None for other methods.
 
     Raises:
         AdapterError: a value is wrong, or the method would ignore it.

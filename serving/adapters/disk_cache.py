@@ -43,7 +43,7 @@ class DiskCache:
         """The folder with the adapter's files, which stays inside the block.
 
         Args:
-            digest: of the adapter, as `adapter_digest` gives it.
+            digest: the digest of the adapter, as `adapter_digest` gives it.
             fetch: puts the files into an empty folder.
 
         Raises:
@@ -94,7 +94,7 @@ class DiskCache:
                     partial.rename(folder)
                     os.utime(folder)
                     return descriptor
-                other = _lock(folder, fcntl.LOCK_SH)  # of another process, which was first
+                other = _lock(folder, fcntl.LOCK_SH)  # another process holds it, which was first
                 assert other is not None
         except BaseException:
             os.close(descriptor)

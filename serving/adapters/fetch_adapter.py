@@ -21,11 +21,11 @@ from serving.weights.adapter_files import COMPANIONS, CONFIG, TENSORS, files_tha
 
 @dataclass(frozen=True)
 class FetchLimits:
-    """When to give up.
+    """The limits at which a download is given up.
 
     Args:
-        max_bytes: of all files together.
-        seconds: for all of them.
+        max_bytes: the limit of all files together.
+        seconds: the time limit for all of them.
         is_stopped: whether the result is no longer wanted.
     """
 

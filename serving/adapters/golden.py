@@ -41,11 +41,11 @@ class GoldenPrompt:
 
     @property
     def max_tokens(self) -> int:
-        """Limit of the answer's tokens that shows whether the end token comes where it should."""
+        """The limit of the answer's tokens that shows whether the end token comes where it should."""
         return len(self.answer) + self.ends
 
     def to_line(self, text: str) -> str:
-        """As a line of the file, with the answer's text."""
+        """The prompt and its answer as a line of the file, with the answer's text."""
         fields = {"prompt": self.prompt, "answer": self.answer, "ends": self.ends, "text": text}
         return json.dumps(fields, ensure_ascii=False) + "\n"
 
@@ -71,7 +71,7 @@ def check_answer(number: int, golden: GoldenPrompt, answer: tuple[int, ...], *, 
     """Compare an answer with the merged model's.
 
     Args:
-        number: of the prompt, from 1.
+        number: the number of the prompt, from 1.
         golden: the prompt.
         answer: token ids, generated greedily with `golden.max_tokens`.
         ended: whether the end token came.

@@ -42,8 +42,8 @@ class KnownAdapters(Mapping[str, AdapterEntry]):
     caches of answers, keys and values can rely on it.
 
     Args:
-        listed: from adapters.yaml.
-        prefixes: with which sources in requests must begin; none are taken without.
+        listed: the entries of adapters.yaml.
+        prefixes: a source in a request must begin with one of these; without any, none is taken.
     """
 
     def __init__(self, listed: Mapping[str, AdapterEntry], prefixes: tuple[str, ...] = ()) -> None:

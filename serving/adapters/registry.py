@@ -193,7 +193,7 @@ class _Reader:
         try:
             if isinstance(node, yaml.ScalarNode):
                 return yaml.constructor.SafeConstructor().construct_document(node)
-        except (yaml.YAMLError, ValueError, KeyError) as error:  # of a tag that is unknown or does not fit
+        except (yaml.YAMLError, ValueError, KeyError) as error:  # a tag is unknown or does not fit
             raise self._error(node, f"combine: {node.value!r} cannot be read: {error}") from error
         raise self._error(node, "combine: method, density, seed and weights are texts or numbers")
 

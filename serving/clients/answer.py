@@ -19,7 +19,7 @@ class EngineOutput:
     """What another engine added to an answer.
 
     Args:
-        token_ids: of this output, end token included.
+        token_ids: the token ids of this output, end token included.
         finish_reason: stop, length or abort on the last output.
         logprobs: one for each token, if the request asked for them.
         num_cached_tokens: prompt tokens whose KV was reused; 0 if the engine does not say.
@@ -36,7 +36,7 @@ class Answer:
 
     Args:
         request: the caller's request.
-        tokenizer: of the model.
+        tokenizer: the tokenizer of the model.
         started: `time.monotonic()` when the engine accepted the request.
         speculates: whether a step may yield several tokens. The engines do not count steps: without speculation there
             are as many as tokens, with it as many as outputs, some of which the engine may have merged.

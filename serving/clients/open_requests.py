@@ -24,7 +24,7 @@ class LoopThread:
     """Runs coroutines of any thread on one event loop.
 
     Args:
-        name: of the thread.
+        name: the name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -143,7 +143,7 @@ class OpenRequests:
         """A relay for a new request; to be called on its reader's loop.
 
         Args:
-            request_id: of the request.
+            request_id: the id of the request.
             check_alive: raises EngineDeadError if the engine cannot answer any more.
 
         Raises:

@@ -27,7 +27,7 @@ from serving.weights.draft_weights import as_weights_error
 
 MAX_HEADS = 16
 _PROMPT_CANDIDATES = 1_024  # last tokens of a prompt that may be guessed
-_NUM_GUESSES = 4  # of a place
+_NUM_GUESSES = 4  # for each place
 
 Ints = NDArray[np.int32]
 
@@ -71,7 +71,7 @@ class DraftHeads:
 
     @property
     def nbytes(self) -> int:
-        """Memory that they take."""
+        """The memory that the heads take, in bytes."""
         return self.weight.nbytes + self.bias.nbytes + self.answer_tokens.nbytes
 
     def begin(self, prompt: Sequence[int]) -> HeadText:
@@ -83,7 +83,7 @@ class HeadText:
     """See `drafter.Heads`. Confidences are probabilities among the candidates. Use it from one thread only.
 
     Args:
-        heads: of the request's adapter.
+        heads: the heads of the request's adapter.
         prompt: token ids; they may be guessed too.
     """
 
@@ -93,7 +93,7 @@ class HeadText:
         self._candidates: Ints | None = None  # [C], ascending
         self._rows: Tensor | None = None  # [C, hidden] float32 on the CPU, of the model's head
         self._hidden: NDArray[np.float32] | None = None
-        self._num_tokens = 0  # of prompt and output; `_hidden` has chosen the last one
+        self._num_tokens = 0  # tokens of prompt and output; `_hidden` has chosen the last one
         self._logits: NDArray[np.float32] | None = None  # [heads, C]
 
     @property

@@ -33,7 +33,7 @@ class WordTokenizer:
     """Maps the tokens of a text to the tokens of its words.
 
     Args:
-        tokenizer: of the prompts.
+        tokenizer: the tokenizer of the prompts.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -224,7 +224,7 @@ class DraftModel:
         """Load a draft model and choose its kernel.
 
         Args:
-            path: of its file.
+            path: the path of its file.
             embedding: [V, H] of its checkpoint: see `DraftWeights.load`.
             word_tokens: see `DraftModel`.
 

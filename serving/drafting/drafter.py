@@ -108,12 +108,12 @@ class DraftRequest(Protocol):
 
     @property
     def heads(self) -> Heads | None:
-        """Those of its adapter, which have observed all passes so far; None without."""
+        """The trained heads of the request's adapter, which have observed all passes so far; None without any."""
         ...
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """None while the request runs."""
+        """Why the request ended; None while it runs."""
         ...
 
 

@@ -27,10 +27,10 @@ def load_drafter(
     """The drafter of the checkpoint in `folder`.
 
     Args:
-        folder: of the checkpoint; one that does not exist has neither table nor draft model.
-        tokenizer: of the checkpoint.
+        folder: the folder of the checkpoint; one that does not exist has neither table nor draft model.
+        tokenizer: the tokenizer of the checkpoint.
         embedding: gives the checkpoint's embedding, [V, H], which a draft model shares; called if there is one.
-        cost: of the rows of a step, on the engine that verifies the drafts.
+        cost: the cost of the rows of a step, on the engine that verifies the drafts.
         adapter_models: files of draft models that were trained for adapters, by the adapters' names.
 
     Raises:

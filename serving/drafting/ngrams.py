@@ -112,7 +112,7 @@ class NgramTable:
     """The tokens that most often followed each n-gram in a collection of texts.
 
     Args:
-        keys: of the n-grams, ascending.
+        keys: the hashes of the n-grams, ascending.
         tokens: for each key, three tokens that followed it, the most frequent first.
         confidences: for each of those tokens, its relative frequency in 1/255; 0 marks an empty entry.
         orders: lengths of the n-grams, ascending.

@@ -111,7 +111,7 @@ class MeasuredCost:
         covariance = sum(weight * (x - mean_x) * (y - mean_y) for weight, x, y in points)
         variance = sum(weight * (x - mean_x) ** 2 for weight, x, _ in points)
         slope = (covariance + _PRIOR_WEIGHT * mean_y * prior * rows) / (variance + _PRIOR_WEIGHT)
-        seconds = max(mean_y - slope * mean_x, 0.1 * mean_y)  # of a step with `rows` rows
+        seconds = max(mean_y - slope * mean_x, 0.1 * mean_y)  # the time of a step with `rows` rows
         return min(max(slope / seconds / rows, _MIN_SHARE), 1.0 / rows)
 
     @staticmethod
@@ -140,7 +140,7 @@ class SpeculativeDrafter:
         model: the draft model, if the weights include one. It was trained for the base checkpoint.
         adapter_models: draft models that were trained for adapters; requests of other adapters use n-grams,
             and heads if they have any.
-        cost: of one more row in a step.
+        cost: the cost of one more row in a step.
         without_space: maps a token to the same token without its leading space, so that a word in running text matches
             the same word in quotes.
     """

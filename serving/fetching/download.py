@@ -31,8 +31,8 @@ class Stated:
     """What a server states of a file.
 
     Args:
-        size: in bytes.
-        etag: with its quotes; None without one that promises identical bytes.
+        size: number of bytes.
+        etag: the ETag with its quotes; None without one that promises identical bytes.
         modified: the date of its last change, as the server writes it; None without one.
     """
 
@@ -52,7 +52,7 @@ class Downloader:
     Args:
         source: its address.
         watch: is told what happens, makes the errors, and may end a download.
-        headers: for this source only.
+        headers: HTTP headers for this source only.
     """
 
     def __init__(self, source: str, watch: Watch, headers: Mapping[str, str] | None = None) -> None:
@@ -96,7 +96,7 @@ class Downloader:
 
         Args:
             url: the address.
-            path: of the file; what is there is replaced.
+            path: the path of the file; what is there is replaced.
             stated: the size that it must have, and its version; without one whoever calls knows a digest of it.
             digest: SHA-256 in hexadecimal that it must have; None: whatever this version has.
 
@@ -110,7 +110,7 @@ class Downloader:
         key = hashlib.sha256(f"{url}\n{digest}\n{stated.version}\n{stated.size}".encode()).hexdigest()[:16]
         partial = path.with_name(f".{path.name}.{key}.partial")
         for other in path.parent.glob(f".{escape(path.name)}.*.partial"):
-            if other != partial or not (digest or stated.etag):  # of another version, or what cannot be continued
+            if other != partial or not (digest or stated.etag):  # it is of another version, or cannot be continued
                 other.unlink()
 
         def attempt() -> None:

@@ -39,7 +39,7 @@ class HubFile:
 
     Args:
         name: its path there.
-        size: in bytes.
+        size: number of bytes.
         sha256: what the hub states for large files; None for small ones.
         blob: Git's id of a small file; None for large ones.
     """
@@ -64,7 +64,7 @@ def list_hub(source: HubSource, select: Callable[[Iterable[str]], list[str]], wa
 
     Args:
         source: the repository.
-        select: which of all names.
+        select: chooses among all names.
         watch: makes the errors, and may end it.
 
     Raises:

@@ -27,7 +27,7 @@ class GrammarCompiler:
     """Compiles constraints, and caches the most recently used ones. Safe to use from several threads.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: the tokenizer of the model.
         vocab_size: width of the model's logits; ids beyond the tokenizer's are never allowed.
         cache_size: number of compiled grammars to keep.
         cache_seconds: processor time that compiling all of those took. It bounds their memory, which llguidance

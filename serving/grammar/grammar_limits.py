@@ -19,7 +19,7 @@ MAX_CHOICES_TOGETHER = 256 * 1024
 
 MAX_CHOICES = 10_000
 
-MAX_COMPILE_SECONDS = 0.5  # of one core
+MAX_COMPILE_SECONDS = 0.5  # processor time on one core
 MAX_SEARCH_SECONDS = 0.3  # to find the place of an error in a schema
 MAX_COMPILE_BYTES = 512 * 1024 * 1024  # address space of the process in `trial`
 # Smaller than the 8 MB of a thread, so that a grammar that passes the trial cannot overflow a thread's stack later.

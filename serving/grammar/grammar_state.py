@@ -31,7 +31,7 @@ class GrammarState:
         matcher: llguidance's state.
         executor: computes several bitmasks at a time.
         on_failure: called when llguidance fails.
-        name: of the constraint in error messages.
+        name: the name of the constraint in error messages.
 
     Raises:
         GrammarError: from any method, if llguidance fails, for example because the grammar is too ambiguous for its
@@ -183,7 +183,7 @@ class QuoteTokens:
     """The tokens of a vocabulary that may end a key.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: the tokenizer of the model.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

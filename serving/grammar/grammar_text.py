@@ -126,7 +126,7 @@ def _bound(schema: dict[str, Any], name: str, inward: Literal[1, -1]) -> int | N
     """The bound, exclusive ones included, as the next integer inside that is a float; it is written to the schema.
 
     Args:
-        schema: whose bound is replaced.
+        schema: the schema whose bound is replaced.
         name: minimum or maximum.
         inward: 1 for a minimum, -1 for a maximum.
     """

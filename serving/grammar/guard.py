@@ -63,8 +63,8 @@ class GrammarGuard:
         """Check that a grammar compiles. Takes milliseconds, or up to a second if it is refused.
 
         Args:
-            grammar: from `grammar_text`.
-            name: of the grammar, for error messages.
+            grammar: the text that `grammar_text` gives.
+            name: the name of the grammar, for error messages.
             is_schema: whether it was made from a JSON schema; then the error says where in the schema.
 
         Raises:

@@ -44,7 +44,7 @@ def find_fault(schema: Any, error_of: Callable[[Any], str]) -> str:
     If several values together cause it (a minimum and a maximum), it points to the object that holds them.
 
     Args:
-        schema: from `json.loads`.
+        schema: the value that `json.loads` gives.
         error_of: returns the compiler's message for a schema, or "" if it compiles.
     """
     search = _Search(error_of, error_of(schema))
@@ -68,7 +68,7 @@ class _Place:
     """The place where a search ended.
 
     Args:
-        path: in the original schema.
+        path: the place in the original schema.
         schema: the reduced schema, which still causes the error.
         value: the value at the path.
         num_needed: how many of the values in it are needed to cause the error.
@@ -107,8 +107,8 @@ class _Search:
 
         Args:
             schema: a reduced schema that causes the error.
-            path: of the given value, in the original schema.
-            here: of the same value in `schema`, whose arrays may have lost items.
+            path: the place of the given value in the original schema.
+            here: the place of the same value in `schema`, whose arrays may have lost items.
         """
         node: Any = _at(schema, here)
         if not isinstance(node, dict | list):

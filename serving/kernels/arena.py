@@ -59,7 +59,7 @@ def populate(tensors: Sequence[Tensor], touch: Callable[[int, int], None], max_b
     Args:
         tensors: CPU tensors, for example KV caches.
         touch: allocates the pages at an address, of a size in bytes; see `CpuLibrary.touch`.
-        max_bytes: of all tensors; by default a quarter of the available memory, and at most 512 MiB.
+        max_bytes: the limit of all tensors together; by default a quarter of the available memory, and at most 512 MiB.
     """
     if max_bytes is None:
         max_bytes = min(_MAX_BYTES, available_memory() // _MAX_FRACTION)

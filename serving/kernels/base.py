@@ -43,15 +43,15 @@ class Activations(StrEnum):
 
     FLOAT32 = "float32"  # not rounded
     INT16 = "int16"  # one scale for each row and group: faster on CPUs, with exact sums
-    INT8 = "int8"  # the same in 8 bits, fastest without AMX tiles; attention in bfloat16 where the CPU multiplies that
-    BFLOAT16 = "bfloat16"  # also the weights and attention: fastest with AMX tiles; without them it means INT8
+    INT8 = "int8"  # like INT16 in 8 bits, fastest without AMX tiles; attention in bfloat16 where the CPU multiplies it
+    BFLOAT16 = "bfloat16"  # weights and attention too: fastest with AMX tiles; without them this means INT8
 
 
 BFLOAT16_GROUPS = 64  # for weights whose group size is not a multiple of this, BFLOAT16 means INT16
 INT8_MAX_GROUP = 512  # for weights with larger groups, INT8 means INT16
 
 
-PADDING_SLOT = -1  # of rows behind the last request's, which only kernels for GPUs get; they are stored nowhere
+PADDING_SLOT = -1  # the slot of rows behind the last request's, which only kernels for GPUs get and nothing stores
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class QkvAdjustment:
         bias: [(heads + 2 kv_heads) · head_dim] float32, added first (Qwen2), or None.
         query_norm: [head_dim] float32, weight of an RMS norm of each query head (Qwen3), or None.
         key_norm: the same for each key head; both norms are given, or neither.
-        eps: of the norms.
+        eps: the epsilon of the norms.
     """
 
     bias: Tensor | None = None
@@ -204,7 +204,7 @@ class DecoderPlan(Protocol):
             input_ids: [T] int32.
             positions: [T] int32.
             kv_caches: one for each layer, from `Kernels.allocate_kv_cache`.
-            metadata: of the batch.
+            metadata: the requests of the batch and where their keys and values are.
             out: [T, hidden] float32, after the final norm.
             lora: the adapters of the rows that have one.
         """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 _log = logging.getLogger(__name__)
 SOURCES = Path(__file__).parent / "cpp"
-FLAGS = (  # of every build
+FLAGS = (  # every build has these
     *("-std=c++17", "-O3", "-march=native", "-pthread"),
     "-ffp-contract=off",  # multiply-add is fused only where the source calls fma()
     "-fno-schedule-insns",  # GCC's default on ARM, where it needs more registers than there are
@@ -28,7 +28,7 @@ def build_library(extra_flags: tuple[str, ...] = (), cache: Path | None = None) 
     """Path of the compiled kernels; None, with a warning in the log, without a compiler or if it fails.
 
     Args:
-        extra_flags: for the compiler, after the usual ones.
+        extra_flags: further flags for the compiler, after the usual ones.
         cache: folder for the library; by default one in the user's cache folder.
     """
     compiler = find_compiler()

@@ -19,7 +19,7 @@ _TILE = 16  # kLoraRows of cpp/lora.h
 
 
 class CLoraPart(Structure):
-    """LoraPart of cpp/lora.h."""
+    """The struct `LoraPart` of cpp/lora.h, field by field."""
 
     _fields_ = (
         ("down", c_void_p),
@@ -31,19 +31,19 @@ class CLoraPart(Structure):
 
 
 class CLoraTile(Structure):
-    """LoraTile of cpp/lora.h."""
+    """The struct `LoraTile` of cpp/lora.h, field by field."""
 
     _fields_ = (("first", c_int64), ("rows", c_int64), ("parts", POINTER(CLoraPart)))
 
 
 class CLoraBatch(Structure):
-    """LoraBatch of cpp/lora.h."""
+    """The struct `LoraBatch` of cpp/lora.h, field by field."""
 
     _fields_ = (("tiles", POINTER(CLoraTile)), ("count", c_int64), ("max_rank", c_int64), ("between", c_void_p))
 
 
 class CLoraSite(Structure):
-    """LoraSite of cpp/lora.h."""
+    """The struct `LoraSite` of cpp/lora.h, field by field."""
 
     _fields_ = (("place", c_int64), ("parts", c_int64), ("inputs", c_int64), ("widths", c_int64 * MAX_PARTS))
 
@@ -60,7 +60,7 @@ class LoraTables:
     """Makes the arguments of a batch; an adapter's own table is made once, and dropped with the adapter.
 
     Args:
-        weights: of the model whose adapters these are; None if each call checks the shapes itself.
+        weights: the weights of the model whose adapters these are; None if each call checks the shapes itself.
     """
 
     def __init__(self, weights: DecoderWeights | None = None) -> None:

@@ -32,13 +32,13 @@ _DTYPES = {"float32": 0, "float16": 1, "uint16": 2}  # DType; uint16 holds the b
 
 
 class _CLayer(Structure):
-    """DraftLayer of cpp/draft.h."""
+    """The struct `DraftLayer` of cpp/draft.h, field by field."""
 
     _fields_ = tuple((name, c_void_p) for name in DraftLayer.__dataclass_fields__)
 
 
 class _CModel(Structure):
-    """DraftModel of cpp/draft.h."""
+    """The struct `DraftModel` of cpp/draft.h, field by field."""
 
     _fields_ = (
         ("embedding", c_void_p),
@@ -53,7 +53,7 @@ class _CModel(Structure):
 
 
 class _CStep(Structure):
-    """DraftStep of cpp/draft.h."""
+    """The struct `DraftStep` of cpp/draft.h, field by field."""
 
     _fields_ = (
         ("ids", c_void_p),
@@ -79,7 +79,7 @@ class CppDraft(DraftKernelBase):
     """See `DraftKernel`.
 
     Args:
-        weights: of the draft model; they are copied.
+        weights: the weights of the draft model; they are copied.
         library: the compiled kernels.
     """
 
@@ -114,8 +114,8 @@ class CppDraft(DraftKernelBase):
         self._ids = (c_int32 * MAX_TOKENS)()
         self._top_tokens, self._top_probabilities = (c_int32 * NUM_TOP)(), (c_float * NUM_TOP)()
         self._generated, self._probabilities = (c_int32 * MAX_GENERATED)(), (c_float * MAX_GENERATED)()
-        self._cache: Cache | None = None  # of the last call
-        self._candidates: Ints | None = None  # of the last call
+        self._cache: Cache | None = None  # the one of the last call
+        self._candidates: Ints | None = None  # those of the last call
         buffers: dict[str, ctypes.Array[Any]] = {
             "ids": self._ids,
             "top_tokens": self._top_tokens,

@@ -29,7 +29,7 @@ class LoraSite:
 
     Args:
         layer: number of the decoder layer.
-        projections: in the order of their outputs.
+        projections: the projections in the order of their outputs.
     """
 
     layer: int

@@ -30,7 +30,7 @@ class Device(StrEnum):
 
     @property
     def torch_name(self) -> str:
-        """Where torch has the tensors."""
+        """The name of the device on which torch has the tensors."""
         return "cuda" if self is Device.CUDA else "cpu"
 
 
@@ -41,7 +41,7 @@ def create_kernels(
 
     Args:
         device: what computes.
-        num_threads: of the C++ kernels; None uses all cores that this process may use.
+        num_threads: the number of threads of the C++ kernels; None uses all cores that this process may use.
         activations: what inputs of 4-bit matmuls are rounded to. In Triton it is FLOAT32, or float16 for all others.
 
     Raises:

@@ -30,7 +30,7 @@ MAX_PARTS = 3  # projections in one matmul: queries, keys and values
 
 
 class CShape(Structure):
-    """AttentionShape of cpp/kv_cache.h."""
+    """The struct `AttentionShape` of cpp/kv_cache.h, field by field."""
 
     _fields_ = (
         ("heads", c_int32),
@@ -42,7 +42,7 @@ class CShape(Structure):
 
 
 class CAwq(Structure):
-    """Awq of cpp/awq.h."""
+    """The struct `Awq` of cpp/awq.h, field by field."""
 
     _fields_ = (
         ("quants", c_void_p),
@@ -56,7 +56,7 @@ class CAwq(Structure):
 
 
 class CDense(Structure):
-    """Dense of cpp/dense.h."""
+    """The struct `Dense` of cpp/dense.h, field by field."""
 
     _fields_ = (
         ("data", c_void_p),
@@ -67,7 +67,7 @@ class CDense(Structure):
 
 
 class CMaskedProducts(Structure):
-    """MaskedProducts of cpp/dense.h."""
+    """The struct `MaskedProducts` of cpp/dense.h, field by field."""
 
     _fields_ = (
         ("rows", c_void_p),
@@ -82,7 +82,7 @@ class CMaskedProducts(Structure):
 
 
 class CLinear(Structure):
-    """Linear of cpp/decoder.h."""
+    """The struct `Linear` of cpp/decoder.h, field by field."""
 
     _fields_ = (("awq", CAwq), ("parts", c_int64), ("dense", CDense * MAX_PARTS))
 
@@ -94,7 +94,7 @@ class CQkvAdjustment(Structure):
 
 
 class CLayer(Structure):
-    """Layer of cpp/decoder.h."""
+    """The struct `Layer` of cpp/decoder.h, field by field."""
 
     _fields_ = (
         ("input_norm", c_void_p),
@@ -108,7 +108,7 @@ class CLayer(Structure):
 
 
 class CDecoder(Structure):
-    """Decoder of cpp/decoder.h."""
+    """The struct `Decoder` of cpp/decoder.h, field by field."""
 
     _fields_ = (
         ("embedding", c_void_p),
@@ -128,7 +128,7 @@ class CDecoder(Structure):
 
 
 class CBatch(Structure):
-    """Batch of cpp/attention.h."""
+    """The struct `Batch` of cpp/attention.h, field by field."""
 
     _fields_ = (
         ("tokens", c_int64),
@@ -143,7 +143,7 @@ class CBatch(Structure):
 
 
 class CPass(Structure):
-    """Pass of cpp/decoder.h."""
+    """The struct `Pass` of cpp/decoder.h, field by field."""
 
     _fields_ = (
         ("ids", c_void_p),
@@ -216,7 +216,7 @@ def batch_struct(metadata: AttentionMetadata, tokens: int, num_blocks: int, bloc
 
 
 def dtype_code(dtype: torch.dtype) -> int:
-    """DType of cpp/elementwise.h."""
+    """The number of a dtype in `DType` of cpp/elementwise.h."""
     return _DTYPES[dtype]
 
 

@@ -15,7 +15,7 @@ class Linear:
     The kernels that use a product add up its parts: [P, T, out_features]. With adapters it has none.
 
     Args:
-        weight: of one or several projections.
+        weight: the weight of one or several projections.
         site: which projections these are, for adapters.
         kernels: compute it.
     """

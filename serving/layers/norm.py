@@ -18,9 +18,9 @@ class RmsNorm:
 
     Args:
         weight: [hidden] float32.
-        eps: is added to the mean square.
+        eps: a number that is added to the mean square.
         kernels: compute it.
-        dtype: of the result.
+        dtype: the dtype of the result.
     """
 
     def __init__(self, weight: Tensor, eps: float, kernels: Kernels, dtype: torch.dtype) -> None:

@@ -35,7 +35,7 @@ class Quantization:
 
 
 def read_quantization(data: object) -> Quantization | None:
-    """None where weights are not quantized.
+    """How the weights are quantized; None where they are not.
 
     Raises:
         WeightsError: quantized in a way that this engine does not compute; names the field.

@@ -67,8 +67,8 @@ class DecoderLayer:
             residual: [T, hidden], changed in place.
             cos: see `Attention`.
             sin: see `Attention`.
-            kv_cache: of this layer.
-            metadata: of the batch.
+            kv_cache: the KV cache of this layer.
+            metadata: the requests of the batch and where their keys and values are.
             lora: the adapters of the rows that have one.
 
         Returns:

@@ -30,7 +30,7 @@ from serving.models.config import ModelConfig, Quantization, read_config
 from serving.models.llama import LlamaForCausalLM, ModelWeights
 from serving.models.tensor_files import FLOATS, TensorFiles
 
-_OFFSET = 8  # of a stored value
+_OFFSET = 8  # it is added to every value that is stored
 
 
 def unpack(packed: Tensor, columns: int) -> Tensor:
@@ -43,7 +43,7 @@ def awq_tensors(name: str, packed: Tensor, scale: Tensor, zero_point: Tensor | N
     """The same layer in AutoAWQ's layout.
 
     Args:
-        name: of the layer, for errors.
+        name: the name of the layer, for errors.
         packed: [N, K // 8] int32.
         scale: [N, K // group_size], any float.
         zero_point: [N // 8, K // group_size] int32; None for symmetric layers.
@@ -95,7 +95,7 @@ def load_model(
     Args:
         weights_dir: its folder.
         device: what computes the model.
-        num_threads: of the C++ kernels; None uses all cores that this process may use.
+        num_threads: the number of threads of the C++ kernels; None uses all cores that this process may use.
         activations: what inputs of 4-bit matmuls are rounded to.
 
     Raises:

@@ -64,7 +64,7 @@ def load_lora(folder: Path, weights: DecoderWeights, *, max_rank: int, max_bytes
 
     Args:
         folder: where PEFT wrote it.
-        weights: of the model that it was trained for.
+        weights: the weights of the model that it was trained for.
         max_rank: limit of its ranks.
         max_bytes: limit of its tensors.
 

@@ -43,7 +43,7 @@ class ChatTemplate:
 
     Args:
         sources: Jinja sources by name: `default`, and perhaps `tool_use` for calls with tools.
-        tokenizer: of the checkpoint.
+        tokenizer: the tokenizer of the checkpoint.
         special_tokens: the tokens' texts by the names that templates use, such as `bos_token`.
 
     Attributes:
@@ -72,8 +72,8 @@ class ChatTemplate:
         """The checkpoint's templates; None if it has none.
 
         Args:
-            folder: of the checkpoint.
-            tokenizer: of the checkpoint.
+            folder: the folder of the checkpoint.
+            tokenizer: the tokenizer of the checkpoint.
             file: name of a template file in the folder, to use instead of the checkpoint's templates.
 
         Raises:

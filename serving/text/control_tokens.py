@@ -32,8 +32,8 @@ class ControlTokens:
     `named`, and those in the template that look like markup, such as `<think>`.
 
     Args:
-        tokenizer: of the checkpoint.
-        source: of the chat template.
+        tokenizer: the tokenizer of the checkpoint.
+        source: the Jinja source of the chat template.
         named: the tokens that tokenizer_config.json names, such as `eos_token`.
 
     Raises:

@@ -72,70 +72,70 @@ class MarkedText(str):
         return (self[index] for index in range(len(self)))
 
     def join(self, parts: Iterable[str], /) -> str:
-        """As `str.join`, with the marks of the characters that are kept."""
+        """Do as `str.join`, and keep the marks of the characters that stay."""
         known = list(parts)
         return join(text for i, part in enumerate(known) for text in ((self, part) if i else (part,)))
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
-        """As `str.replace`, with the marks of the characters that are kept."""
+        """Do as `str.replace`, and keep the marks of the characters that stay."""
         return MarkedText(new).join(self.split(old, count)) if old else str.replace(self, old, new, count)
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """As `str.split`, with the marks of the characters that are kept."""
+        """Do as `str.split`, and keep the marks of the characters that stay."""
         return self._locate(str.split(self, sep, maxsplit), sep)
 
     def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """As `str.rsplit`, with the marks of the characters that are kept."""
+        """Do as `str.rsplit`, and keep the marks of the characters that stay."""
         return self._locate(str.rsplit(self, sep, maxsplit), sep)
 
     def splitlines(self, keepends: bool = False) -> list[str]:
-        """As `str.splitlines`, with the marks of the characters that are kept."""
+        """Do as `str.splitlines`, and keep the marks of the characters that stay."""
         return self._locate(str.splitlines(self, keepends))
 
     def partition(self, sep: str, /) -> tuple[str, str, str]:
-        """As `str.partition`, with the marks of the characters that are kept."""
+        """Do as `str.partition`, and keep the marks of the characters that stay."""
         before, found, after = self._locate(str.partition(self, sep))
         return before, found, after
 
     def rpartition(self, sep: str, /) -> tuple[str, str, str]:
-        """As `str.rpartition`, with the marks of the characters that are kept."""
+        """Do as `str.rpartition`, and keep the marks of the characters that stay."""
         before, found, after = self._locate(str.rpartition(self, sep))
         return before, found, after
 
     def strip(self, chars: str | None = None, /) -> str:
-        """As `str.strip`, with the marks of the characters that are kept."""
+        """Do as `str.strip`, and keep the marks of the characters that stay."""
         return self.lstrip(chars).rstrip(chars)
 
     def lstrip(self, chars: str | None = None, /) -> str:
-        """As `str.lstrip`, with the marks of the characters that are kept."""
+        """Do as `str.lstrip`, and keep the marks of the characters that stay."""
         return self[len(self) - len(str.lstrip(self, chars)) :]
 
     def rstrip(self, chars: str | None = None, /) -> str:
-        """As `str.rstrip`, with the marks of the characters that are kept."""
+        """Do as `str.rstrip`, and keep the marks of the characters that stay."""
         return self[: len(str.rstrip(self, chars))]
 
     def removeprefix(self, prefix: str, /) -> str:
-        """As `str.removeprefix`, with the marks of the characters that are kept."""
+        """Do as `str.removeprefix`, and keep the marks of the characters that stay."""
         return self[len(self) - len(str.removeprefix(self, prefix)) :]
 
     def removesuffix(self, suffix: str, /) -> str:
-        """As `str.removesuffix`, with the marks of the characters that are kept."""
+        """Do as `str.removesuffix`, and keep the marks of the characters that stay."""
         return self[: len(str.removesuffix(self, suffix))]
 
     def upper(self) -> str:
-        """As `str.upper`, with the marks of the characters that are kept."""
+        """Do as `str.upper`, and keep the marks of the characters that stay."""
         return self._in_place(str.upper(self))
 
     def lower(self) -> str:
-        """As `str.lower`, with the marks of the characters that are kept."""
+        """Do as `str.lower`, and keep the marks of the characters that stay."""
         return self._in_place(str.lower(self))
 
     def title(self) -> str:
-        """As `str.title`, with the marks of the characters that are kept."""
+        """Do as `str.title`, and keep the marks of the characters that stay."""
         return self._in_place(str.title(self))
 
     def capitalize(self) -> str:
-        """As `str.capitalize`, with the marks of the characters that are kept."""
+        """Do as `str.capitalize`, and keep the marks of the characters that stay."""
         return self._in_place(str.capitalize(self))
 
     def _in_place(self, text: str) -> str:

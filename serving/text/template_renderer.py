@@ -172,12 +172,12 @@ class TemplateRenderer:
     """Renders one chat template. Safe to share between threads.
 
     Args:
-        name: of the template, for messages.
+        name: the name of the template, for messages.
         source: Jinja source.
         special_tokens: the tokens' texts by the names that templates use, such as `bos_token`.
 
     Attributes:
-        source: as given.
+        source: the Jinja source, as given.
         variables: names of the variables that the template reads but does not set.
 
     Raises:
@@ -200,7 +200,7 @@ class TemplateRenderer:
         """The conversation as text, with marks on what the template itself wrote.
 
         Args:
-            messages: at least one.
+            messages: the conversation, at least one message.
             values: the other variables.
 
         Raises:

@@ -212,7 +212,7 @@ def encode_text(backend: tokenizers.Tokenizer, text: str, context_length: int | 
 
     Args:
         backend: the tokenizers library's object.
-        text: to encode.
+        text: the text to encode.
         context_length: a text of more than four times as many bytes is first read in parts, up to the part with which
             it clearly has more tokens: 64 KiB of digits take 75 ms of a core.
 

@@ -18,7 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from serving.types import RequestMetrics, TokenPass
 
-MAX_EVENTS: Final = 64  # of one span; an answer of more steps has several in each event
+MAX_EVENTS: Final = 64  # events of one span; an answer of more steps has several in each event
 _EXPORT_SECONDS: Final = 3.0  # when the server stops and the collector is silent, it waits for this twice
 _TIMEOUTS: Final = {"OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT"}
 _NAME: Final = "cog"  # as Cog's own tracing names the service
@@ -40,8 +40,8 @@ class PredictionSpans:
 
     Args:
         tracer: makes the spans.
-        trace_context: of the caller. Cog's own tracing, where it is on, has a span below the caller's, which is the
-            current one here.
+        trace_context: the trace context of the caller. Cog's own tracing, where it is on, has a span below the
+            caller's, which is the current one here.
     """
 
     def __init__(self, tracer: Tracer, trace_context: Mapping[str, str]) -> None:
@@ -103,7 +103,7 @@ class PredictionSpans:
     def _add_event(self, span: Span, passes: Sequence[TokenPass]) -> None:
         counts = {
             "steps": len(passes),
-            "rows": sum(one.num_rows for one in passes),  # of all requests in these steps
+            "rows": sum(one.num_rows for one in passes),  # those of all requests in these steps
             "drafts": sum(len(one.drafted) for one in passes),
             "accepted": sum(one.num_accepted for one in passes),
             "tokens": sum(len(one.sources) for one in passes),

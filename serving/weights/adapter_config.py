@@ -23,7 +23,7 @@ _IGNORED = {
     *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
     *("auto_mapping", "base_model_name_or_path", "revision", "task_type", "inference_mode", "peft_version"),
     *("lora_dropout", "runtime_config", "megatron_core", "qalora_group_size"),
-    *("loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config"),  # of init or of training
+    *("loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config"),  # initialization or training
 }
 _MAX_SCALING = 65_504  # float16's largest number; adapters in use have up to a few dozen
 _PROMPTS = ("PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING", "ADAPTION_PROMPT", "CARTRIDGE")

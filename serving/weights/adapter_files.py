@@ -36,7 +36,7 @@ def adapter_digest(folder: Path, read: Mapping[str, bytes] | None = None) -> str
     """The digest of a folder's files that count.
 
     Args:
-        folder: of an adapter.
+        folder: the folder of an adapter.
         read: contents that have been read already, by name; the other files are read here.
 
     Raises:

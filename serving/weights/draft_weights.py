@@ -33,7 +33,7 @@ def as_weights_error(path: Path) -> Iterator[None]:
 DRAFT_MODEL = "draft.model"
 
 HEAD_DIM = 32
-MAX_TOKENS = 512  # of a request that the draft model reads: the prompt from a marker on, and the answer
+MAX_TOKENS = 512  # tokens of a request that the draft model reads: the prompt from a marker on, and the answer
 ROPE_THETA = 1000.0
 EPS = 1e-5
 _MAX_WIDTH = 4096  # a wider model would be too slow for drafts
@@ -83,7 +83,7 @@ class DraftWeights:
         """Read a draft model.
 
         Args:
-            path: of its file.
+            path: the path of its file.
             embedding: [V, H] of its checkpoint; bfloat16 is passed as its bits in uint16.
 
         Raises:

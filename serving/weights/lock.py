@@ -168,7 +168,7 @@ def locked_file(path: str, size: int, digest: str) -> LockedFile:
 
     Args:
         path: relative to the folder of weights.
-        size: in bytes.
+        size: number of bytes.
         digest: SHA-256 in hex, with or without `sha256:` before it.
 
     Raises:

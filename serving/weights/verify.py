@@ -95,7 +95,7 @@ def lock_files(folder: Path) -> tuple[LockedFile, ...]:
 
 
 def hash_files(folder: Path) -> tuple[LockedFile, ...]:
-    """As `lock_files`, whatever the files are.
+    """The same as `lock_files`, whatever the files are.
 
     Raises:
         WeightsError: as `list_files`, or a file has a name that a lock cannot have.

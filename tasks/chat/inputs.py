@@ -86,9 +86,9 @@ class ChatInputs(BaseModel):
         top_p: total probability of the tokens to sample from (nucleus).
         top_k: number of tokens to sample from; 0 keeps all.
         min_p: minimum probability of a token, relative to the likeliest one's.
-        repetition_penalty: for tokens of prompt and answer; 1 changes nothing.
-        presence_penalty: for tokens that occur in the answer.
-        frequency_penalty: for tokens of the answer, once per occurrence.
+        repetition_penalty: the penalty for tokens of prompt and answer; 1 changes nothing.
+        presence_penalty: the penalty for tokens that occur in the answer.
+        frequency_penalty: the penalty for tokens of the answer, once per occurrence.
         stop_sequences: texts that end the answer and are not part of it; see `read_stop_sequences`.
         seed: makes the answer repeatable; 0 is a seed.
         logprobs: gives the log probability of each token, and of so many of the likeliest ones, as a metric.

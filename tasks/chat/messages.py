@@ -16,7 +16,7 @@ def conversation(inputs: ChatInputs, *, system_prompt: str | None, as_parts: boo
     """The messages of a call, the system prompt first.
 
     Args:
-        inputs: of the call.
+        inputs: the inputs of the call.
         system_prompt: the default, for a call without one.
         as_parts: whether the template accepts a list of parts as content.
         as_text: whether the template accepts a text as content.

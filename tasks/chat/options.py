@@ -42,7 +42,7 @@ class ChatOptions(TaskFile):
     Args:
         chat_template: None uses the checkpoint's own; a text names a template file beside task.json; False uses none,
             for a model that was trained to continue plain text.
-        defaults: of inputs.
+        defaults: the defaults of inputs.
         item_separator: in JSON answers, the regular expression of separators between items and between properties.
         key_separator: in JSON answers, the regular expression of separators between a property's name and its value.
     """

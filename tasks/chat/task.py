@@ -50,8 +50,8 @@ class ChatTask:
     """See `tasks.task.Task`. Inputs are those of `ChatInputs`.
 
     Args:
-        options: from task.json.
-        tokenizer: of the checkpoint.
+        options: the options in task.json.
+        tokenizer: the tokenizer of the checkpoint.
         template: the chat template; None for a model that continues plain text.
 
     Raises:

@@ -47,7 +47,7 @@ def copied_string(question: str, writing: Writing) -> str:
 
 _UNIX: Final = "[1-9][0-9]{0,10}"
 _SECONDS: Final = "[1-9][0-9]{0,8}"
-_MAX_PAIRS: Final = 256  # of a start and an end, whose distance is a range too
+_MAX_PAIRS: Final = 256  # pairs of a start and an end, whose distance is a range too
 _ANY: Final = {  # terminal: the pattern of all its numbers
     "LIMIT": "[1-9][0-9]{0,2}|1000",
     "START": _UNIX,
@@ -64,7 +64,7 @@ def number_terminals(question: str | None, durations: Durations) -> list[str]:
 
     Args:
         question: None allows any number. LIMIT is never limited.
-        durations: of the question, if there is one.
+        durations: the durations of the question, if there is one.
     """
     found = dict[str, Iterable[float]]()
     if question is not None:
@@ -81,7 +81,7 @@ def _number(value: float) -> str:
     return re.escape(repr(int(value) if value == int(value) else value))
 
 
-MAX_VALUES = 50  # of one `in` list
+MAX_VALUES = 50  # values in one `in` list
 
 _LISTS: Final = {  # rule: item and maximum length, below Honeycomb's 100, so that a model that repeats itself ends soon
     "columns": ("COLUMN", 20),

@@ -14,7 +14,7 @@ from tasks.honeycomb.errors import QuerySyntaxError, shorten
 
 MAX_ANSWER_BYTES = 64 * 1024
 MAX_DEPTH = 8  # a query needs 4
-MAX_DIGITS = 40  # of an integer; ids have up to 39
+MAX_DIGITS = 40  # digits of an integer; ids have up to 39
 
 _NOT_A_LITERAL = (ValueError, SyntaxError, RecursionError, MemoryError)  # all errors that malicious text can cause
 

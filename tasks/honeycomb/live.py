@@ -38,7 +38,7 @@ class LiveAnswer:
         self._shown = 0
         self._shown_keys: list[str] = []
         self._ended = surface != "json"  # nothing more is shown before the end
-        self._position = 0  # of the scanner
+        self._position = 0  # where the scanner is
         self._depth = 0
         self._string_start: int | None = None
         self._escaped = False

@@ -112,7 +112,7 @@ def _found(text: str) -> Iterator[tuple[str, set[int]]]:
         goes_on = match["amount"] and not _role(match) and 0 <= match.start() - end <= 5 and gap in ("", "and", _MARK)
         sums = {one + other for one in lengths for other in new if other < one} if goes_on else set()
         if sums and gap:
-            lengths = sums  # of 2h30m, "1 hour and 30 minutes"
+            lengths = sums  # as in 2h30m, "1 hour and 30 minutes"
         else:
             yield role, lengths
             role, lengths = _role(match) or (role if sums else ""), new | sums
@@ -134,11 +134,11 @@ def _role(match: re.Match[str]) -> str:
 
 def _lengths(match: re.Match[str]) -> set[int]:
     units = next(lengths for number, lengths in enumerate(_UNITS.values()) if match[f"unit{number}"])
-    amount = "" if re.search(r"\d +[a-z]+ly\b", match[0], re.IGNORECASE) else match["amount"]  # of "error 57014 hourly"
+    amount = "" if re.search(r"\d +[a-z]+ly\b", match[0], re.IGNORECASE) else match["amount"]  # "error 57014 hourly"
     amounts = {spoken_number(amount) if amount else 1.0}
     others = match["others"] or ""
     amounts |= {float(number) for number in re.findall(r"\d+", others)}
-    if amount and re.fullmatch(NUMBER, others + amount, re.IGNORECASE):  # of "1,5 hours", "3 and a half hours"
+    if amount and re.fullmatch(NUMBER, others + amount, re.IGNORECASE):  # as in "1,5 hours", "3 and a half hours"
         amounts.add(spoken_number(others + amount))
     more = 0.0 if match["more"] is None else 0.5 if match["more"].lower().endswith("half") else 0.25
     return {round((number + more) * unit) for number in amounts for unit in units}

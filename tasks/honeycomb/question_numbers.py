@@ -65,7 +65,7 @@ def question_numbers(question: str) -> tuple[float, ...]:
             0.0,
         )
         if next_seconds and seconds > next_seconds and re.fullmatch(r" ?(?:and )?", question[match.end() : next_start]):
-            products |= {(seconds + next_seconds) / other for other in _TIMES.values()}  # of 1m30s
+            products |= {(seconds + next_seconds) / other for other in _TIMES.values()}  # as in 1m30s
         unit, next_start, next_seconds = own, match.start(), seconds
         sized = {float(f"{number:.15g}") for number in products if _SMALLEST <= number < _LARGEST}
         found |= sized | ({-number for number in sized} if match["sign"] else set())

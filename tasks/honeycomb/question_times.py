@@ -36,7 +36,7 @@ _DAY_ENDS: Final = re.compile(
     rf"(?:until|till?|before|as of|ending(?: on)?|up to|older than|prior to|to|<=?) '?{_TIME}"
 )
 _DAY_STARTS: Final = re.compile(rf"(?:after|>) '?{_TIME}")
-_WHOLE: Final = re.compile(r"\b(?:through|thru|inclusive|incl)\b", re.IGNORECASE)  # of the last day
+_WHOLE: Final = re.compile(r"\b(?:through|thru|inclusive|incl)\b", re.IGNORECASE)  # the last day is included
 
 
 class Ends(NamedTuple):

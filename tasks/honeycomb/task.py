@@ -25,8 +25,8 @@ class HoneycombTask:
     """See `tasks.task.Task`, `MarkedTask` and `ExampleTask`. Inputs: `nlq`, `cols` and `max_tokens`.
 
     Args:
-        options: from task.json.
-        tokenizer: of the checkpoint.
+        options: the options in task.json.
+        tokenizer: the tokenizer of the checkpoint.
     """
 
     long_inputs = "nlq and cols"

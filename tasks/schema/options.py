@@ -45,8 +45,8 @@ class SchemaOptions(TaskFile):
         inputs: names of the text inputs.
         item_separator: regular expression of separators between items and between properties.
         key_separator: regular expression of separators between a property's name and its value.
-        max_tokens: of an answer, unless the caller sets it.
-        max_input_characters: of all inputs together.
+        max_tokens: the limit of an answer, unless the caller sets it.
+        max_input_characters: the limit of all inputs together.
     """
 
     task: Literal["schema"]

@@ -91,8 +91,8 @@ class SchemaTask:
     """See `tasks.task.Task`. Inputs: the text inputs that the options name, `max_tokens`, `temperature` and `seed`.
 
     Args:
-        options: from task.json.
-        schema: of the answers.
+        options: the options in task.json.
+        schema: the JSON Schema of the answers.
         encode: converts the inputs' texts to the prompt's tokens.
 
     Raises:

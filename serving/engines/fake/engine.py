@@ -40,7 +40,7 @@ class FakeEngine:
     """See `serving.engine.Engine`. A running request holds one block, whatever its length.
 
     Args:
-        tokenizer: for the tokens of prompts and answers.
+        tokenizer: makes the tokens of prompts and answers.
         answer: maps the text of a prompt to the answer.
         max_model_len: limit of prompt and output tokens of a request.
         max_num_seqs: limit of running requests.

@@ -42,7 +42,7 @@ class FakeModel:
     """A model that follows a script.
 
     Args:
-        tokenizer: of the requests and answers.
+        tokenizer: the tokenizer of the requests and answers.
         answer: maps the text of a prompt to the whole answer. Sampling with a temperature shuffles its tokens; a
             grammar keeps those that it allows.
     """

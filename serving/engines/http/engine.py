@@ -30,7 +30,7 @@ class GrammarCheck:
     """The grammar of one answer.
 
     Args:
-        state: at the start of the grammar.
+        state: the state at the start of the grammar.
         server: its address, for the error.
     """
 
@@ -68,7 +68,7 @@ class HttpEngine:
     """See `serving.engine.Engine`. Its adapters are those that the server has.
 
     Args:
-        client: of the server; used on `loop` only, and closed by this engine.
+        client: the client of the server; used on `loop` only, and closed by this engine.
         loop: the client's event loop; stopped by this engine.
         models: what the server serves.
         tokenizer: of the checkpoint that the server has loaded.

@@ -25,7 +25,7 @@ async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The data of each event until the last, which says that the stream is done.
 
     Args:
-        chunks: of the body, divided anywhere.
+        chunks: the body, divided anywhere.
     """
     rest = b""
     async for chunk in chunks:
@@ -42,7 +42,7 @@ def read_output(content: Mapping[str, Any], num_logprobs: int | None) -> EngineO
     """The tokens of an event; None if it has only numbers of tokens.
 
     Args:
-        content: of the event.
+        content: the content of the event.
         num_logprobs: `SamplingParams.logprobs` of the request.
 
     Raises:
@@ -124,7 +124,7 @@ class ServerClient:
 
     Args:
         url: its address, without /v1.
-        session: to that address, with the key.
+        session: connects to that address, with the key.
     """
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
@@ -151,7 +151,7 @@ class ServerClient:
         """Choose the model.
 
         Args:
-            name: of the model; None for the server's only one.
+            name: the name of the model; None for the server's only one.
 
         Raises:
             SettingError: there is no such model, or there are several.

@@ -41,9 +41,9 @@ def open_adapters(
     """The adapters that requests may name, of which the pinned ones are loaded.
 
     Args:
-        settings: of the engine.
+        settings: the settings of the engine.
         known: see `known_adapters`.
-        weights: of the base.
+        weights: the weights of the base.
         check_golden: asks an adapter its golden prompts; raises if an answer is wrong.
 
     Raises:
@@ -92,7 +92,7 @@ def with_heads(entry: AdapterEntry, loaded: LoadedAdapter, model_head: Tensor) -
     """The adapter with the heads that its entry lists; unchanged if it lists none.
 
     Args:
-        entry: of the list.
+        entry: the entry of the list.
         loaded: the adapter.
         model_head: [vocab, hidden] of the base.
 
@@ -114,7 +114,7 @@ def combine_adapters(entry: AdapterEntry, parts: Mapping[str, Loaded[LoraAdapter
     """The combined adapter. A layer has the widest type of its parts; the digest is that of the parts and the recipe.
 
     Args:
-        entry: of the list, with a combination and the limit of the result's ranks.
+        entry: the entry of the list, with a combination and the limit of the result's ranks.
         parts: the adapters by name, all for one model.
 
     Raises:
@@ -166,9 +166,9 @@ class GoldenCheck:
         """Wait for all answers; to be called in a thread without an event loop.
 
         Args:
-            name: of the adapter.
+            name: the name of the adapter.
             lora: the adapter.
-            prompts: of its folder.
+            prompts: the prompts of its folder.
 
         Raises:
             WeightsError: an answer differs from the merged model's.

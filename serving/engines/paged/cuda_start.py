@@ -19,16 +19,16 @@ from serving.kernels.triton.tiles import ROW_TILES, ROWS
 from serving.models.llama import LlamaForCausalLM
 
 _TILES = tuple(ROWS * dots for dots in ROW_TILES)  # rows that have a tile of their own
-_TIMES = 4  # that a measured size counts
+_TIMES = 4  # how often a measured size counts
 
 
 def prepare_cuda(settings: Settings, model: LlamaForCausalLM, runner: ModelRunner, room: CacheRoom) -> StepCost:
     """Compile the kernels, record graphs unless COMPILE=off, and say so on stderr; returns what rows cost.
 
     Args:
-        settings: of the engine.
-        model: on the GPU.
-        runner: of that model.
+        settings: the settings of the engine.
+        model: the model, which is on the GPU.
+        runner: the runner of that model.
         room: the sizes of its steps.
     """
     begun = time.monotonic()

@@ -37,8 +37,8 @@ def choose_device(
     """The device that DEVICE means on this machine. A GPU stays idle only if DEVICE says so, or stderr says why.
 
     Args:
-        settings: of the engine.
-        config: of the checkpoint.
+        settings: the settings of the engine.
+        config: the configuration of the checkpoint.
         has_gpu: whether there is a GPU.
         gpu_fault: why this process cannot use the GPU; None if it can.
         vllm_fault: why ENGINE=auto is not vLLM.

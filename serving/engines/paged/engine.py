@@ -51,12 +51,12 @@ class PagedEngine:
     Args:
         core: the model's thread.
         block_manager: gives the number of blocks and of free blocks.
-        tokenizer: for the text of deltas.
+        tokenizer: makes the text of deltas.
         grammars: compiles requests' grammars, in its own threads.
         max_model_len: limit of prompt and output tokens of a request.
         vocab_size: token ids of prompts must be below it.
         adapters: those that requests may name.
-        adapter_tokenizers: of those adapters that add tokens to the model's.
+        adapter_tokenizers: the tokenizers of those adapters that add tokens to the model's.
     """
 
     name = "paged"

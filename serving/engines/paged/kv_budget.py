@@ -20,9 +20,9 @@ from serving.models.config import ModelConfig
 from serving.models.llama import LlamaForCausalLM
 
 _GIB: Final = 1 << 30
-_ATTENTION_PARTS: Final = MAX_PART_BYTES  # of one layer
+_ATTENTION_PARTS: Final = MAX_PART_BYTES  # bytes of the parts of one layer's attention
 _GRAPHS: Final = 256 << 20  # the graphs' own memory, and what the allocator cannot use; an estimate
-_GRAPH_ROWS: Final = 64  # of the largest recorded pass
+_GRAPH_ROWS: Final = 64  # rows of the largest recorded pass
 
 
 class DeviceMemory(Protocol):
@@ -51,7 +51,7 @@ class CacheRoom:
         block_size: tokens of a block.
         max_model_len: tokens of a request at most.
         max_num_batched_tokens: rows of the largest step, all of which may need logits of the whole vocabulary.
-        adapter_bytes: of all loaded adapters; 0 if requests may name none.
+        adapter_bytes: the bytes of all loaded adapters; 0 if requests may name none.
     """
 
     block_size: int
@@ -66,11 +66,11 @@ def choose_num_blocks(
     """NUM_BLOCKS if that is set; otherwise by the device.
 
     Args:
-        settings: of the engine.
+        settings: the settings of the engine.
         model: loaded already.
         room: what the cache is for.
-        device: of the model.
-        memory: of the GPU; None asks CUDA.
+        device: the device of the model.
+        memory: the memory of the GPU; None asks CUDA.
 
     Raises:
         SettingError: not even one request fits the GPU.
@@ -86,8 +86,8 @@ def blocks_that_fit(memory: DeviceMemory, model: LlamaForCausalLM, room: CacheRo
     """Blocks for which there is memory beside what is in use and what a step needs.
 
     Args:
-        memory: of the GPU, on which the model is loaded.
-        model: whose cache it is.
+        memory: the memory of the GPU, on which the model is loaded.
+        model: the model that the cache is for.
         room: what the cache is for.
         utilization: share of the GPU's memory that may be in use, by other processes too.
 

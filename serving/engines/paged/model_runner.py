@@ -113,7 +113,7 @@ class ModelRunner:
         """Record the passes of steps with few rows, which are replayed from then on.
 
         Args:
-            recorder: of the device.
+            recorder: the recorder of the device.
             max_seqs: requests in a step.
             max_model_len: tokens of a request; the model's rotary tables must be complete to it.
             progress: called with the number of recordings made, and how many there will be.

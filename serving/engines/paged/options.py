@@ -63,10 +63,10 @@ def make_drafter(
     """The drafter that the settings ask for, with the n-gram table and the draft model of the weights, if any.
 
     Args:
-        settings: of the engine.
-        tokenizer: of the model.
+        settings: the settings of the engine.
+        tokenizer: the tokenizer of the model.
         embedding: [V, H] of the model, which a draft model shares.
-        cost: of the rows of a step.
+        cost: the cost of the rows of a step.
         adapters: the listed ones, of which some have a draft model.
 
     Raises:

@@ -26,7 +26,7 @@ class Request:
 
     Args:
         source: the caller's request.
-        seed: for sampling.
+        seed: the seed for sampling.
         grammar: the state of its constraint; None for free text.
         logits_processor: applies its penalties and `min_tokens`; None if it has neither.
         lora: the matrices of its adapter, for the model runner; None without an adapter.

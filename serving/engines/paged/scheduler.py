@@ -307,7 +307,7 @@ def token_shares(
         missing: tokens of each running request that are not computed yet, oldest request first.
         long: whether each is in the middle of a long prompt.
         budget: tokens in the step; at least 1.
-        long_share: at least 1; the budget may allow fewer.
+        long_share: tokens of the oldest long prompt, at least 1; the budget may allow fewer.
         has_others: whether there were other requests a few steps ago, which may come again at once.
     """
     shares = [0] * len(missing)

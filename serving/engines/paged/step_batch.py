@@ -71,17 +71,20 @@ def _pad(rows: list[list[int]]) -> Ints:
     return table
 
 
-_ALIGNMENT = 4  # of int32: kernels are compiled for addresses that are multiples of 16 bytes
+_ALIGNMENT = 4  # numbers of int32: kernels are compiled for addresses that are multiples of 16 bytes
 
 
 class PaddedInputs:
-    """Room for a batch, which it is filled with; the rest belongs to no request, and is stored nowhere.
+    """Tensors on the model's device with room for a batch; the rest is padding, which is stored nowhere.
+
+    On a GPU they are parts of one array, so that a step has one copy to it, which the CPU does not wait for. A graph
+    always reads the same addresses, so its array is made once and filled for each step.
 
     Args:
-        rows: tokens.
-        seqs: requests.
-        blocks: of each request.
-        device: torch's name of it.
+        rows: number of tokens.
+        seqs: number of requests.
+        blocks: number of blocks of each request.
+        device: torch's name of the device.
     """
 
     def __init__(self, *, rows: int, seqs: int, blocks: int, device: str) -> None:

@@ -53,10 +53,10 @@ class StepGraphs:
 
     Args:
         forward: the model's pass; it must not wait for the device.
-        recorder: of the device.
+        recorder: the recorder of the device.
         max_seqs: requests in a step.
         max_blocks: blocks of a request in a recording.
-        device: torch's name of it.
+        device: torch's name of the device.
         rows: sizes of recordings, ascending.
     """
 

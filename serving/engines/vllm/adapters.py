@@ -41,7 +41,7 @@ async def check_golden(llm: AsyncLLM, lora: Any, prompts: Sequence[GoldenPrompt]
     Args:
         llm: vLLM's client.
         lora: vLLM's LoRARequest.
-        prompts: of the adapter's folder.
+        prompts: the prompts of the adapter's folder.
         end_tokens: ids that end an answer.
 
     Raises:
@@ -156,7 +156,7 @@ class VllmAdapter:
 
     Args:
         request: vLLM's LoRARequest.
-        nbytes: of its tensors.
+        nbytes: the bytes of its tensors.
     """
 
     request: Any
@@ -211,8 +211,8 @@ def open_store(
     """The adapters that requests may name.
 
     Args:
-        settings: of the engine.
-        checkpoint: of the settings.
+        settings: the settings of the engine.
+        checkpoint: the checkpoint of the settings.
         llm: vLLM's client.
         call: runs a coroutine on the client's loop and waits for it.
         send: the same without waiting.

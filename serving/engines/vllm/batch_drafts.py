@@ -33,7 +33,7 @@ class DraftGrammars:
     means worse drafts.
 
     Args:
-        vocabulary: of the model.
+        vocabulary: the vocabulary of the model.
         cache_size: number of compiled grammars to keep.
     """
 

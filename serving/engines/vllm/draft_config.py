@@ -7,7 +7,7 @@ from typing import Any
 WRITTEN_FOR = "0.32"  # the version of vLLM whose names `draft_worker` uses
 DEFAULT_MAX_DRAFTS = 48  # with 32 an answer of the default model takes 4.0 steps, with 48 3.6
 _FEWEST_BATCHED_TOKENS = 2048  # vLLM's smallest default
-_MEMORY_SHARE = 0.5  # of the free memory that the logits of drafts may take; the rest is for what else a step needs
+_MEMORY_SHARE = 0.5  # part of the free memory for the logits of drafts; a step needs the rest for other things
 # Bytes for each draft and token of the vocabulary while vLLM 0.32 samples with top-p, read from its rejection sampler:
 # the logits (4 in float32), two copies in float32, their sorted values and places (4 and 8), probabilities and a mask.
 _LOGIT_BYTES = 29

@@ -52,7 +52,7 @@ class DraftProposer:
         self._off: str | None = f"worker_cls is not {WORKER}"  # until `attach`; then None, or an error
         self._has_logged = False
         self._start = 0.0
-        self._rows: int | None = None  # of the step that runs; None if it computes prompts
+        self._rows: int | None = None  # rows of the step that runs; None if it computes prompts
         self._verified: dict[str, list[int]] = {}
         self._free_bytes: int | None = None  # None while it is unknown
 
@@ -193,7 +193,7 @@ class DraftWorker(_Worker):  # type: ignore[misc]
     """
 
     def init_device(self) -> None:
-        """Like vLLM's method."""
+        """Do what vLLM's method does."""
         rejection_sampler.apply_sampling_constraints = apply_sampling_constraints
         if current_platform.is_cpu():
             rejection_sampler.expand_batch_to_tokens = expand_batch_to_tokens
@@ -215,7 +215,7 @@ class DraftWorker(_Worker):  # type: ignore[misc]
         return times
 
     def execute_model(self, scheduler_output: Any) -> Any:
-        """Like vLLM's method."""
+        """Do what vLLM's method does."""
         if (proposer := self._proposer()) is not None:
             proposer.begin_step(scheduler_output)
         return super().execute_model(scheduler_output)
@@ -337,6 +337,6 @@ def _serialized(kind: Any, text: str, *options: bool) -> str | None:
 
     try:
         grammar: str = serialize_guidance_grammar(kind, text, *options)
-    except (ValueError, KeyError, TypeError):  # of another backend of vLLM
+    except (ValueError, KeyError, TypeError):  # another backend of vLLM wrote it
         return None
     return grammar

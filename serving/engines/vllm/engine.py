@@ -40,12 +40,12 @@ class VllmEngine:
 
     Args:
         start: creates vLLM's client; called on the thread and event loop that it will belong to.
-        tokenizer: of the checkpoint that vLLM loads.
+        tokenizer: the tokenizer of the checkpoint that vLLM loads.
         max_num_seqs: limit of running requests.
         max_queue: limit of waiting requests.
         open_adapters: makes the store of adapters of a client, from functions that run coroutines on its loop; None
             without adapters.
-        adapter_tokenizers: of those adapters that add tokens to the checkpoint's.
+        adapter_tokenizers: the tokenizers of those adapters that add tokens to the checkpoint's.
     """
 
     name = "vllm"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from serving.kernels.base import AttentionShape
 
-ROWS = 16  # of a dot
+ROWS = 16  # rows of a dot
 ROW_TILES = (1, 2, 4)  # dots of a program of a matmul: the first that has room for all rows, or the last
 STEP = 32  # the smallest number of inputs of a step of a 4-bit matmul
 MAX_HEAD_DIM = 256
@@ -23,7 +23,7 @@ class TileSizes:
         dense_columns: outputs of a program of an unquantized matmul.
         dense_inputs: inputs of a step of an unquantized matmul.
         programs: matmuls with fewer programs than this divide their inputs into splits.
-        warps: of a program of a matmul; the stored order of 4-bit weights depends on it.
+        warps: number of warps of a program of a matmul; the stored order of 4-bit weights depends on it.
         stages: steps of a matmul that are loaded at once.
         keys: keys of a step of attention.
         split_keys: keys that one program attends to.
@@ -74,7 +74,7 @@ class AttentionTile:
     Args:
         group: query heads of a KV head.
         rows: rows of the tile.
-        pairs: of a row and a head, rounded up to a power of two.
+        pairs: number of pairs of a row and a head, rounded up to a power of two.
         width: the head dimension, rounded up to a power of two.
     """
 
@@ -100,8 +100,8 @@ def unsupported(group_size: int | None, head_dim: int) -> str | None:
     """Why these kernels cannot compute a model, with the remedy; None if they can.
 
     Args:
-        group_size: of the 4-bit weights; None if they are not quantized.
-        head_dim: of its attention.
+        group_size: the group size of the 4-bit weights; None if they are not quantized.
+        head_dim: the head dimension of its attention.
     """
     if group_size is not None and group_size % STEP:
         return (

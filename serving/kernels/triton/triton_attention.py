@@ -13,8 +13,8 @@ from serving.kernels.triton import attention_device, elementwise_device
 from serving.kernels.triton.launching import launch
 from serving.kernels.triton.tiles import MAX_HEAD_DIM, MAX_PART_BYTES, AttentionTile, TileSizes, power_of_two
 
-_SPLIT_PROGRAMS = 16  # of a tile and KV head at most: a recorded pass launches them for the longest context
-_SOME_HEADS = 8  # of a program that rotates
+_SPLIT_PROGRAMS = 16  # programs of a tile and KV head at most: a recorded pass launches them for the longest context
+_SOME_HEADS = 8  # heads that one program rotates
 
 
 class TritonAttention:

@@ -36,7 +36,7 @@ class _Packed:
         values: all matrices, of one type.
         table: [places, 5] int64, see `lora_device`.
         shapes: inputs and outputs of each place.
-        ranks: of each place.
+        ranks: the largest ranks of each place.
     """
 
     values: Tensor
@@ -51,8 +51,8 @@ class _Tiles:
 
     Args:
         by_type: [tiles, 3] int64, see `lora_device`, of the adapters of each type.
-        shapes: of all adapters.
-        ranks: the largest of each place.
+        shapes: the shapes of all adapters.
+        ranks: the largest rank of each place.
         stop: the row after the last one with an adapter.
     """
 
