@@ -157,12 +157,39 @@ class OpenRequests:
                 raise InvalidRequestError(f"request id {request_id!r} is in flight; choose another")
             if len(self._relays) >= self._capacity:
                 raise EngineBusyError(f"busy: {self._capacity} requests are in flight; try again later")
-            relay = self._relays[request_id] = self.relay()
+            relay = self._relays[request_id] = self._relay()
         return relay
 
-    def relay(self) -> Relay:
-        """A relay that counts towards no limit, for a health check."""
+    def _relay(self) -> Relay:
         return Relay(asyncio.get_running_loop(), self._count_output)
+
+    async def probe(self, loop: LoopThread, outputs: AsyncIterator[EngineOutput], timeout: float) -> bool:
+        """Whether any request gets a token in time; that of the probe itself may be queued after many others.
+
+        Args:
+            loop: the engine's.
+            outputs: those of a request for one token, which counts towards no limit.
+            timeout: seconds.
+
+        Raises:
+            Exception: any error that `outputs` raise.
+        """
+        before = self.num_outputs
+        relay = self._relay()
+        loop.submit(relay.run(outputs))
+        own = asyncio.ensure_future(relay.get())
+        try:
+            async with asyncio.timeout(timeout):
+                while not own.done() and self.num_outputs == before:
+                    await asyncio.wait({own}, timeout=0.02)
+            if own.done():
+                own.result()
+        except TimeoutError:
+            return False
+        finally:
+            own.cancel()
+            relay.cancel(loop)
+        return True
 
     def release(self, request_id: str) -> None:
         """Forget a request that has ended."""

@@ -85,8 +85,8 @@ def _triton_kernels(device: Device, activations: Activations) -> Kernels:
             raise EngineNotAvailableError(f"DEVICE=cuda: {fault}, or set DEVICE=cpu")
     else:
         os.environ["TRITON_INTERPRET"] = "1"  # counts when triton is imported, which follows
+    from serving.kernels.triton.kernels import TritonKernels
     from serving.kernels.triton.launching import INTERPRETED
-    from serving.kernels.triton.triton_kernels import TritonKernels
 
     if INTERPRETED is not (device is Device.TRITON_INTERPRETER):
         raise SettingError(

@@ -123,22 +123,9 @@ class HttpEngine:
     async def health(self, timeout: float = 5.0) -> None:
         """See `serving.engine.Engine`. It waits for a token of any request: its own may be queued after many others."""
         self._check_alive()
-        before = self._open.num_outputs
         request = GenerationRequest(f"health-{time.monotonic_ns()}", (0,), SamplingParams(max_tokens=1))
-        relay = self._open.relay()
-        self._loop.submit(relay.run(self._client.outputs(self._body(request))))
-        probe = asyncio.ensure_future(relay.get())
-        try:
-            async with asyncio.timeout(timeout):
-                while not probe.done() and self._open.num_outputs == before:
-                    await asyncio.wait({probe}, timeout=0.02)
-            if probe.done():
-                probe.result()
-        except TimeoutError as error:
-            raise EngineDeadError(f"{self._client.url} generated no token within {timeout:g} s") from error
-        finally:
-            probe.cancel()
-            relay.cancel(self._loop)
+        if not await self._open.probe(self._loop, self._client.outputs(self._body(request)), timeout):
+            raise EngineDeadError(f"{self._client.url} generated no token within {timeout:g} s")
 
     def stats(self) -> EngineStats:
         """See `serving.engine.Engine`; the server's blocks are not known."""

@@ -106,23 +106,10 @@ class VllmEngine:
     async def health(self, timeout: float = 5.0) -> None:
         """See `serving.engine.Engine`. It waits for a token of any request: its own may be queued after many others."""
         self._check_alive()
-        before = self._open.num_outputs
         request = GenerationRequest(f"health-{time.monotonic_ns()}", (0,), SamplingParams(max_tokens=1))
-        relay = self._open.relay()
-        self._loop.submit(relay.run(outputs(self._llm, request, self._params(request))))
-        probe = asyncio.ensure_future(_translated(relay.get()))
-        try:
-            async with asyncio.timeout(timeout):
-                while not probe.done() and self._open.num_outputs == before:
-                    await asyncio.wait({probe}, timeout=0.02)
-            if probe.done():
-                probe.result()
-        except TimeoutError as error:
-            message = f"vLLM generated no token within {timeout:g} s; restart the server"
-            raise EngineDeadError(message) from error
-        finally:
-            probe.cancel()
-            relay.cancel(self._loop)
+        given = outputs(self._llm, request, self._params(request))
+        if not await _translated(self._open.probe(self._loop, given, timeout)):
+            raise EngineDeadError(f"vLLM generated no token within {timeout:g} s; restart the server")
 
     def stats(self) -> EngineStats:
         """See `serving.engine.Engine`; vLLM does not report its blocks."""

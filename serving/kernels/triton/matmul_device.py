@@ -5,7 +5,7 @@ computed by the same instructions as one of 16. Tiles and splits have fixed size
 
 4-bit weights are stored in the order in which the tensor cores take them, as in Marlin (Frantar et al. 2024,
 arXiv:2408.11743): each thread loads 32 of them as 16 adjacent bytes and multiplies them, and none goes through shared
-memory after it was unpacked. `order_quants` in `triton_matmul.py` writes that order.
+memory after it was unpacked. `order_quants` in `matmul.py` writes that order.
 """
 
 import triton

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from serving.kernels.triton import triton_attention, triton_kernels, triton_matmul
+from serving.kernels.triton import attention, kernels, matmul
 
-LAUNCHERS = (triton_attention, triton_kernels, triton_matmul)
+LAUNCHERS = (attention, kernels, matmul)
 READS = tuple(operation.default for operation in (torch.ops.aten.item, torch.ops.aten._local_scalar_dense))
 
 
@@ -33,7 +33,7 @@ class OperationRecorder:
         """See `Recorder.record`. Outputs are poisoned after the recording, which computes nothing in CUDA."""
         run()  # as in CUDA, before the recording
         tape = _Tape()
-        launch = triton_kernels.launch
+        launch = kernels.launch
         for module in LAUNCHERS:
             module.launch = tape.launch(launch)
         try:

@@ -22,7 +22,7 @@ from tests.serving.kernels.triton.placing import DEVICE, ON_THE_GPU
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from serving.kernels.triton.triton_kernels import TritonKernels
+from serving.kernels.triton.kernels import TritonKernels
 from serving.models.loader import load_with_kernels
 from tests.serving.engines.paged.operation_recorder import OperationRecorder, ReadWhileRecordingError
 

@@ -21,9 +21,9 @@ def make_kernels(half: bool):
     pytest.importorskip(
         "triton", reason="triton is not installed; scripts/test installs it from requirements/dev.no-deps.txt"
     )
+    from serving.kernels.triton.kernels import TritonKernels
     from serving.kernels.triton.launching import INTERPRETED
     from serving.kernels.triton.tiles import SMALL_TILES
-    from serving.kernels.triton.triton_kernels import TritonKernels
 
     assert has_cuda_device() != INTERPRETED, "tests/conftest.py sets TRITON_INTERPRET before triton is imported"
     return TritonKernels(DEVICE, half=half, tiles=SMALL_TILES)

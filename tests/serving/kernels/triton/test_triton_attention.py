@@ -89,13 +89,13 @@ def test_chunks_and_batch_do_not_change_a_bit(kernels):
 
 def test_several_launches_give_the_bits_of_one(kernels, monkeypatch):
     """Where the parts of all tiles would take too much memory."""
-    from serving.kernels.triton import triton_attention
+    from serving.kernels.triton import attention
 
     shape, batch = SHAPES["window"], random_batch(SPANS[:4], 16, 20)
     cache, _ = filled_caches(kernels, shape, 20, 16)
     qkv = random_queries(22, shape)
     expected = attend(kernels, qkv, cache, batch, shape)
-    monkeypatch.setattr(triton_attention, "MAX_PART_BYTES", 1)
+    monkeypatch.setattr(attention, "MAX_PART_BYTES", 1)
     assert torch.equal(attend(kernels, qkv, cache, batch, shape), expected)
 
 

@@ -30,7 +30,7 @@ RANKS = [(1,), (8,), (33,), (16,), (0, 17, 2, 0, 5, 24, 3)]
 @pytest.fixture
 def lora(half):
     pytest.importorskip("triton", reason="triton is not installed")
-    from serving.kernels.triton.triton_lora import TritonLora
+    from serving.kernels.triton.lora import TritonLora
 
     return TritonLora(SMALL_TILES, DEVICE, half=half)
 
@@ -111,7 +111,7 @@ def test_a_row_has_the_same_bits_alone_and_beside_other_adapters(lora, projectio
 
 def test_what_is_between_the_products_is_written_before_it_is_read(lora, monkeypatch):
     """Memory that the kernels get may hold anything."""
-    from serving.kernels.triton import triton_lora
+    from serving.kernels.triton import lora as triton_lora
 
     batch, site, (x, out) = batch_of(torch.float32), LoraSite(0, QKV), inputs_of(QKV)
     expected = out.clone()
@@ -122,7 +122,7 @@ def test_what_is_between_the_products_is_written_before_it_is_read(lora, monkeyp
 
 
 def test_an_adapter_that_changes_nothing_there_launches_nothing(lora, monkeypatch):
-    from serving.kernels.triton import triton_lora
+    from serving.kernels.triton import lora as triton_lora
 
     with torch.device("cpu"):
         adapter = random_adapter((0, 0, 0, 0, 0, 0, 4), shapes=SHAPES)

@@ -57,7 +57,7 @@ def test_a_row_has_the_same_bits_in_any_batch_with_4_bit_weights(kernels, shape)
 @pytest.mark.parametrize("tiles", [TileSizes(), TileSizes(columns=64, warps=2), TileSizes(columns=256)], ids=str)
 @pytest.mark.parametrize("group", [128, 64, 32])
 def test_every_size_of_tiles_gives_the_product(half, tiles, group):
-    from serving.kernels.triton.triton_matmul import TritonMatmul
+    from serving.kernels.triton.matmul import TritonMatmul
 
     matmul, tensors = TritonMatmul(tiles, half=half), random_awq(256, 136, group)
     x, out = torch.randn(3, 256), poisoned(3, 136)

@@ -16,12 +16,12 @@ from serving.kernels.lora import LoraBatch, LoraSite
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.shape_checks import check_tensor
 from serving.kernels.triton import elementwise_device
+from serving.kernels.triton.attention import TritonAttention
 from serving.kernels.triton.launching import INTERPRETED, launch
+from serving.kernels.triton.lora import TritonLora
+from serving.kernels.triton.masked_products import TritonChosen
+from serving.kernels.triton.matmul import TritonMatmul
 from serving.kernels.triton.tiles import SMALL_TILES, TileSizes, power_of_two
-from serving.kernels.triton.triton_attention import TritonAttention
-from serving.kernels.triton.triton_chosen import TritonChosen
-from serving.kernels.triton.triton_lora import TritonLora
-from serving.kernels.triton.triton_matmul import TritonMatmul
 
 _FLOAT = torch.float32
 _BLOCK = 1024

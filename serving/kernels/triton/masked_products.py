@@ -16,8 +16,8 @@ from serving.kernels.base import MaskedProducts
 from serving.kernels.shape_checks import DENSE_DTYPES, check_tensor, require
 from serving.kernels.triton import matmul_device
 from serving.kernels.triton.launching import launch
+from serving.kernels.triton.matmul import dense_sizes, dense_splits, make_parts, sum_parts
 from serving.kernels.triton.tiles import TileSizes
-from serving.kernels.triton.triton_matmul import dense_sizes, dense_splits, make_parts, sum_parts
 from serving.kernels.upload import upload
 
 _NONE = -1  # in a tile: no column
