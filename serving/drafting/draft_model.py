@@ -19,10 +19,19 @@ from pathlib import Path
 
 import numpy as np
 
+from serving.kernels.build import build_library
 from serving.kernels.draft_base import CACHE_BLOCK, Cache, DraftKernel, Ints
-from serving.kernels.draft_kernel import create_draft_kernel
+from serving.kernels.draft_cpp import CppDraft
+from serving.kernels.draft_numpy import NumpyDraft
 from serving.text import Tokenizer
 from serving.weights.draft_weights import MAX_TOKENS, Array, DraftWeights
+
+
+def create_draft_kernel(weights: DraftWeights) -> DraftKernel:
+    """The C++ kernel, or numpy if it cannot be compiled."""
+    path = build_library()
+    return NumpyDraft(weights) if path is None else CppDraft(weights, path)
+
 
 _CACHED_WORDS, _CACHED_LENGTH = 16_384, 64  # words of up to 64 characters: a few MB
 # Text in single quotes is one word, including its spaces; text between two apostrophes is not.

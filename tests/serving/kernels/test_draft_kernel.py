@@ -11,9 +11,9 @@ import torch
 
 from pipeline.train.draft_examples import batch_tensors
 from pipeline.train.draft_network import DraftModel
+from serving.drafting.draft_model import create_draft_kernel
 from serving.kernels.draft_base import CACHE_BLOCK, MAX_GENERATED, NUM_TOP, DraftKernel
 from serving.kernels.draft_cpp import CppDraft
-from serving.kernels.draft_kernel import create_draft_kernel
 from serving.kernels.draft_numpy import NumpyDraft
 from serving.kernels.library import CpuLibrary
 from serving.weights.draft_weights import MAX_TOKENS, DraftWeights
@@ -230,5 +230,5 @@ def test_tokens_and_positions_out_of_range_are_refused(tmp_path: Path, start: in
 
 def test_without_a_compiler_the_numpy_kernel_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = load_weights(tmp_path, write_draft_model(tmp_path)[1])
-    monkeypatch.setattr("serving.kernels.draft_kernel.build_library", lambda: None)
+    monkeypatch.setattr("serving.drafting.draft_model.build_library", lambda: None)
     assert isinstance(create_draft_kernel(weights), NumpyDraft)
