@@ -167,8 +167,9 @@ class _Driver:
 
 def _run(job: Job) -> None:
     """Launch all kernels of a layer, of the head and of adapters."""
+    from serving.kernels.triton.kernels import TritonKernels
+
     from serving.kernels.triton.tiles import TileSizes
-    from serving.kernels.triton.triton_kernels import TritonKernels
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     kernels = TritonKernels(device, half=job.half, tiles=TileSizes(**job.tiles))

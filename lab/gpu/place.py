@@ -47,7 +47,7 @@ class Place:
 
     def kernels(self, *, half: bool, tiles: TileSizes | None = None) -> Kernels:
         """Triton's kernels, by default with the engine's tiles."""
-        from serving.kernels.triton.triton_kernels import TritonKernels  # it reads TRITON_INTERPRET
+        from serving.kernels.triton.kernels import TritonKernels  # it reads TRITON_INTERPRET
 
         return TritonKernels(self.device, half=half, tiles=tiles)
 
