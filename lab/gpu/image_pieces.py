@@ -22,7 +22,7 @@ _NAMES: Final = {
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http.trace_exporter",
 }
 # What is this repository's own, and needs the GPU's builds of others.
-_OURS: Final = ("serving.engines.paged.engine", "serving.kernels.triton.triton_kernels", "tasks.honeycomb.task")
+_OURS: Final = ("serving.engines.paged.engine", "serving.kernels.triton.kernels", "tasks.honeycomb.task")
 _OURS_WITH_VLLM: Final = ("serving.engines.vllm.engine", "serving.engines.vllm.draft_worker")
 _VERSION: Final = "import sys; from importlib.metadata import version; print(*(version(n) for n in sys.argv[1:]))"
 

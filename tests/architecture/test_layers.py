@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "pipeline.locking": (*SERVING_FRONT, *FOUNDATION, "pipeline.weights", "pipeline.fetching", "serving.fetching"),
     "pipeline.train": (
         *(*SERVING_FRONT, *FOUNDATION, "tasks"),
-        *("pipeline.weights", "pipeline.answer_format", "pipeline.evaluate"),
+        *("pipeline.weights", "pipeline.answer_format", "pipeline.evaluate", "pipeline.prepare", "pipeline.package"),
     ),
     "pipeline.answer_format": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights"),
     "pipeline.plan": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights"),
