@@ -168,7 +168,6 @@ class _Driver:
 def _run(job: Job) -> None:
     """Launch all kernels of a layer, of the head and of adapters."""
     from serving.kernels.triton.kernels import TritonKernels
-
     from serving.kernels.triton.tiles import TileSizes
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
