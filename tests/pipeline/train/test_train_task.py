@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.paths import ROOT
 from serving.weights import verify
-from tests.pipeline.prepare. import environment, make_sources
+from tests.pipeline.prepare.sources import environment, make_sources
 
 pytestmark = [pytest.mark.awq, pytest.mark.slow, pytest.mark.timeout(900)]
 
