@@ -218,7 +218,7 @@ def task_module(name: str) -> TaskModule:
 
 def _check_name(name: object) -> None:
     """Refuse what names no task. A module of Python's own could do anything when it is imported, so it is no task."""
-    if name in TASKS:
+    if isinstance(name, str) and name in TASKS:
         return
     if isinstance(name, str) and _MODULE.fullmatch(name) and name.partition(".")[0] not in sys.stdlib_module_names:
         return

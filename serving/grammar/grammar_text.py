@@ -116,7 +116,7 @@ def _narrow(schema: dict[str, Any], path: str, *, nullable: bool) -> None:
     if type(step) is not int or step <= 0 or low is None or high is None or {"enum", "const"} & schema.keys():
         return
     multiples = range(-(-low // step) * step, high + 1, step)
-    if 0 < len(multiples) <= _MOST_MULTIPLES:
+    if multiples and (multiples[-1] - multiples[0]) // step < _MOST_MULTIPLES:  # a longer one may have no `len`
         for name in ("type", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
             schema.pop(name, None)
         schema["enum"] = [*multiples, *([None] if nullable else [])]

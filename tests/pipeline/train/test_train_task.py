@@ -15,7 +15,7 @@ from pipeline.paths import ROOT
 from serving.weights import verify
 from tests.pipeline.prepare.sources import environment, make_sources
 
-pytestmark = [pytest.mark.awq, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.awq, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 TOWNS = ["York", "Bath", "Leeds", "Derby", "Truro", "Wells"]
 
@@ -48,7 +48,7 @@ def test_examples_become_a_locked_checkpoint_with_a_card_and_a_killed_run_goes_o
     os.kill(first.pid, signal.SIGKILL)
     first.communicate()
     second = train(folder)
-    said, problems = second.communicate(timeout=800)
+    said, problems = second.communicate(timeout=1500)
     assert second.returncode == 0, problems[-4000:]
     assert "adapter: done before" in problems
     assert "The task is schema, because all 72 outputs are JSON objects." in said
@@ -69,5 +69,5 @@ def test_broken_lines_are_named_before_anything_is_trained(folder: Path, tmp_pat
     words = [ROOT / "scripts" / "train", tmp_path / "bad.jsonl", "--out", tmp_path / "x", "--base", folder / "base"]
     done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 1
-    assert "line 2" in done.stderr and "output" in done.stderr and "line 3" in done.stderr
+    assert "bad.jsonl:2: output is missing" in done.stderr and "bad.jsonl:3: input is a number" in done.stderr
     assert "Traceback" not in done.stderr

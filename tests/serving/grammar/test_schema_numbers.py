@@ -64,6 +64,7 @@ def test_numbers_of_any_size_and_nullable_ones(kind):
     bounded = {"type": kind, "minimum": -(10**400), "maximum": 10**400}
     assert allows(bounded, str(2**62))
     assert not allows(bounded, str(10**400))
+    assert allows({"type": kind, "multipleOf": 1, "minimum": -(10**18), "maximum": 10**19}, "9")
     multiples = {"type": kind, "multipleOf": 7, "minimum": -14, "maximum": 7}
     assert [number for number in range(-20, 20) if allows(multiples, str(number))] == [-14, -7, 0, 7]
     assert allows(multiples, "null") == (kind != "integer")

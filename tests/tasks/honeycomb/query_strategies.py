@@ -3,6 +3,8 @@
 They all obey the rules of queries and the grammar's bounds.
 """
 
+from typing import get_args
+
 from hypothesis import strategies as st
 
 from tasks.honeycomb import ops
@@ -25,7 +27,7 @@ def calculations(draw):
 
 @st.composite
 def filters(draw):
-    op = draw(st.sampled_from(ops.FILTER_OPS))
+    op = draw(st.sampled_from(get_args(ops.FilterOp)))
     clause = {"column": draw(columns), "op": op}
     if op in ops.EXISTENCE_OPS:
         return clause
