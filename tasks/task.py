@@ -98,7 +98,10 @@ class Task(Protocol):
 
 @runtime_checkable
 class MarkedTask(Protocol):
-    """A task that says where a draft model begins to read its prompts. Of other tasks, the prompts show it."""
+    """A task that says where a draft model begins to read its prompts.
+
+    For other tasks, the beginning that all prompts share shows it.
+    """
 
     def draft_markers(self) -> tuple[str, ...]:
         """Texts that occur once in a prompt. A draft model reads a prompt from the first that leaves it enough room."""

@@ -97,7 +97,7 @@ class Downloader:
         Args:
             url: the address.
             path: the path of the file; what is there is replaced.
-            stated: the size that it must have, and its version; without one whoever calls knows a digest of it.
+            stated: the size that it must have, and its version, without which a digest must be given.
             digest: SHA-256 in hexadecimal that it must have; None: whatever this version has.
 
         Returns:
