@@ -13,15 +13,15 @@ from rich.table import Table
 
 from pipeline.package.errors import PackageError
 from pipeline.package.task_choice import ExamplesFile, SchemaFile, System, TaskChoice, TaskFile, TaskName, TemplateFile
-from pipeline.prepare.errors import PrepareError, PrepareStopped
+from pipeline.prepare.errors import PrepareError, PrepareRefusedError, PrepareStopped
 from pipeline.prepare.options import PrepareOptions
 from pipeline.prepare.record import StepRecord, find_record
 from pipeline.prepare.run import planned, prepare, work_path
 from pipeline.weights.bases import BASES
-from pipeline.weights.console import report_errors, say
+from pipeline.weights.console import INTERRUPTED, report_errors, say
 
 _FILE: Final[dict[str, Any]] = {"exists": True, "dir_okay": False}
-_INTERRUPTED: Final = 130  # the exit code that shells expect
+REFUSED: Final = 3  # the exit code where the comparison refuses what was made
 _COLUMNS: Final = ("step", "wall", "processor", "peak memory", "written", "files")
 
 
@@ -44,6 +44,9 @@ def main(
             help='JSONL of {"input", "output"} that the comparison scores; without --calibration also for the search',
             **_FILE,
         ),
+    ] = None,
+    reuse_search: Annotated[
+        Path | None, typer.Option(help="the result of an AWQ search, with which the adapter was trained", **_FILE)
     ] = None,
     unquantized: Annotated[bool, typer.Option("--unquantized", help="serve the weights unquantized")] = False,
     nf4: Annotated[
@@ -79,6 +82,7 @@ def main(
         calibration=_absolute(calibration),
         cases=_absolute(cases),
         quantize=not unquantized,
+        reuse_search=_absolute(reuse_search),
         merge_options=("--nf4",) if nf4 else (),
         quantize_options=_given(group_size=group_size, tensor_parallel=tensor_parallel, max_tokens=max_tokens),
         compare_options=_given(limit_weights=limit_weights, limit_logits=limit_logits, limit_score=limit_score),
@@ -94,9 +98,12 @@ def _prepare(options: PrepareOptions, *, keep: bool, force: bool) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         record = prepare(options, keep=keep, replace=force)
+    except PrepareRefusedError as error:
+        say(f"error: {error}")
+        raise typer.Exit(REFUSED) from error
     except (PrepareStopped, KeyboardInterrupt) as stop:
         say(f"Stopped. What was done stays in {work_path(options.out)}; run the same command to go on.")
-        raise typer.Exit(_INTERRUPTED) from stop
+        raise typer.Exit(INTERRUPTED) from stop
     _print_summary(record.steps)
     print(f"{options.out}: {record.size:,} bytes, task {record.task}. The record: {find_record(options.out)}")
 

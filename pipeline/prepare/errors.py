@@ -5,5 +5,9 @@ class PrepareError(Exception):
     """A step failed, or preparing cannot begin; the message names what, and the remedy."""
 
 
+class PrepareRefusedError(PrepareError):
+    """The comparison refuses all checkpoints that were made."""
+
+
 class PrepareStopped(Exception):
     """Somebody stopped the command; what was done stays."""

@@ -31,6 +31,7 @@ class PrepareOptions:
         cases: JSONL of the task's cases: for the comparison's scores, and for the search where there is no
             calibration.
         quantize: whether to quantize at all.
+        reuse_search: an earlier result of the AWQ search, with which the adapter was trained; None searches.
         merge_options: further arguments of scripts/merge_lora.
         quantize_options: further arguments of scripts/quantize_awq.
         compare_options: further arguments of scripts/compare.
@@ -43,6 +44,7 @@ class PrepareOptions:
     calibration: Path | None = None
     cases: Path | None = None
     quantize: bool = True
+    reuse_search: Path | None = None
     merge_options: tuple[str, ...] = ()
     quantize_options: tuple[str, ...] = ()
     compare_options: tuple[str, ...] = ()
@@ -60,7 +62,12 @@ class PrepareOptions:
         return digest(content)
 
     def _paths(self) -> Iterator[Path]:
-        named = (self.calibration, self.cases, *(getattr(self.choice, f.name) for f in fields(self.choice)))
+        named = (
+            self.calibration,
+            self.cases,
+            self.reuse_search,
+            *(getattr(self.choice, f.name) for f in fields(self.choice)),
+        )
         yield from (path for path in named if isinstance(path, Path))
         for source in (self.base, self.adapter):
             if source is not None and (folder := local_folder(source)) is not None:
@@ -133,6 +140,7 @@ def check_options(options: PrepareOptions, *, quantized: bool | None) -> None:
         "--calibration": options.calibration is not None,
         "--cases": options.cases is not None,
         "--group-size, --max-tokens or --tensor-parallel": bool(options.quantize_options),
+        "--reuse-search": options.reuse_search is not None,
         "--limit-weights, --limit-logits or --limit-score": bool(options.compare_options),
     }
     if quantized or not options.quantize:
@@ -143,6 +151,10 @@ def check_options(options: PrepareOptions, *, quantized: bool | None) -> None:
         raise PrepareError(
             'quantizing needs texts of the task: --calibration with JSONL of {"text": prompt and answer}, or --cases '
             'with JSONL of {"input", "output"}; or --unquantized to serve the weights as they are'
+        )
+    if options.reuse_search is not None and options.quantize_options:
+        raise PrepareError(
+            f"{options.quantize_options[0]} is for a new search, and --reuse-search makes none; give one"
         )
     if options.calibration is not None:
         check_texts(options.calibration)

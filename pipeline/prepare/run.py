@@ -17,7 +17,7 @@ from typing import Any
 from pipeline.environment.waiting_lock import take_lock
 from pipeline.package.new_package import check_name
 from pipeline.prepare.child_process import run_measured
-from pipeline.prepare.errors import PrepareError
+from pipeline.prepare.errors import PrepareError, PrepareRefusedError
 from pipeline.prepare.options import PrepareOptions, base_is_quantized, check_options, has_texts, is_quantized
 from pipeline.prepare.record import (
     FileRecord,
@@ -116,7 +116,7 @@ class _Run:
         """Do what is not done yet; returns what each step cost, in order, and the checkpoint's files by their path.
 
         Raises:
-            PrepareError: a step failed; what was done stays.
+            PrepareError: a step failed, or the comparison refuses the checkpoint; what was done stays.
             CheckpointError: the fetched base cannot be used.
             PrepareStopped: somebody interrupted it.
         """
@@ -142,7 +142,7 @@ class _Run:
             if not self._is_refused(way[-1]):
                 break
         else:
-            raise PrepareError(
+            raise PrepareRefusedError(
                 "the comparison refuses the checkpoint; what it lost is above. --limit-score and its like accept that, "
                 f"or --unquantized serves the weights as they are. Its command:\n  {ways[-1][-1].shown()}"
             )

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pipeline.paths import CODE
 from pipeline.prepare.options import PrepareOptions, digest, identity, local_folder
@@ -19,7 +19,8 @@ from pipeline.weights.bases import BASES
 
 QUANTIZED_SHARE = 0.45  # of the unquantized bytes, at most: 4 of 16 bits and the embedding as it is
 # What is tried when the comparison refuses: scales for 32 weights, which add half a bit a weight, found on more texts.
-_CLOSER = {"--group-size": "32", "--max-tokens": "32768"}
+CLOSER: Final = "-closer"  # the end of these steps' names
+_CLOSER: Final = {"--group-size": "32", "--max-tokens": "32768"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,11 @@ class Step:
             return None
         content = json.loads(self.report.read_text("utf-8"))
         return content if isinstance(content, dict) else {"report": content}
+
+
+def search_path(work: Path, suffix: str = "") -> Path:
+    """Where the result of a search lies in the work folder; `suffix` is the end of the step's name."""
+    return work / f"search{suffix}.safetensors"
 
 
 def lock_path(checkpoint: Path) -> Path:
@@ -135,8 +141,10 @@ def later_steps(
 def _attempts(options: PrepareOptions) -> list[tuple[str, tuple[str, ...]]]:
     """The ways to quantize, the smallest checkpoint first: the ends of their names, and arguments. The user's stay."""
     given = options.quantize_options
+    if options.reuse_search is not None:
+        return [("", given)]
     closer = tuple(word for name, value in _CLOSER.items() if name not in given for word in (name, value))
-    return [("", given), *([("-closer", (*given, *closer))] if closer else [])]
+    return [("", given), *([(CLOSER, (*given, *closer))] if closer else [])]
 
 
 def _place(options: PrepareOptions, work: Path, model: str, made_by: str, task_file: Path, suffix: str) -> Step:
@@ -178,16 +186,20 @@ def _quantize(
     arguments: tuple[str, ...],
 ) -> Step:
     needs: tuple[str, ...] = (made_by,)
+    reused, output = options.reuse_search, f"quantized{suffix}"
+    if reused is not None:
+        again = ("quantize_awq", str(work / model), str(work / output), "--reuse-search", str(reused))
+        return Step(f"quantize{suffix}", again, writes=(work / output,), needs=needs, reads=(reused,))
     if options.calibration is not None:
         texts: tuple[str, ...] = ("--calibration", str(options.calibration))
     else:
         texts, needs = ("--task-cases", str(options.cases)), (*needs, "task")
-    output, report = f"quantized{suffix}", work / f"quantize{suffix}.json"
-    command = ("quantize_awq", str(work / model), str(work / output), *texts, *arguments)
+    report, found = work / f"quantize{suffix}.json", search_path(work, suffix)
+    command = ("quantize_awq", str(work / model), str(work / output), *texts, *arguments, "--save-search", str(found))
     return Step(
         f"quantize{suffix}",
         (*command, "--json", str(report)),
-        writes=(work / output,),
+        writes=(work / output, found),
         needs=needs,
         reads=tuple(path for path in (options.calibration or options.cases,) if path is not None),
         report=report,

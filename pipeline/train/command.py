@@ -22,6 +22,7 @@ from pipeline.train.packing import Packs
 from pipeline.train.record import RunRecord, describe_data
 from pipeline.train.trainer import Trainer, TrainSettings
 from pipeline.weights.awq_search_result import load_search_result
+from pipeline.weights.console import INTERRUPTED
 from pipeline.weights.default_weights import base_or_default
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
@@ -112,6 +113,8 @@ def train(
     except (AdapterError, CheckpointError, TaskError, OSError, typer.BadParameter) as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from error
+    if not record.finished:
+        raise typer.Exit(INTERRUPTED)
 
 
 def _layers(names: str) -> list[str]:

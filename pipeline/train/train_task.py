@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,9 @@ import torch
 from pipeline.environment.waiting_lock import waiting_lock
 from pipeline.package.new_package import check_name
 from pipeline.paths import CODE
+from pipeline.prepare.command import REFUSED
 from pipeline.prepare.run import work_path
+from pipeline.prepare.steps import CLOSER, search_path
 from pipeline.train.card import Measured, write_card
 from pipeline.train.choose import SCHEMA_FILE, Choice, choose
 from pipeline.train.draft_start import DRAFT_RUN
@@ -40,6 +42,7 @@ _EPOCHS, _MOST_EPOCHS = 3.0, 12.0
 _SEEN: Final = 3_000  # examples that a short file is repeated to, within the epochs
 _STEPS: Final = 100  # of an epoch, where it is long enough for steps of more than eight examples
 _QUANTIZE: Final = 0.6  # seconds for a million parameters, on two cores of an EPYC
+_ROUNDED_SHARE, _ROUNDED_RATE = 0.25, "3e-4"  # of the minutes, and peak rate, to train with rounded weights
 _STATE: Final = "state.json"
 
 
@@ -74,7 +77,8 @@ class Step:
         leaves: what it leaves when it is done.
         minutes: that it takes, about.
         on_resume: further words if an interrupted run of it is continued.
-        instead: another command if this one fails with exit code 1; none if empty.
+        instead: steps that are done instead if `prepare` ends with its exit code for a refused checkpoint.
+        because: why, for people.
     """
 
     name: str
@@ -82,7 +86,8 @@ class Step:
     leaves: Path
     minutes: float
     on_resume: tuple[str, ...] = ()
-    instead: tuple[str, ...] = ()
+    instead: tuple[Step, ...] = ()
+    because: str = ""
 
 
 def train_task(options: TrainOptions) -> None:
@@ -105,9 +110,7 @@ def train_task(options: TrainOptions) -> None:
             print(f"The schema is kept in {kept}.")
         steps = plan(options, choice, work)
         print("\n" + "\n".join(_described(number, step, len(steps)) for number, step in enumerate(steps, 1)))
-        run = _Run(work, _digest_of(choice.folder))
-        for number, step in enumerate(steps, 1):
-            run.do(step, f"[{number}/{len(steps)}] {step.name}")
+        do_steps(steps, work / _STATE, _digest_of(choice.folder))
         minutes = (time.monotonic() - started) / 60
         print("\n" + write_card(options.out, choice, options.base, _measured(work, options.out), minutes=minutes))
         shutil.rmtree(work)
@@ -138,12 +141,7 @@ def plan(options: TrainOptions, choice: Choice, work: Path) -> list[Step]:
         *("--packs", str(packs), "--rank", "16", "--alpha", "32", "--device", device, "--dtype", dtype),
     )
     steps.append(Step("adapter", adapter, work / "adapter" / "adapter_model.safetensors", minutes, ("--resume",)))
-    prepare = (
-        *("prepare", "--base", str(base), "--adapter", str(work / "adapter"), "--out", str(out)),
-        *("--task-file", str(choice.task_file), "--keep"),
-    )
-    quantized, unquantized = (*prepare, "--cases", str(choice.cases)), (*prepare, "--unquantized")
-    steps.append(Step("prepare", quantized, out / "config.json", 2 * fixed + 2, instead=unquantized))
+    steps.append(_prepare(options, choice, work, base, adapter, fixed))
     drafter_minutes = min(_DRAFTER_MINUTES, _DRAFTER_SHARE * options.minutes)
     drafter = ("train_drafter", "--weights", str(out), "--data", str(data), "--minutes", f"{drafter_minutes:g}")
     steps.append(Step("draft model", drafter, out / "config.json", drafter_minutes + 2))
@@ -156,45 +154,152 @@ def plan(options: TrainOptions, choice: Choice, work: Path) -> list[Step]:
     return steps
 
 
+def _prepare(
+    options: TrainOptions, choice: Choice, work: Path, base: Path, adapter: tuple[str, ...], fixed: float
+) -> Step:
+    """Merge and quantize; if four bits cost too many answers, train with rounded weights; else leave 16 bits.
+
+    Args:
+        options: what the user wants.
+        choice: what was chosen.
+        work: the work folder.
+        base: the unquantized base.
+        adapter: the command that trains the adapter.
+        fixed: minutes that quantizing takes, about.
+    """
+    out, minutes = options.out, _ROUNDED_SHARE * options.minutes
+    cases, leaves = ("--cases", str(choice.cases)), out / "config.json"
+    search = search_path(work_path(out), CLOSER)
+
+    def prepare(folder: Path, *more: str) -> tuple[str, ...]:
+        given = ("prepare", "--base", str(base), "--adapter", str(folder), "--out", str(out))
+        return (*given, "--task-file", str(choice.task_file), "--keep", *more)
+
+    rounded = work / "adapter-rounded"
+    changed = {"--output": str(rounded), "--minutes": f"{minutes:g}"}
+    pairs = zip(adapter[1::2], adapter[2::2], strict=True)
+    again = [word for name, value in pairs for word in (name, changed.get(name, value))]
+    again += ["--rate", _ROUNDED_RATE, "--init", str(work / "adapter"), "--search", str(search)]
+    sixteen = Step("prepare in 16 bits", prepare(work / "adapter", "--unquantized"), leaves, fixed)
+    ways_back = (
+        Step(
+            "adapter for four bits",
+            ("train_adapter", *again),
+            rounded / "adapter_model.safetensors",
+            minutes,
+            ("--resume",),
+        ),
+        Step(
+            "prepare again",
+            prepare(rounded, "--reuse-search", str(search), *cases),
+            leaves,
+            fixed,
+            instead=(sixteen,),
+            because="Four bits still cost too many answers, so the weights stay in 16 bits",
+        ),
+    )
+    return Step(
+        "prepare",
+        prepare(work / "adapter", *cases),
+        leaves,
+        2 * fixed + 2,
+        instead=ways_back,
+        because="Four bits cost too many answers, so the adapter is trained on with rounded weights",
+    )
+
+
 def _described(number: int, step: Step, total: int) -> str:
     return f"[{number}/{total}] {step.name}, about {max(1, round(step.minutes))} min"
 
 
-class _Run:
-    """Runs steps; what is done is known by a digest of the data and of all commands so far.
+def run_command(command: Sequence[str]) -> int:
+    """The exit code of a command.
+
+    Raises:
+        KeyboardInterrupt: this process was told to stop; the command has saved its work and ended.
+    """
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    told: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        told.append(number)
+        if number == signal.SIGTERM:  # a terminal's Ctrl-C reaches the command without us
+            process.terminate()
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if told:
+        raise KeyboardInterrupt
+    return code
+
+
+def do_steps(steps: Sequence[Step], state: Path, data: str, call: Callable[[Sequence[str]], int] = run_command) -> None:
+    """Do the steps that are not done yet, in order; what a step is refused for is done in another way.
 
     Args:
-        work: the work folder.
+        steps: of the plan.
+        state: a file that keeps what is done. That is known by a digest of the data and of all commands so far.
         data: digest of the examples as they are learned.
-    """
+        call: runs a command and returns its exit code.
 
-    def __init__(self, work: Path, data: str) -> None:
-        self._file = work / _STATE
-        self._chain = data
+    Raises:
+        CheckpointError: a step failed; what was done stays.
+    """
+    run = _Run(state, data, call)
+    for number, step in enumerate(steps, 1):
+        run.do(step, f"[{number}/{len(steps)}] {step.name}")
+
+
+class _Run:
+    """A run of `do_steps`, which has the arguments."""
+
+    def __init__(self, state: Path, data: str, call: Callable[[Sequence[str]], int]) -> None:
+        self._file, self._chain, self._call = state, data, call
         try:
             self._known = dict(json.loads(self._file.read_text("utf-8")))
         except (OSError, ValueError):
             self._known = {}
 
     def do(self, step: Step, title: str) -> None:
+        """Run a step that is not done yet, and if it is refused, what is to be done instead.
+
+        Raises:
+            CheckpointError: it failed.
+        """
         self._chain = hashlib.sha256(f"{self._chain} {shlex.join(step.words)}".encode()).hexdigest()
-        state = self._known.get(step.name)
+        state, is_refused = self._known.get(step.name), f"refused {self._chain}"
         if state == f"done {self._chain}" and step.leaves.exists():
             say(f"{title}: done before")
+            return
+        if state == is_refused:
+            self._do_instead(step, title)
             return
         resumed = step.on_resume if state == f"begun {self._chain}" and _has_checkpoint(step) else ()
         self._note(step.name, f"begun {self._chain}")
         say(f"{title}: scripts/{shlex.join((*step.words, *resumed))}")
-        code = _run([str(CODE / "scripts" / step.words[0]), *step.words[1:], *resumed])
-        if code == 1 and step.instead:
-            say("Four bits cost too many answers, so the weights stay in 16 bits")
-            code = _run([str(CODE / "scripts" / step.instead[0]), *step.instead[1:]])
+        code = self._call([str(CODE / "scripts" / step.words[0]), *step.words[1:], *resumed])
+        if code == REFUSED and step.instead:
+            self._note(step.name, is_refused)
+            self._do_instead(step, title)
+            return
         if code != 0:
             raise CheckpointError(
                 f"the step {step.name!r} failed with exit code {code}; what it said is above. Run the same command to "
                 "go on from here"
             )
         self._note(step.name, f"done {self._chain}")
+
+    def _do_instead(self, step: Step, title: str) -> None:
+        say(step.because)
+        chain = self._chain
+        for number, other in enumerate(step.instead, 1):
+            self.do(other, f"{title}, instead {number}/{len(step.instead)}: {other.name}")
+        self._note(step.name, f"done {chain}")
+        self._chain = chain  # what follows does not depend on the way
 
     def _note(self, name: str, state: str) -> None:
         self._known[name] = state
@@ -203,20 +308,6 @@ class _Run:
 
 def _has_checkpoint(step: Step) -> bool:
     return step.leaves.parent.is_dir() and any(step.leaves.parent.iterdir())
-
-
-def _run(command: Sequence[str]) -> int:
-    """The exit code of a command; where this process is interrupted, the command is, too."""
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    try:
-        while True:
-            try:
-                return process.wait()
-            except KeyboardInterrupt:  # a terminal's Ctrl-C reaches the command as well, which saves its work
-                continue
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _digest_of(folder: Path) -> str:

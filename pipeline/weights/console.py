@@ -20,6 +20,8 @@ from pipeline.weights import tensors
 from pipeline.weights.errors import CheckpointError
 from serving.errors import ServingError
 
+INTERRUPTED = 130  # the exit code that shells expect after Ctrl-C
+
 _console = Console(stderr=True, highlight=False)
 
 

@@ -100,7 +100,7 @@ def test_a_comparison_past_its_limit_fails_and_a_higher_limit_continues_from_the
     """Four bits change random weights, so a limit of 0 is exceeded."""
     out, texts = tmp_path / "tiny", ("--calibration", sources / "calibration.jsonl")
     refused = prepare(sources, out, *texts, "--limit-weights", "0")
-    assert refused.returncode == 1 and not out.exists()
+    assert refused.returncode == 3 and not out.exists()
     assert "the comparison refuses the checkpoint" in refused.stderr and "\n  scripts/compare " in refused.stderr
     passed = prepare(sources, out, *texts, "--limit-weights", "1", "--limit-logits", "10")
     # What was placed last came from smaller groups.

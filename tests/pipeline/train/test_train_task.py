@@ -47,6 +47,12 @@ def test_examples_become_a_locked_checkpoint_with_a_card_and_a_killed_run_goes_o
         time.sleep(0.1)
     os.kill(first.pid, signal.SIGKILL)
     first.communicate()
+    stopped = train(folder)
+    while not (folder / ".towns.prepare").exists():
+        assert stopped.poll() is None, stopped.communicate()
+        time.sleep(0.1)
+    os.kill(stopped.pid, signal.SIGTERM)
+    assert "run the same command to go on" in stopped.communicate()[1] and stopped.returncode == 130
     second = train(folder)
     said, problems = second.communicate(timeout=1500)
     assert second.returncode == 0, problems[-4000:]

@@ -1,0 +1,92 @@
+"""The steps of scripts/train: what is done is not repeated, and a refused checkpoint is made in another way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pipeline.prepare.command import REFUSED
+from pipeline.train.train_task import Step, do_steps
+from pipeline.weights.errors import CheckpointError
+
+
+class Commands:
+    """Runs steps whose commands are `NAME FILE`: notes the name, and writes the file unless another code is wanted."""
+
+    def __init__(self, codes: dict[str, int]) -> None:
+        self.codes, self.ran = codes, list[str]()
+
+    def __call__(self, command: Sequence[str]) -> int:
+        name, file = Path(command[0]).name, Path(command[1])
+        self.ran.append(name)
+        code = self.codes.get(name, 0)
+        if code == 0:
+            file.write_text(name)
+        return code
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> list[Step]:
+    def step(name: str, *instead: Step, leaves: str = "checkpoint") -> Step:
+        path = tmp_path / leaves
+        return Step(name, (name, str(path)), path, 1, instead=instead, because="refused")
+
+    train = step("train", leaves="adapter")
+    again = step("prepare-again", step("sixteen"))
+    return [train, step("prepare", step("train-rounded", leaves="rounded"), again), step("judge", leaves="report")]
+
+
+def run(steps: list[Step], folder: Path, codes: dict[str, int]) -> list[str]:
+    commands = Commands(codes)
+    try:
+        do_steps(steps, folder / "state.json", "data", commands)
+    except CheckpointError as error:
+        assert "failed with exit code 1" in str(error)
+    return commands.ran
+
+
+def test_a_refused_checkpoint_is_made_again_with_rounded_weights_and_then_in_16_bits(
+    steps: list[Step], tmp_path: Path
+) -> None:
+    assert run(steps, tmp_path, {"prepare": REFUSED, "prepare-again": REFUSED}) == [
+        *("train", "prepare", "train-rounded", "prepare-again", "sixteen", "judge")
+    ]
+    assert (tmp_path / "checkpoint").read_text() == "sixteen"
+    assert run(steps, tmp_path, {}) == []
+
+
+def test_a_failure_on_the_way_back_goes_on_there(steps: list[Step], tmp_path: Path) -> None:
+    assert run(steps, tmp_path, {"prepare": REFUSED, "prepare-again": 1}) == [
+        *("train", "prepare", "train-rounded", "prepare-again")
+    ]
+    assert run(steps, tmp_path, {}) == ["prepare-again", "judge"]
+    assert (tmp_path / "checkpoint").read_text() == "prepare-again"
+
+
+def test_another_failure_is_no_refusal(steps: list[Step], tmp_path: Path) -> None:
+    assert run(steps, tmp_path, {"prepare": 1}) == ["train", "prepare"]
+    assert run(steps, tmp_path, {}) == ["prepare", "judge"]
+
+
+STOPPED = """
+import sys
+from pipeline.train.train_task import run_command
+child = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print(1, flush=True)"
+try:
+    run_command([sys.executable, "-c", child + "; time.sleep(60)"])
+except KeyboardInterrupt:
+    print("stopped")
+"""
+
+
+def test_a_step_that_ends_well_after_sigterm_is_a_stop() -> None:
+    process = subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+    assert process.stdout is not None and process.stdout.readline() == "1\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate()[0] == "stopped\n"
