@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
 from pipeline.train.choose import Choice
+from pipeline.train.record import RunRecord
 from pipeline.weights.atomic import write_text
 from tasks.evaluation.json_answers import fields
 
 _WORST: Final = 5
 _MAX_FIELDS: Final = 40
+_DRAWN_FIELDS: Final = 9
+_NOTHING: Final = {"value": 0.0, "low": 0.0, "high": 0.0}  # of a field that a model never gives
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +31,24 @@ class Measured:
         before: the same before it was quantized; None if it was not.
         untrained: the base, asked in the same way.
         drafts: the record of the draft model; empty if none was kept.
+        run: the record of the adapter's training.
     """
 
     after: dict[str, Any]
     before: dict[str, Any] | None
     untrained: dict[str, Any]
     drafts: dict[str, Any]
+    run: RunRecord
+
+    def columns(self) -> dict[str, dict[str, Any]]:
+        """What was measured of each model, by its name for people."""
+        found = {"base, untrained": self.untrained}
+        found |= {} if self.before is None else {"trained, 16 bits": self.before}
+        return {**found, "served": self.after}
 
 
 def write_card(out: Path, choice: Choice, base: str, measured: Measured, *, minutes: float) -> str:
-    """Write NAME.card.md beside the checkpoint; returns the text for the terminal: results and next commands.
+    """Write NAME.card.md and NAME.card.png beside the checkpoint.
 
     Args:
         out: folder of the checkpoint.
@@ -42,6 +56,9 @@ def write_card(out: Path, choice: Choice, base: str, measured: Measured, *, minu
         base: what was trained, as the user gave it.
         measured: on the test examples.
         minutes: of the whole run.
+
+    Returns:
+        The text for the terminal: results and next commands.
     """
     after = measured.after
     counts = ", ".join(f"{count:,} for {part}" for part, count in choice.counts.items())
@@ -52,6 +69,9 @@ def write_card(out: Path, choice: Choice, base: str, measured: Measured, *, minu
     ]
     lines += [f"Examples: {counts}. The figures are of {after['n']} test examples, which were not learned.", ""]
     lines += [*_measures(measured), "", *_speed(measured), ""]
+    picture = out.with_name(f"{out.name}.card.png")
+    draw(picture, measured)
+    lines += [f"![The loss of the training, and the scores of each model]({picture.name})", ""]
     lines += [*_worst(after), *_fields(after)]
     lines += ["## How it was made", "", *(f"- {note}" for note in choice.notes), ""]
     card = out.with_name(f"{out.name}.card.md")
@@ -60,10 +80,30 @@ def write_card(out: Path, choice: Choice, base: str, measured: Measured, *, minu
     return "\n".join([*shown, f"More: {card}", "", *_next(out)])
 
 
+def draw(path: Path, measured: Measured) -> None:
+    """Draw the training's loss, and the scores of each model with their 95 % intervals."""
+    figure = Figure(figsize=(11, 4.5), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    measured.run.plot(left)
+    shares = {path: share["value"] for path, share in measured.after["f1"].items() if path != "all"}
+    weakest = sorted(shares, key=lambda path: shares[path])[:_DRAWN_FIELDS]
+    names = ["exact", *weakest]
+    for number, (label, found) in enumerate(measured.columns().items()):
+        scores = [found["exact"], *(found["f1"].get(path, _NOTHING) for path in weakest)]
+        values = [100 * score["value"] for score in scores]
+        reach = [[100 * abs(score["value"] - score[end]) for score in scores] for end in ("low", "high")]
+        places = [place - 0.2 * number for place in range(len(names), 0, -1)]
+        right.errorbar(values, places, xerr=reach, fmt="o", markersize=4, label=label)
+    right.set_yticks(range(len(names), 0, -1), [_short(name, 30) for name in names])
+    right.set(xlim=(-2, 102), xlabel="exact answers, and F1 of the weakest fields, %")
+    right.grid(alpha=0.3)
+    right.legend(fontsize="small")
+    figure.savefig(path)
+
+
 def _measures(measured: Measured) -> Iterator[str]:
-    columns = {"base, untrained": measured.untrained}
-    columns |= {} if measured.before is None else {"trained, 16 bits": measured.before}
-    columns["served"] = measured.after
+    columns = measured.columns()
     yield "| share of answers (95 % interval) | " + " | ".join(columns) + " |"
     yield "|---|" + "---|" * len(columns)
     for name in ("valid", "exact"):

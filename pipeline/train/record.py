@@ -63,13 +63,16 @@ class RunRecord:
 
         figure = Figure(figsize=(8, 4.5), dpi=110, layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.add_subplot()
+        self.plot(figure.add_subplot())
+        figure.savefig(folder / "loss.png")
+
+    def plot(self, axes: Any) -> None:
+        """Plot the curves on axes of matplotlib."""
         for curve, label in ((self.train_curve, "training"), (self.validation_curve, "validation")):
             axes.plot([p.samples for p in curve], [p.loss for p in curve], label=label)
         axes.set(xlabel="examples seen", ylabel="loss per answer token", yscale="log")
         axes.grid(alpha=0.3)
         axes.legend()
-        figure.savefig(folder / "loss.png")
 
 
 def describe_data(path: Path, examples: int) -> dict[str, Any]:

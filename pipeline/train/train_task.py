@@ -30,6 +30,7 @@ from pipeline.train.card import Measured, write_card
 from pipeline.train.choose import SCHEMA_FILE, Choice, choose
 from pipeline.train.draft_start import DRAFT_RUN
 from pipeline.train.read_examples import Part
+from pipeline.train.record import RunRecord
 from pipeline.weights.atomic import write_json
 from pipeline.weights.bases import BASES
 from pipeline.weights.console import say
@@ -324,5 +325,6 @@ def _measured(work: Path, out: Path) -> Measured:
         after=read(work / "after.json"),
         before=read(work / "before.json") if is_quantized else None,
         untrained=read(work / "untrained.json"),
+        run=RunRecord.load(work / "adapter"),
         drafts=read(out / DRAFT_RUN) if (out / DRAFT_RUN).is_file() else {},
     )

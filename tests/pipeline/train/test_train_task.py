@@ -62,6 +62,7 @@ def test_examples_become_a_locked_checkpoint_with_a_card_and_a_killed_run_goes_o
     card = (folder / "towns.card.md").read_text()
     for text in ("| exact |", "base, untrained", "F1 by field", "`city`", "passes"):
         assert text in card, card
+    assert "(towns.card.png)" in card and (folder / "towns.card.png").read_bytes().startswith(b"\x89PNG")
     assert "scripts/new_package ../towns" in said
     schema = json.loads((folder / "towns.schema.json").read_text())
     assert schema["required"] == ["city", "since"]
