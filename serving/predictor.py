@@ -14,7 +14,7 @@ from serving.errors import ServingError
 from serving.model import Model
 from tasks.errors import TaskError
 
-HEALTH_SECONDS = 3.0  # Cog itself stops waiting after 5, the door after 3.8
+HEALTH_SECONDS = 3.0  # Cog itself stops waiting after 5, the gateway after 3.8
 
 
 class TaskPredictor(BasePredictor):  # type: ignore[misc]  # Cog has no type information

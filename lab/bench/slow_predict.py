@@ -1,4 +1,4 @@
-"""What Cog runs where the door's benchmark asks several servers: a model that only takes time."""
+"""What Cog runs where the gateway's benchmark asks several servers: a model that only takes time."""
 
 from __future__ import annotations
 

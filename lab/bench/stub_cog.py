@@ -1,4 +1,4 @@
-"""A Cog server with nothing behind it, for measuring the door: it streams the time at even intervals.
+"""A Cog server with nothing behind it, for measuring the gateway: it streams the time at even intervals.
 
 Streams wait until somebody asks for /start, so that all are open before the first one sends.
 
@@ -27,7 +27,7 @@ _SCHEMA = {
 
 
 class StubCog:
-    """Answers what the door asks of a Cog server.
+    """Answers what the gateway asks of a Cog server.
 
     Args:
         num_chunks: the number of chunks of each prediction.

@@ -13,7 +13,7 @@ from typing import Any, Final
 import aiohttp
 import psutil
 
-from lab.bench.door_servers import PREDICTIONS
+from lab.bench.gateway_servers import PREDICTIONS
 from lab.endurance.client import Answer, Client, opened
 from lab.endurance.cog_process import CogServer
 from lab.endurance.observed_predict import OBSERVED
@@ -49,7 +49,7 @@ class Aftermath:
         errors: seconds after which each waiter had an error.
         unanswered: waiters that have neither an error nor an answer, of those that had been answered a part; NaN if
             nobody waited.
-        queued: waiters whose prediction the door will start again.
+        queued: waiters whose prediction the gateway will start again.
     """
 
     ready_seconds: float
@@ -60,7 +60,7 @@ class Aftermath:
 
 
 def engine_death(stage: Stage, amounts: Amounts, server_of_vllm: VllmServer | None = None) -> Result:
-    """The worker is killed behind Cog's server, and stopped behind the door: Cog has no error for waiters then."""
+    """The worker is killed behind Cog's server, and stopped behind the gateway: Cog has no error for waiters then."""
     with stage.own_server() as server:
         running = partial(_until_running, stage, server)
         killed = asyncio.run(_killed(server, amounts, running, worker))
@@ -68,8 +68,8 @@ def engine_death(stage: Stage, amounts: Amounts, server_of_vllm: VllmServer | No
     about: dict[str, float | str] = {"waiters": amounts.waiters}
     if amounts.is_quick:
         return Result(checks=tuple(checks), about=about)
-    with stage.own_server() as server, stage.door(server) as door:
-        stopped = asyncio.run(_stopped(stage, server, door.url, amounts))
+    with stage.own_server() as server, stage.gateway(server) as gateway:
+        stopped = asyncio.run(_stopped(stage, server, gateway.url, amounts))
     checks += _checks("stopped", stopped)
     about["stopped: wait for a server"] = stopped.queued
     vllm = (server_of_vllm or vllm_server)(stage, amounts.waiters)
@@ -148,9 +148,9 @@ async def _killed(
     return Aftermath(seconds, is_ready, errors, unanswered if in_flight else float("nan"))
 
 
-async def _stopped(stage: Stage, server: CogServer, door: str, amounts: Amounts) -> Aftermath:
-    """Stop the worker; waiters follow their predictions at the door."""
-    async with opened(door) as client:
+async def _stopped(stage: Stage, server: CogServer, gateway: str, amounts: Amounts) -> Aftermath:
+    """Stop the worker; waiters follow their predictions at the gateway."""
+    async with opened(gateway) as client:
 
         async def have_ended() -> bool:
             return all([(await _state(client, name))["status"] in _ENDS for name in created])
@@ -217,7 +217,7 @@ async def _says(client: Client, path: str, word: str) -> bool:
 
 
 async def _create(client: Client, number: int) -> str:
-    """Start a prediction at the door; its id."""
+    """Start a prediction at the gateway; its id."""
     body = {"input": marked(number, num_columns=_COLUMNS)}
     async with client.session.post(PREDICTIONS, json=body, headers={"Prefer": "respond-async"}) as response:
         return str((await response.json())["id"])

@@ -1,4 +1,4 @@
-"""Takes away the disk from a running server and door, and gives a server little memory."""
+"""Takes away the disk from a running server and gateway, and gives a server little memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import psutil
 
-from lab.bench.door_servers import PREDICTIONS
+from lab.bench.gateway_servers import PREDICTIONS
 from lab.endurance.client import Answer, at_most, opened
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import SLOTS, Stage
@@ -29,21 +29,22 @@ def scarce_resources(stage: Stage, amounts: Amounts) -> Result:
     questions = [marked(number) for number in range(min(SLOTS, amounts.waiters))]
     with stage.plain_server() as server:
         expected = asyncio.run(_answers(server.url, questions))
-        with stage.door(server) as door:
-            with _without_disk([*family(server.process.pid), *family(door.pid)]):
+        with stage.gateway(server) as gateway:
+            with _without_disk([*family(server.process.pid), *family(gateway.pid)]):
                 full = asyncio.run(_answers(server.url, questions))
-                refusals = asyncio.run(_create(door.url))
-            afterwards = asyncio.run(_create(door.url))
+                statuses = asyncio.run(_create(gateway.url))
+            afterwards = asyncio.run(_create(gateway.url))
+    others = sum(status not in (201, 503) for status in statuses)
     checks, about = ([], {}) if amounts.is_quick else _starts(stage, questions, expected)
     return Result(
         checks=(
             Check("before: questions without an answer", sum(not one.is_as_expected for one in expected), 0),
             Check("full disk: answers that changed or are missing", _num_changed(full, expected), 0),
-            Check("full disk: the door's answers that are no refusal", sum(s not in (201, 503) for s in refusals), 0),
-            Check("disk again: what the door refuses", sum(status != 201 for status in afterwards), 0),
+            Check("full disk: the gateway's answers that are no refusal", others, 0),
+            Check("disk again: what the gateway refuses", sum(status != 201 for status in afterwards), 0),
             *checks,
         ),
-        about={"at once": len(questions), "the door with a full disk answered": str(sorted(set(refusals))), **about},
+        about={"at once": len(questions), "the gateway with a full disk answered": str(sorted(set(statuses))), **about},
     )
 
 
@@ -69,10 +70,10 @@ async def _answers(url: str, questions: list[dict[str, Any]]) -> list[Answer]:
         return await at_most(len(questions), questions, client.ask_patiently)
 
 
-async def _create(door: str) -> list[int]:
-    """Statuses of three new predictions of the door."""
+async def _create(gateway: str) -> list[int]:
+    """Statuses of three new predictions of the gateway."""
     found = []
-    async with opened(door) as client:
+    async with opened(gateway) as client:
         for number in range(3):
             body = {"input": marked(number)}
             async with client.session.post(PREDICTIONS, json=body) as response:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import psutil
 
-from lab.bench.door_servers import door_server
+from lab.bench.gateway_servers import gateway_server
 from lab.endurance.cog_process import CogServer, ServerFailedError
 from lab.endurance.observed_predict import OBSERVED
 from lab.endurance.own_weights import chat_files, linked_weights, settings, write_package
@@ -28,7 +28,7 @@ OBSERVED_PREDICTOR: Final = "lab/endurance/observed_predict.py:ObservedPredictor
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Gateway:
     """A gateway in front of a server: its address, and the id of its process."""
 
     url: str
@@ -87,10 +87,10 @@ class Stage:
             yield server
 
     @contextmanager
-    def door(self, server: CogServer) -> Iterator[Door]:
+    def gateway(self, server: CogServer) -> Iterator[Gateway]:
         """A gateway in front of a server, which keeps predictions on disk."""
-        with door_server(self.subfolder("door"), server.url, max_active=1000) as url:
-            yield Door(url, next(one.pid for one in psutil.Process().children() if "gateway" in one.cmdline()))
+        with gateway_server(self.subfolder("gateway"), server.url, max_active=1000) as url:
+            yield Gateway(url, next(one.pid for one in psutil.Process().children() if "gateway" in one.cmdline()))
 
     @contextmanager
     def chat_server(self) -> Iterator[CogServer]:

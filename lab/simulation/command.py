@@ -46,7 +46,7 @@ def main(
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the plans to this file; - for stdout")] = None,
 ) -> None:
-    """Simulate replicas behind the door: how many hold a 99th percentile, with and without prefix routing."""
+    """Simulate replicas behind the gateway: how many hold a 99th percentile, with and without prefix routing."""
     console = Console(stderr=json_file == Path("-"), highlight=False)
     with report_errors(InputError):
         if check:

@@ -1,4 +1,4 @@
-"""Event-driven simulation of replicas behind the door, with the door's rules.
+"""Event-driven simulation of replicas behind the gateway, with the gateway's rules.
 
 A request goes to the replica with the fewest requests, or with prefix routing to the one that its prefix belongs to,
 if that has not many more. While all are full, requests wait in one queue, first come, first served.
@@ -228,7 +228,7 @@ class _Simulation:
     def _choose(self, request: int) -> int | None:
         """The replica for a request, None if all are full."""
         loads, slots = self._loads, self._fleet.slots
-        first = int(loads.argmin())  # of several with the fewest, as the door does
+        first = int(loads.argmin())  # of several with the fewest, as the gateway does
         fewest = int(loads[first])
         if fewest >= slots:
             return None

@@ -1,4 +1,4 @@
-"""Deploys the package on Ray Serve: an application with the model's replicas, and one with the door."""
+"""Deploys the package on Ray Serve: an application with the model's replicas, and one with the gateway."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ray.serve.config import RequestRouterConfig
 from gateway.settings import GatewaySettings
 from pipeline.batch.engine_room import find_room
 from pipeline.paths import ENVIRONMENT
-from pipeline.ray_serve.door_replica import DOOR, MODEL, DoorReplica
+from pipeline.ray_serve.gateway_replica import GATEWAY, MODEL, GatewayReplica
 from pipeline.ray_serve.model_replica import ModelReplica
 from pipeline.ray_serve.prefix_router import PrefixRouter
 from serving.config import Settings
 
 _HEAD: Final = {"node:__internal_head__": 0.001}  # where the HTTP proxy and the file of predictions are
-_STREAMS: Final = 100_000  # requests of the door at once, which has limits of its own
+_STREAMS: Final = 100_000  # requests of the gateway at once, which has limits of its own
 _QUICK: Final = {"metrics_interval_s": 1.0, "look_back_period_s": 5.0, "upscale_delay_s": 5.0, "downscale_delay_s": 300}
 
 
@@ -73,25 +73,25 @@ def deploy_model(size: Size, settings: Settings, lock: str, prefix_inputs: tuple
     serve.run(model.bind(lock), name=MODEL, route_prefix=None)
 
 
-def deploy_door(settings: GatewaySettings) -> None:
-    """Deploy the door where none runs; another's settings stay as they are.
+def deploy_gateway(settings: GatewaySettings) -> None:
+    """Deploy the gateway where none runs; another's settings stay as they are.
 
     Args:
-        settings: the settings of the door; Ray's HTTP proxy listens at their address.
+        settings: the settings of the gateway; Ray's HTTP proxy listens at their address.
     """
-    if DOOR in serve.status().applications:
+    if GATEWAY in serve.status().applications:
         return
     given = {name: value for name, value in os.environ.items() if name.startswith(("GATEWAY_", "OTEL_"))}
     own = settings.model_copy(update={"database": settings.database.resolve()})
     given |= {f"GATEWAY_{name.upper()}": str(getattr(own, name)) for name in ("host", "port", "model", "database")}
-    door = serve.deployment(DoorReplica).options(
-        name=DOOR,
+    gateway = serve.deployment(GatewayReplica).options(
+        name=GATEWAY,
         num_replicas=1,
         max_ongoing_requests=_STREAMS,
         ray_actor_options={"num_cpus": 0, "resources": _HEAD, **_in(given)},
         graceful_shutdown_timeout_s=settings.drain_seconds + 5,
     )
-    serve.run(door.bind(), name=DOOR, route_prefix="/")
+    serve.run(gateway.bind(), name=GATEWAY, route_prefix="/")
 
 
 def _number(replicas: int, size: Size) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class ModelReplica:
         if sha256(path := Settings().weights_lock) != lock:
             raise BatchError(f"{path.absolute()} on {os.uname().nodename} is another lock than the one deployed")
         self._schema = read_schema()
-        # The door's version of a model is made of the whole schema, which does not name the weights.
+        # The gateway's version of a model is made of the whole schema, which does not name the weights.
         self._schema["info"]["x-weights-digest"] = served_model()[1]
         rules = self._schema["components"]["schemas"]["Input"]["properties"]
         self._defaults = {name: rule["default"] for name, rule in rules.items() if "default" in rule}

@@ -1,4 +1,4 @@
-"""All replicas of the model as one server of the door."""
+"""All replicas of the model as one server of the gateway."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RayUpstream:
         return True
 
     async def health(self) -> str:
-        """READY while there is a replica; once after each deployment STARTING, so that the door reads the schema again.
+        """READY while there is a replica; STARTING once after each deployment: the gateway then reads the schema again.
 
         Ray Serve's controller is asked: a replica that is full would not answer.
         """

@@ -19,8 +19,8 @@ from pipeline.package.cog_server import served_model
 from pipeline.package.errors import PortError
 from pipeline.package.free_ports import Listener, check_ports
 from pipeline.paths import ROOT
-from pipeline.ray_serve.application import Size, deploy_door, deploy_model
-from pipeline.ray_serve.door_replica import DOOR
+from pipeline.ray_serve.application import Size, deploy_gateway, deploy_model
+from pipeline.ray_serve.gateway_replica import GATEWAY
 from pipeline.weights.console import say
 from pipeline.weights.default_weights import ensure_weights
 from pipeline.weights.digest import sha256
@@ -38,7 +38,7 @@ def serve_on_ray(host: str, port: int, size: Size, address: str | None) -> int:
     """Deploy the package; on a cluster of its own, run until a signal.
 
     Args:
-        host, port: where the door listens.
+        host, port: where the gateway listens.
         size: how much is deployed.
         address: the address of a cluster, see `connect`; None starts Ray on this machine.
 
@@ -50,40 +50,40 @@ def serve_on_ray(host: str, port: int, size: Size, address: str | None) -> int:
             raise BatchError(f"--max-replicas {size.max_replicas} is less than --replicas {size.replicas}")
         ensure_weights()
         os.chdir(ROOT)  # paths of the weights in the settings are relative to it
-        door = _door_settings(host, port)
+        gateway = _gateway_settings(host, port)
         if address is None:
-            check_ports([Listener("the door", host, port, "--gateway-port")])
+            check_ports([Listener("the gateway", host, port, "--gateway-port")])
         connect(address)
         http = {"host": host, "port": port}
         serve.start(proxy_location="HeadOnly", http_options=http, logging_config={"log_level": "WARNING"})
         settings = Settings()
-        deploy_model(size, settings, sha256(settings.weights_lock), door.prefix_inputs)
-        deploy_door(door)
+        deploy_model(size, settings, sha256(settings.weights_lock), gateway.prefix_inputs)
+        deploy_gateway(gateway)
     except (BatchError, PortError, ServingError, OSError, ValueError, RuntimeError) as error:
         say(f"error: {error}")
         return 1
     end = "Ctrl-C ends it" if address is None else f"to end it: {ROOT}/.venv-ray/bin/serve shutdown"
     cluster = ray.get_runtime_context().gcs_address
-    say(_READY.format(url=local_url(host, port), end=end, model=door.model, cluster=cluster))
+    say(_READY.format(url=local_url(host, port), end=end, model=gateway.model, cluster=cluster))
     if address is None:
         _wait_for_signal()
         say("finishing running predictions; press Ctrl-C again to stop now")
-        serve.delete(DOOR)  # which still needs the model
+        serve.delete(GATEWAY)  # which still needs the model
         serve.shutdown()
     ray.shutdown()
     return 0
 
 
-def _door_settings(host: str, port: int) -> GatewaySettings:
-    """The door's settings.
+def _gateway_settings(host: str, port: int) -> GatewaySettings:
+    """The gateway's settings.
 
     Raises:
         BatchError: one is wrong, or would be ignored.
     """
     rename_old_variables()
     for name, reason in [
-        ("GATEWAY_UPSTREAMS", "on Ray the door has its own replicas"),
-        ("GATEWAY_CACHE_MB", "on Ray the weights can change while the door runs, and kept answers would be of others"),
+        ("GATEWAY_UPSTREAMS", "on Ray the gateway has its own replicas"),
+        ("GATEWAY_CACHE_MB", "on Ray the weights can change while it runs, and kept answers would be of others"),
     ]:
         if os.environ.get(name):
             raise BatchError(f"{name}: {reason}; remove it")
@@ -92,7 +92,7 @@ def _door_settings(host: str, port: int) -> GatewaySettings:
         return GatewaySettings(host=host, port=port, model=name)
     except ValidationError as error:
         lines = [f"GATEWAY_{'.'.join(map(str, one['loc'])).upper()}: {one['msg']}" for one in error.errors()]
-        raise BatchError("The door's settings are wrong:\n" + "\n".join(lines)) from error
+        raise BatchError("The gateway's settings are wrong:\n" + "\n".join(lines)) from error
 
 
 def _wait_for_signal() -> None:

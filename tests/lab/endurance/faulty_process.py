@@ -40,8 +40,8 @@ class ProcessFaults:
     leaves_half_a_file: bool = False  # when it is killed
     answers_otherwise_later: bool = False  # after another one has been there
     needs_the_disk: bool = False
-    breaks_without_a_disk: bool = False  # as a door
-    refuses_for_ever: bool = False  # as a door, after the disk was full
+    breaks_without_a_disk: bool = False  # as a gateway
+    refuses_for_ever: bool = False  # as a gateway, after the disk was full
 
 
 class FaultyProcess:

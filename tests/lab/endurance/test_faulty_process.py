@@ -20,7 +20,7 @@ from lab.endurance.all_rows import ROWS
 from lab.endurance.engine_death import engine_death
 from lab.endurance.own_weights import lock_text, settings
 from lab.endurance.row import QUICK, verdict
-from lab.endurance.stage import SLOTS, Door
+from lab.endurance.stage import SLOTS, Gateway
 from lab.processes import family, running
 from pipeline.paths import ROOT
 from tests.lab.endurance.faulty_process import PORT, ProcessFaults, arguments
@@ -68,8 +68,8 @@ class FaultyStage:
     plain_server = own_server
 
     @contextmanager
-    def door(self, server: SimpleNamespace) -> Iterator[Door]:
-        yield Door(server.url, server.process.pid)
+    def gateway(self, server: SimpleNamespace) -> Iterator[Gateway]:
+        yield Gateway(server.url, server.process.pid)
 
     def stats(self, server: SimpleNamespace) -> dict[str, Any]:
         return dict(httpx.get(f"{server.url}/stats", timeout=60, trust_env=False).json())
@@ -93,8 +93,8 @@ class FaultyStage:
         ("scarce", ProcessFaults(), None),
         ("scarce", ProcessFaults(always_fails=True), "before: questions without an answer"),
         ("scarce", ProcessFaults(needs_the_disk=True), "full disk: answers that changed or are missing"),
-        ("scarce", ProcessFaults(breaks_without_a_disk=True), "full disk: the door's answers that are no refusal"),
-        ("scarce", ProcessFaults(refuses_for_ever=True), "disk again: what the door refuses"),
+        ("scarce", ProcessFaults(breaks_without_a_disk=True), "full disk: the gateway's answers that are no refusal"),
+        ("scarce", ProcessFaults(refuses_for_ever=True), "disk again: what the gateway refuses"),
     ],
 )
 def test_a_row_fails_for_a_fault_and_passes_without(name, faults, finding, tmp_path):
@@ -115,7 +115,7 @@ def test_a_row_fails_for_a_fault_and_passes_without(name, faults, finding, tmp_p
         (ProcessFaults(forgets_waiters=True), "stopped: waiters without an error"),
     ],
 )
-def test_a_whole_death_also_stops_the_worker_behind_the_door(faults, finding, tmp_path):
+def test_a_whole_death_also_stops_the_worker_behind_the_gateway(faults, finding, tmp_path):
     amounts = replace(QUICK, watched_seconds=SHORT_SECONDS if finding else START_SECONDS, is_quick=False)
     result = engine_death(FaultyStage(tmp_path, faults), amounts, lambda stage, waiters: "left out")
     assert verdict(result, QUICK) == ("failed" if finding else "passed"), result  # without limits on time

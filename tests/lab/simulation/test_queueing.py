@@ -1,4 +1,4 @@
-"""The simulation against results of queueing theory, and the door's rules."""
+"""The simulation against results of queueing theory, and the gateway's rules."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class RayService:
 
     Args:
         folder: for Ray's files; its name must be short.
-        database: of the door.
+        database: of the gateway.
         settings: environment variables.
         options: of the command.
     """
@@ -100,7 +100,7 @@ class Load:
     """Predictions that are always so many at once, until it is stopped.
 
     Args:
-        url: of the door.
+        url: of the gateway.
         at_once: how many are in flight.
     """
 

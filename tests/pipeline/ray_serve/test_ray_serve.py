@@ -31,9 +31,9 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
 
 
 @contextmanager
-def started(door: Path, settings: dict[str, str], *options: str) -> Iterator[RayService]:
+def started(gateway: Path, settings: dict[str, str], *options: str) -> Iterator[RayService]:
     with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
-        service = RayService(Path(folder), door / "predictions.sqlite", settings, *options)
+        service = RayService(Path(folder), gateway / "predictions.sqlite", settings, *options)
         try:
             service.wait_until_ready()
             yield service
@@ -44,7 +44,7 @@ def started(door: Path, settings: dict[str, str], *options: str) -> Iterator[Ray
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, weights: list[dict[str, str]]) -> Iterator[RayService]:
-    with started(tmp_path_factory.mktemp("door"), weights[0], "--replicas", "2") as service:
+    with started(tmp_path_factory.mktemp("gateway"), weights[0], "--replicas", "2") as service:
         yield service
 
 
@@ -92,7 +92,7 @@ async def test_other_weights_under_load_without_a_failed_request(
     assert failed == []
     assert num_during > 100, "it went on answering"
     assert ask(service)["output"] != before["output"]
-    async with asyncio.timeout(120):  # the door asks every second, on busy cores less often
+    async with asyncio.timeout(120):  # the gateway asks every second, on busy cores less often
         while ask(service)["version"] == before["version"]:
             await asyncio.sleep(1)
     replicas = {one["metrics"]["replica"] for one in load.ended}

@@ -1,4 +1,4 @@
-"""The door as the ingress of Ray Serve."""
+"""The gateway as the ingress of Ray Serve."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gateway.settings import GatewaySettings
 from pipeline.ray_serve.ray_upstream import RayUpstream
 
 MODEL: Final = "model"  # name of the application and of its deployment
-DOOR: Final = "door"
+GATEWAY: Final = "gateway"
 
 
-def build_door() -> FastAPI:
-    """The door's application, with the settings of its environment; called in the door's replica."""
+def build_gateway() -> FastAPI:
+    """The gateway's application, with the settings of its environment; called in the gateway's replica."""
     configure_logging()
     return create_app(GatewaySettings(), lambda: [RayUpstream(MODEL, MODEL)])
 
 
-@serve.ingress(build_door)
-class DoorReplica:
-    """The door. There is one, because it keeps the predictions."""
+@serve.ingress(build_gateway)
+class GatewayReplica:
+    """The gateway. There is one, because it keeps the predictions."""

@@ -1,4 +1,4 @@
-"""Clients of the door's benchmark, who ask for whole predictions, or read streams and time each chunk."""
+"""Clients of the gateway's benchmark, who ask for whole predictions, or read streams and time each chunk."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from lab.bench.door_servers import PREDICTIONS
+from lab.bench.gateway_servers import PREDICTIONS
 
-_WAIT: Final = {"Prefer": "wait"}  # the door answers when the prediction has ended, as Cog always does
+_WAIT: Final = {"Prefer": "wait"}  # the gateway answers when the prediction has ended, as Cog always does
 _ASK_AGAIN: Final = 0.002  # seconds after Cog has refused a prediction
 _SENT: Final = re.compile(rb"^data:.*?(\d+\.\d{6}) ")
 _BATCH: Final = 50  # streams that are opened at the same time
@@ -67,16 +67,16 @@ class Streams:
     missing: int
 
 
-async def read_streams(stub: str, door: str | None, *, count: int, num_chunks: int) -> Streams:
-    """Open `count` streams of a stub, itself or through a door, let them send and read them to their ends.
+async def read_streams(stub: str, gateway: str | None, *, count: int, num_chunks: int) -> Streams:
+    """Open `count` streams of a stub, itself or through a gateway, let them send and read them to their ends.
 
-    No HTTP library reads: it would cost more than the door.
+    No HTTP library reads: it would cost more than the gateway.
     """
     limit = asyncio.Semaphore(_BATCH)
 
     async def open_one(number: int, client: aiohttp.ClientSession) -> _Connection:
         async with limit:
-            return await (_open_at_stub(stub, number) if door is None else _open_at_door(door, client))
+            return await (_open_at_stub(stub, number) if gateway is None else _open_at_gateway(gateway, client))
 
     async with _session() as client:
         connections = await asyncio.gather(*(open_one(number, client) for number in range(count)))
@@ -103,7 +103,7 @@ async def _open_at_stub(url: str, number: int) -> _Connection:
     return await _ask(url, f"PUT /predictions/stub{number} HTTP/1.1\r\nContent-Length: 2\r\n", "{}")
 
 
-async def _open_at_door(url: str, client: aiohttp.ClientSession) -> _Connection:
+async def _open_at_gateway(url: str, client: aiohttp.ClientSession) -> _Connection:
     body = {"input": {"text": "x"}}
     async with client.post(f"{url}{PREDICTIONS}", json=body, raise_for_status=True) as created:
         prediction_id = (await created.json())["id"]

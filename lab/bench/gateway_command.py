@@ -1,4 +1,4 @@
-"""The command line of scripts/dev/bench_door: what the door costs against Cog's server alone, in milliseconds."""
+"""The command line of scripts/dev/bench_gateway: what the gateway costs against Cog's server alone, in milliseconds."""
 
 from __future__ import annotations
 
@@ -20,8 +20,15 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from lab.bench.door_clients import Streams, alternate, ask_at_once, read_streams
-from lab.bench.door_servers import PREDICTIONS, cog_server, door_server, served_playground, slow_server, stub_server
+from lab.bench.gateway_clients import Streams, alternate, ask_at_once, read_streams
+from lab.bench.gateway_servers import (
+    PREDICTIONS,
+    cog_server,
+    gateway_server,
+    served_playground,
+    slow_server,
+    stub_server,
+)
 from lab.bench.machine import describe_checkout, describe_machine
 from lab.endurance.cog_process import ServerFailedError
 from pipeline.weights.atomic import write_json
@@ -55,12 +62,12 @@ QUICK: Final = Amounts(
 
 
 def measure_requests(amounts: Amounts, folder: Path) -> dict[str, Any]:
-    """Predictions one at a time and by many clients, of Cog itself and through the door; the engine does nothing."""
+    """Predictions one at a time and by many clients, of Cog itself and through the gateway; the engine does nothing."""
     with (
         cog_server(folder, concurrency=2 * amounts.clients) as cog,
-        door_server(folder, cog.url, max_active=1024) as door,
+        gateway_server(folder, cog.url, max_active=1024) as gateway,
     ):
-        targets = {"cog": f"{cog.url}/predictions", "door": f"{door}{PREDICTIONS}"}
+        targets = {"cog": f"{cog.url}/predictions", "gateway": f"{gateway}{PREDICTIONS}"}
         times = asyncio.run(alternate(targets, _INPUTS, amounts.requests))
         loads = {
             name: _load(asyncio.run(ask_at_once(target, _INPUTS, clients=amounts.clients, seconds=amounts.seconds)))
@@ -68,20 +75,20 @@ def measure_requests(amounts: Amounts, folder: Path) -> dict[str, Any]:
         }
     requests = {name: _spread(seconds) for name, seconds in times.items()}
     return {
-        "requests": {**requests, "overhead_ms": _difference(requests["cog"], requests["door"])},
+        "requests": {**requests, "overhead_ms": _difference(requests["cog"], requests["gateway"])},
         "throughput": {"clients": amounts.clients, **loads},
     }
 
 
 def measure_servers(amounts: Amounts, folder: Path) -> dict[str, Any]:
-    """The door in front of one Cog server and of two, whose predictions take time and whose slots are few."""
+    """The gateway in front of one Cog server and of two, whose predictions take time and whose slots are few."""
     loads = {}
     for count in (1, 2):
         with ExitStack() as stack:
             slow = partial(slow_server, folder, concurrency=amounts.slots, seconds=amounts.predict_seconds)
             upstreams = ",".join(stack.enter_context(slow(number)).url for number in range(count))
-            door = stack.enter_context(door_server(folder, upstreams, max_active=1024))
-            asked = ask_at_once(f"{door}{PREDICTIONS}", _INPUTS, clients=amounts.clients, seconds=amounts.seconds)
+            gateway = stack.enter_context(gateway_server(folder, upstreams, max_active=1024))
+            asked = ask_at_once(f"{gateway}{PREDICTIONS}", _INPUTS, clients=amounts.clients, seconds=amounts.seconds)
             loads[str(count)] = _load(asyncio.run(asked)) | {
                 "most_per_second": count * amounts.slots / amounts.predict_seconds
             }
@@ -96,7 +103,7 @@ def measure_servers(amounts: Amounts, folder: Path) -> dict[str, Any]:
 
 
 def measure_streams(amounts: Amounts, folder: Path) -> dict[str, Any]:
-    """The delays of chunks, with one stream and with many, of a stub of Cog itself and through the door."""
+    """The delays of chunks, with one stream and with many, of a stub of Cog itself and through the gateway."""
     return {"streams": [_streams(amounts, folder, count) for count in (1, amounts.streams)]}
 
 
@@ -114,9 +121,9 @@ def _streams(amounts: Amounts, folder: Path, count: int) -> dict[str, Any]:
     seen: dict[str, Streams] = {}
     with (
         stub_server(folder, num_chunks=amounts.chunks, interval=amounts.interval) as stub,
-        door_server(folder, stub, max_active=2 * count + 10) as door,
+        gateway_server(folder, stub, max_active=2 * count + 10) as gateway,
     ):
-        for name, through in (("stub", None), ("door", door)):
+        for name, through in (("stub", None), ("gateway", gateway)):
             seen[name] = asyncio.run(read_streams(stub, through, count=count, num_chunks=amounts.chunks))
     spreads = {name: _spread(streams.delays) for name, streams in seen.items()}
     return {
@@ -128,7 +135,7 @@ def _streams(amounts: Amounts, folder: Path, count: int) -> dict[str, Any]:
         "stalls_over_1s": {
             name: sum(delay > _STALL_SECONDS for delay in streams.delays) for name, streams in seen.items()
         },
-        "overhead_ms": _difference(spreads["stub"], spreads["door"]),
+        "overhead_ms": _difference(spreads["stub"], spreads["gateway"]),
     }
 
 
@@ -142,8 +149,8 @@ def _spread(seconds: Sequence[float]) -> dict[str, float]:
     return {"count": len(seconds), "p50_ms": p50, "p99_ms": p99, "max_ms": most}
 
 
-def _difference(alone: Mapping[str, float], door: Mapping[str, float]) -> dict[str, float]:
-    return {key: round(door[f"{key}_ms"] - alone[f"{key}_ms"], 3) for key in ("p50", "p99")}
+def _difference(alone: Mapping[str, float], gateway: Mapping[str, float]) -> dict[str, float]:
+    return {key: round(gateway[f"{key}_ms"] - alone[f"{key}_ms"], 3) for key in ("p50", "p99")}
 
 
 _PARTS: dict[str, Callable[[Amounts, Path], dict[str, Any]]] = {
@@ -155,24 +162,24 @@ _PARTS: dict[str, Callable[[Amounts, Path], dict[str, Any]]] = {
 
 
 @app.command()
-def bench_door(
+def bench_gateway(
     json_file: Annotated[Path | None, typer.Option("--json", help="file for the result")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="only check that everything works")] = False,
 ) -> None:
-    """Measure the door: its overhead, many clients, two Cog servers, many streams and its start."""
+    """Measure the gateway: its overhead, many clients, two Cog servers, many streams and its start."""
     ensure_weights()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     amounts = QUICK if quick else Amounts()
     about = {
-        "command": " ".join(["scripts/dev/bench_door", *sys.argv[1:]]),
+        "command": " ".join(["scripts/dev/bench_gateway", *sys.argv[1:]]),
         **describe_machine(),
         **describe_checkout(),
     }
     about["versions"] |= {name: metadata.version(name) for name in _PACKAGES}
     result: dict[str, Any] = {}
     try:
-        with tempfile.TemporaryDirectory(prefix="door") as folder:
+        with tempfile.TemporaryDirectory(prefix="gateway") as folder:
             for name, part in _PARTS.items():
                 _console.print(name)
                 result |= part(amounts, Path(folder))

@@ -1,4 +1,4 @@
-"""Starts the servers that the door's benchmark asks: Cog, a stub of it, and the door."""
+"""Starts the servers that the gateway's benchmark asks: Cog, a stub of it, and the gateway."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipeline.paths import ROOT
 
 START_SECONDS = 120.0
 MODEL = "local/bench"
-PREDICTIONS = f"/v1/models/{MODEL}/predictions"  # of the door
+PREDICTIONS = f"/v1/models/{MODEL}/predictions"  # of the gateway
 
 
 def cog_server(folder: Path, *, concurrency: int) -> CogServer:
@@ -45,8 +45,8 @@ def stub_server(folder: Path, *, num_chunks: int, interval: float) -> Iterator[s
 
 
 @contextmanager
-def door_server(folder: Path, upstream: str, *, max_active: int) -> Iterator[str]:
-    """The door with its defaults, predictions kept on disk; its address."""
+def gateway_server(folder: Path, upstream: str, *, max_active: int) -> Iterator[str]:
+    """The gateway with its defaults, predictions kept on disk; its address."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     env = {
@@ -55,7 +55,7 @@ def door_server(folder: Path, upstream: str, *, max_active: int) -> Iterator[str
         "GATEWAY_DRAIN_SECONDS": "0",
     }
     command = [sys.executable, "-m", "gateway", "--upstream", upstream, "--port", str(port), "--model", MODEL]
-    with _running(command, env, folder / f"door-{port}.log", f"{url}/ready", '"ready"'):
+    with _running(command, env, folder / f"gateway-{port}.log", f"{url}/ready", '"ready"'):
         yield url
 
 
