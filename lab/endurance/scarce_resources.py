@@ -13,7 +13,7 @@ from typing import Any, Final
 import psutil
 
 from lab.bench.gateway_servers import PREDICTIONS
-from lab.endurance.client import Answer, at_most, opened
+from lab.endurance.client import ClientResult, at_most, opened
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import SLOTS, Stage
 from lab.endurance.workload import marked
@@ -49,7 +49,7 @@ def scarce_resources(stage: Stage, amounts: Amounts) -> Result:
 
 
 def _starts(
-    stage: Stage, questions: list[dict[str, Any]], expected: list[Answer]
+    stage: Stage, questions: list[dict[str, Any]], expected: list[ClientResult]
 ) -> tuple[list[Check], dict[str, float | str]]:
     """Servers that have no disk, and little memory, from their start; these are left out of a quick run."""
     with stage.plain_server(_FULL_DISK) as server:
@@ -65,7 +65,7 @@ def _starts(
     return checks, {"memory is limited by": "a control group" if wrapper else "nothing here; it is only measured"}
 
 
-async def _answers(url: str, questions: list[dict[str, Any]]) -> list[Answer]:
+async def _answers(url: str, questions: list[dict[str, Any]]) -> list[ClientResult]:
     async with opened(url) as client:
         return await at_most(len(questions), questions, client.ask_patiently)
 
@@ -81,7 +81,7 @@ async def _create(gateway: str) -> list[int]:
     return found
 
 
-def _num_changed(found: list[Answer], expected: list[Answer]) -> int:
+def _num_changed(found: list[ClientResult], expected: list[ClientResult]) -> int:
     return sum((a.status, a.text) != (b.status, b.text) for a, b in zip(found, expected, strict=True))
 
 

@@ -7,7 +7,7 @@ from math import ceil
 from statistics import mean
 from typing import Any, Final
 
-from lab.endurance.client import Answer, at_most, opened
+from lab.endurance.client import ClientResult, at_most, opened
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import SLOTS, Stage
 from lab.endurance.workload import marked
@@ -52,15 +52,15 @@ def small_cache(stage: Stage, amounts: Amounts) -> Result:
     )
 
 
-async def _answers(url: str, questions: list[dict[str, Any]]) -> list[Answer]:
+async def _answers(url: str, questions: list[dict[str, Any]]) -> list[ClientResult]:
     async with opened(url) as client:
         return await at_most(SLOTS, questions, client.ask_patiently)
 
 
-def _num_blocks(answer: Answer) -> int:
+def _num_blocks(answer: ClientResult) -> int:
     return ceil(int(answer.metrics["input_token_count"] + answer.metrics["output_token_count"]) / _BLOCK_SIZE)
 
 
-def _num_tokens(answer: Answer) -> int | None:
+def _num_tokens(answer: ClientResult) -> int | None:
     count = answer.metrics.get("output_token_count")
     return None if count is None else int(count)

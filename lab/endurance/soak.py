@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
-from lab.endurance.client import Answer, at_most, opened
+from lab.endurance.client import ClientResult, at_most, opened
 from lab.endurance.cog_process import CogServer
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import ADAPTERS, Stage
@@ -118,13 +118,13 @@ def _soak(server: CogServer, questions: list[dict[str, Any]], count: int, second
     return Run(asked, memory, wrong, sum(one.status == "failed" and one.is_as_expected for one in alone))
 
 
-async def _alone(url: str, questions: list[dict[str, Any]]) -> list[Answer]:
+async def _alone(url: str, questions: list[dict[str, Any]]) -> list[ClientResult]:
     async with opened(url) as client:
         return [await client.ask_patiently(question) for question in questions]
 
 
 async def _batch(
-    url: str, questions: list[dict[str, Any]], alone: list[Answer], numbers: list[int], first: int
+    url: str, questions: list[dict[str, Any]], alone: list[ClientResult], numbers: list[int], first: int
 ) -> list[str]:
     """Descriptions of the wrong answers of a batch."""
 

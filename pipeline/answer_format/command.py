@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pipeline.answer_format.derive import AnswerFormat, derive_format
 from pipeline.answer_format.errors import ExamplesError
-from pipeline.answer_format.example_answers import read_examples
+from pipeline.answer_format.example_answers import read_answers
 from pipeline.weights.atomic import write_json
 from tasks.errors import TaskError
 from tasks.schema.options import SchemaOptions
@@ -31,7 +31,7 @@ def derive(
     """Find the separators and property order that a model was trained on; print the new task file or write it."""
     try:
         options = SchemaOptions.load(folder)
-        found = derive_format(options.read_schema(folder), read_examples(examples))
+        found = derive_format(options.read_schema(folder), read_answers(examples))
     except (ExamplesError, TaskError) as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from error

@@ -12,7 +12,7 @@ from typing import Any
 from llguidance import LLTokenizer
 
 from pipeline.answer_format.errors import ExamplesError
-from pipeline.answer_format.example_answers import Example
+from pipeline.answer_format.example_answers import WrittenAnswer
 from pipeline.answer_format.property_order import reordered
 from serving.constraints import JsonSchemaConstraint
 from serving.grammar import compile_constraint
@@ -37,7 +37,7 @@ class Separators:
     notes: tuple[str, ...]
 
 
-def find_separators(examples: Iterable[Example]) -> Separators:
+def find_separators(examples: Iterable[WrittenAnswer]) -> Separators:
     """Count the separators of all examples whose text is known.
 
     Raises:
@@ -149,7 +149,7 @@ class AnswerFormat:
     refused: tuple[str, ...]
 
 
-def derive_format(schema: dict[str, Any], examples: Sequence[Example]) -> AnswerFormat:
+def derive_format(schema: dict[str, Any], examples: Sequence[WrittenAnswer]) -> AnswerFormat:
     """The property order and separators of the examples, and which examples they still do not allow.
 
     Raises:
@@ -169,11 +169,11 @@ def derive_format(schema: dict[str, Any], examples: Sequence[Example]) -> Answer
     return AnswerFormat(ordered, item, key, tuple(notes), _refused(constraint, examples))
 
 
-def _refused(constraint: JsonSchemaConstraint, examples: Sequence[Example]) -> tuple[str, ...]:
+def _refused(constraint: JsonSchemaConstraint, examples: Sequence[WrittenAnswer]) -> tuple[str, ...]:
     check = AnswerCheck(constraint)
     texts = ((example, _text(example)) for example in examples)
     return tuple(f"{example.place}: {fault}" for example, text in texts if (fault := check.fault(text)) is not None)
 
 
-def _text(example: Example) -> str:
+def _text(example: WrittenAnswer) -> str:
     return json.dumps(example.value, ensure_ascii=False) if example.text is None else example.text

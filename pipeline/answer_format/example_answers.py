@@ -17,7 +17,7 @@ _EXPECTED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class WrittenAnswer:
     """An answer that the model was trained on.
 
     Args:
@@ -31,7 +31,7 @@ class Example:
     text: str | None
 
 
-def read_examples(path: Path) -> list[Example]:
+def read_answers(path: Path) -> list[WrittenAnswer]:
     """The answers of a file.
 
     Raises:
@@ -52,14 +52,14 @@ def read_examples(path: Path) -> list[Example]:
     return [_read(place, line, record) for place, line, record in records]
 
 
-def parse_answer(place: str, text: str) -> Example:
+def parse_answer(place: str, text: str) -> WrittenAnswer:
     """Parse the text of an answer.
 
     Raises:
         ExamplesError: it is not JSON.
     """
     try:
-        return Example(place, json.loads(text), text)
+        return WrittenAnswer(place, json.loads(text), text)
     except ValueError as error:
         remedy = "write the JSON without the code fence" if "```" in text else _EXPECTED
         raise ExamplesError(f"{place}: the answer {text[:80]!r} is not JSON ({error}); {remedy}") from error
@@ -79,12 +79,12 @@ def _lacks_answer(record: dict[str, Any], *, has_pairs: bool) -> bool:
     return record.keys() == {"messages"} and not list(_answers(record))
 
 
-def _read(place: str, line: str, record: Any) -> Example:
+def _read(place: str, line: str, record: Any) -> WrittenAnswer:
     answers = list(_answers(record))
     if not answers:
-        return Example(place, record, line.rstrip("\r"))
+        return WrittenAnswer(place, record, line.rstrip("\r"))
     answer = answers[-1]
-    return parse_answer(place, answer) if isinstance(answer, str) else Example(place, answer, None)
+    return parse_answer(place, answer) if isinstance(answer, str) else WrittenAnswer(place, answer, None)
 
 
 def _answers(record: Any) -> Iterator[Any]:

@@ -109,7 +109,7 @@ def _texts(
 ) -> Texts | None:
     if cases is not None:
         from pipeline.compare.scores import task_file_of
-        from pipeline.evaluate.calibration_cases import case_tokens
+        from pipeline.evaluate.case_tokens import case_tokens
 
         found = case_tokens(cases, before, task_file_of(before, after, task), max_cases)
     elif calibration is not None:

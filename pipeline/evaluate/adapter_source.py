@@ -11,7 +11,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from pipeline.evaluate.answering import Answer
+from pipeline.evaluate.answering import CaseAnswer
 from pipeline.weights.errors import CheckpointError
 from serving.text import Tokenizer
 from tasks.evaluation.cases import Case
@@ -23,7 +23,7 @@ MAX_NEW_TOKENS = 256
 
 def adapter_answers(
     base: Path, adapter: Path, task: Path, cases: Sequence[Case], usual_inputs: Mapping[str, Any]
-) -> Iterator[Answer]:
+) -> Iterator[CaseAnswer]:
     """One greedy answer for each case, in order.
 
     Args:
@@ -51,7 +51,7 @@ def adapter_answers(
         seconds = (time.perf_counter() - start) / len(batch)
         for case, tokens in zip(batch, answers, strict=True):
             text = tokenizer.decode(tokens)
-            yield Answer(case.line, text, text, seconds, len(tokens), len(tokens))
+            yield CaseAnswer(case.line, text, text, seconds, len(tokens), len(tokens))
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ from tasks.evaluation.cases import Case
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CaseAnswer:
     """The answer to a case.
 
     Args:
@@ -44,7 +44,7 @@ class Answer:
 
 def ask_model(
     settings: Settings, cases: Sequence[Case], usual_inputs: Mapping[str, Any], *, use_grammar: bool
-) -> Iterator[Answer]:
+) -> Iterator[CaseAnswer]:
     """Yield answers in the order in which they finish; the model is loaded before the first and closed at the end.
 
     Args:
@@ -56,7 +56,7 @@ def ask_model(
     """
     model = Model.load(settings, is_locked=False)
 
-    async def answer(case: Case) -> Answer:
+    async def answer(case: Case) -> CaseAnswer:
         return await _ask(model, case.line, {**usual_inputs, **case.inputs}, use_grammar)
 
     try:
@@ -65,7 +65,7 @@ def ask_model(
         model.close()
 
 
-async def _ask(model: Model, line: int, inputs: Mapping[str, Any], use_grammar: bool) -> Answer:
+async def _ask(model: Model, line: int, inputs: Mapping[str, Any], use_grammar: bool) -> CaseAnswer:
     start = time.perf_counter()
     answer, error = None, None
     try:
@@ -78,10 +78,10 @@ async def _ask(model: Model, line: int, inputs: Mapping[str, Any], use_grammar: 
         error = f"{type(refusal).__name__}: {refusal}"
     seconds = time.perf_counter() - start
     if answer is None:
-        return Answer(line, str(error), "", seconds, error=error)
+        return CaseAnswer(line, str(error), "", seconds, error=error)
     text = answer.text if error is None else answer.raw or error
     tokens, passes = (answer.metrics.get(name, 0) for name in ("output_token_count", "model_passes"))
-    return Answer(line, text, answer.raw, seconds, tokens, passes, error)
+    return CaseAnswer(line, text, answer.raw, seconds, tokens, passes, error)
 
 
 class _PlainReader:
@@ -98,11 +98,11 @@ class _PlainReader:
         return ""
 
 
-def _blocking(answers: AsyncIterator[Answer]) -> Iterator[Answer]:
+def _blocking(answers: AsyncIterator[CaseAnswer]) -> Iterator[CaseAnswer]:
     """A synchronous iterator over an asynchronous one; its event loop runs only while an item is awaited."""
     with asyncio.Runner() as runner:
 
-        async def next_answer() -> Answer | None:
+        async def next_answer() -> CaseAnswer | None:
             return await anext(answers, None)
 
         while (answer := runner.run(next_answer())) is not None:
@@ -118,7 +118,7 @@ class AnswerFile:
     """
 
     def __init__(self, results: Path | None, resume: bool) -> None:
-        self.answers: dict[int, Answer] = {}
+        self.answers: dict[int, CaseAnswer] = {}
         self._path = results and results.with_name(results.name + ".answers.jsonl")
         if self._path is None:
             return
@@ -127,10 +127,10 @@ class AnswerFile:
             self._path.unlink(missing_ok=True)
         elif self._path.is_file():
             for line in self._path.read_text(encoding="utf-8").splitlines():
-                answer = Answer(**json.loads(line))
+                answer = CaseAnswer(**json.loads(line))
                 self.answers[answer.line] = answer
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: CaseAnswer) -> None:
         """Add an answer."""
         self.answers[answer.line] = answer
         if self._path is not None:

@@ -1,4 +1,4 @@
-"""Makes calibration texts of a task's cases: what the model reads and should write, in the task's own prompt."""
+"""Turns cases of a task into token ids, in the prompt of the task: for training, comparisons and the AWQ search."""
 
 from __future__ import annotations
 

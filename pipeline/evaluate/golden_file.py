@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-from pipeline.evaluate.calibration_cases import case_tokens
+from pipeline.evaluate.case_tokens import case_tokens
 from pipeline.weights.merging.merge import merge_folder
 from serving.adapters.golden import MAX_ANSWER_TOKENS, MAX_PROMPT_TOKENS, MAX_PROMPTS, GoldenPrompt
 from serving.config import Settings

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.evaluate.answering import Answer, ask_model
+from pipeline.evaluate.answering import CaseAnswer, ask_model
 from pipeline.evaluate.task_folder import task_folder
 from pipeline.weights.default_weights import default_weights
 from serving.config import Settings
@@ -32,9 +32,9 @@ class Plan:
     cases: Sequence[Case]
     refused: Sequence[str]
     settings: Mapping[str, Any]
-    ask: Callable[[Sequence[Case]], Iterator[Answer]]
+    ask: Callable[[Sequence[Case]], Iterator[CaseAnswer]]
 
-    def score(self, answers: Mapping[int, Answer]) -> Iterator[Score]:
+    def score(self, answers: Mapping[int, CaseAnswer]) -> Iterator[Score]:
         """The scores of all cases in their order.
 
         Args:
@@ -64,7 +64,7 @@ def engine_plan(data: Path, limit: int | None, options: Settings, grammar: bool,
         evaluation = create_evaluation(folder)
     settings = {"engine": options.engine, "weights": weights.name, "task": evaluation.name, "grammar": grammar}
 
-    def ask(cases: Sequence[Case]) -> Iterator[Answer]:
+    def ask(cases: Sequence[Case]) -> Iterator[CaseAnswer]:
         with task_folder(weights, task) as folder:
             own = options.model_copy(update={"weights_dir": folder})
             yield from ask_model(own, cases, evaluation.usual_inputs, use_grammar=grammar)
@@ -94,7 +94,7 @@ def adapter_plan(data: Path, limit: int | None, adapter: Path, base: Path, task:
         evaluation = create_evaluation(folder)
     settings = {"adapter": adapter.name, "base": base.name, "task": evaluation.name, "grammar": False}
 
-    def ask(cases: Sequence[Case]) -> Iterator[Answer]:
+    def ask(cases: Sequence[Case]) -> Iterator[CaseAnswer]:
         from pipeline.evaluate.adapter_source import adapter_answers  # torch: seconds, and only needed here
 
         with task_folder(base, task) as folder:

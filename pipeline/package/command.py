@@ -18,7 +18,7 @@ from pipeline.package.task_choice import (
     SchemaFile,
     System,
     TaskChoice,
-    TaskFile,
+    TaskFileOption,
     TaskName,
     TemplateFile,
 )
@@ -37,7 +37,7 @@ def package_command(
     template: TemplateFile = None,
     system: System = None,
     examples: ExamplesFile = None,
-    task_file: TaskFile = None,
+    task_file: TaskFileOption = None,
     name: ModelName = None,
     force: Annotated[bool, typer.Option("--force", help="replace a package that is already in FOLDER")] = False,
 ) -> None:
@@ -57,7 +57,7 @@ def task_command(
     template: TemplateFile = None,
     system: System = None,
     examples: ExamplesFile = None,
-    task_file: TaskFile = None,
+    task_file: TaskFileOption = None,
     name: ModelName = None,
 ) -> None:
     """Write task.json beside a checkpoint: what it was trained to do. Checks that the task works with it.

@@ -11,7 +11,7 @@ import typer
 
 from pipeline.answer_format.derive import derive_format
 from pipeline.answer_format.errors import ExamplesError
-from pipeline.answer_format.example_answers import read_examples
+from pipeline.answer_format.example_answers import read_answers
 from pipeline.package.errors import PackageError
 from pipeline.weights.console import say
 from tasks.chat.options import Defaults
@@ -31,7 +31,7 @@ System = Annotated[str | None, typer.Option(help="chat, schema: the system messa
 ExamplesFile = Annotated[
     Path | None, typer.Option(help="schema: JSONL of answers; shows separators and property order", **_FILE)
 ]
-TaskFile = Annotated[Path | None, typer.Option(help="a task.json with the task's options", **_FILE)]
+TaskFileOption = Annotated[Path | None, typer.Option(help="a task.json with the task's options", **_FILE)]
 ModelName = Annotated[str | None, typer.Option(help="the model's name; default: the folder's")]
 _OPTIONS_OF: Final = {
     "schema": ("schema", "template", "system", "examples"),
@@ -144,7 +144,7 @@ def _with_schema(content: dict[str, Any], choice: TaskChoice) -> dict[str, Any]:
 def _with_format(content: dict[str, Any], examples: Path) -> dict[str, Any]:
     """The content with separators and property order derived from the examples."""
     try:
-        found = derive_format(content["schema"], read_examples(examples))
+        found = derive_format(content["schema"], read_answers(examples))
     except ExamplesError as error:
         raise PackageError(str(error)) from error
     for note in (*found.notes, *found.refused[:_MAX_REPORTED]):

@@ -12,7 +12,15 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.package.errors import PackageError
-from pipeline.package.task_choice import ExamplesFile, SchemaFile, System, TaskChoice, TaskFile, TaskName, TemplateFile
+from pipeline.package.task_choice import (
+    ExamplesFile,
+    SchemaFile,
+    System,
+    TaskChoice,
+    TaskFileOption,
+    TaskName,
+    TemplateFile,
+)
 from pipeline.prepare.errors import PrepareError, PrepareRefusedError, PrepareStopped
 from pipeline.prepare.options import PrepareOptions
 from pipeline.prepare.record import StepRecord, find_record
@@ -34,7 +42,7 @@ def main(
     template: TemplateFile = None,
     system: System = None,
     examples: ExamplesFile = None,
-    task_file: TaskFile = None,
+    task_file: TaskFileOption = None,
     calibration: Annotated[
         Path | None, typer.Option(help='JSONL of {"text": prompt and answer} for the AWQ search', **_FILE)
     ] = None,

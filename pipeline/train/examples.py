@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.evaluate.calibration_cases import case_tokens
+from pipeline.evaluate.case_tokens import case_tokens
 from pipeline.train.packing import TokenizedExample
 
 

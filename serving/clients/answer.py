@@ -1,6 +1,6 @@
 """Convert another engine's outputs for a request to deltas, without end tokens and stop strings, and with metrics.
 
-answer = Answer(request, tokenizer, started=time.monotonic(), speculates=False)
+answer = RequestProgress(request, tokenizer, started=time.monotonic(), speculates=False)
 delta = answer.add(EngineOutput((5, 6)))
 """
 
@@ -31,7 +31,7 @@ class EngineOutput:
     num_cached_tokens: int = 0
 
 
-class Answer:
+class RequestProgress:
     """The answer to one request so far.
 
     Args:

@@ -77,8 +77,8 @@ def _fit_time(parts: QueryParts, notes: list[str]) -> QueryParts:
 
 
 __all__ = [
-    "Answer",
     "Calculation",
+    "CheckedQuery",
     "Filter",
     "Having",
     "Order",
@@ -116,7 +116,7 @@ def parse_query(text: str, columns: Sequence[str] | None) -> Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CheckedQuery:
     """A checked query, and the corrections that were made to the model's text."""
 
     query: Query
@@ -124,7 +124,7 @@ class Answer:
     repairs: tuple[str, ...]
 
 
-def read_answer(text: str, columns: Sequence[str]) -> Answer:
+def read_answer(text: str, columns: Sequence[str]) -> CheckedQuery:
     """Parse a model's text; this cannot fail for text that the grammar accepts.
 
     Unlike `parse_query`, it corrects what a grammar cannot express, as listed in `tasks.honeycomb.query`.
@@ -138,7 +138,7 @@ def read_answer(text: str, columns: Sequence[str]) -> Answer:
         query, repairs = repair(parts)
     except ValidationError as error:
         raise QueryRuleError(_describe(error)) from error
-    return Answer(canonical(query), canonical_json(query), repairs)
+    return CheckedQuery(canonical(query), canonical_json(query), repairs)
 
 
 def check_columns(query: QueryParts, columns: Sequence[str]) -> None:

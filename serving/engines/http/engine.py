@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 from serving.checkpoint import Checkpoint
-from serving.clients.answer import Answer, EngineOutput
+from serving.clients.answer import EngineOutput, RequestProgress
 from serving.clients.open_requests import LoopThread, OpenRequests
 from serving.config import Settings
 from serving.engines.http.server_client import ServedModels, ServerClient, request_body
@@ -110,7 +110,7 @@ class HttpEngine:
         check = await self._grammar_check(request)
         body = self._body(request)
         relay = self._open.admit(request.request_id, self._check_alive)
-        answer = Answer(request, self._tokenizer, started=relay.started, speculates=True)
+        answer = RequestProgress(request, self._tokenizer, started=relay.started, speculates=True)
         try:
             self._loop.submit(relay.run(self._client.outputs(body)))
             while not answer.is_finished:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from serving.adapters.adapter_store import AdapterStore
 from serving.adapters.registry import AdapterEntry
 from serving.checkpoint import Checkpoint
-from serving.clients.answer import Answer, EngineOutput
+from serving.clients.answer import EngineOutput, RequestProgress
 from serving.clients.open_requests import LoopThread, OpenRequests
 from serving.config import Settings
 from serving.engines.vllm.adapters import Call, VllmAdapter, VllmLoaded, open_store
@@ -93,7 +93,7 @@ class VllmEngine:
         )
         params = await asyncio.to_thread(self._params, request)  # compiles the grammar
         relay = self._open.admit(request.request_id, self._check_alive)
-        answer = Answer(request, tokenizer, started=relay.started, speculates=self._speculates)
+        answer = RequestProgress(request, tokenizer, started=relay.started, speculates=self._speculates)
         try:
             async with self._adapters.lease(request.adapter, self._check_alive) as adapter:
                 self._loop.submit(relay.run(outputs(self._llm, request, params, adapter and adapter.request)))

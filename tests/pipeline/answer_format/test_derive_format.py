@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.answer_format.derive import AnswerFormat, derive_format
 from pipeline.answer_format.errors import ExamplesError
-from pipeline.answer_format.example_answers import parse_answer, read_examples
+from pipeline.answer_format.example_answers import parse_answer, read_answers
 from tasks.json_answer import ITEM_SEPARATOR, KEY_SEPARATOR
 from tests.pipeline.answer_format.shapes import draw_kind
 from tests.tasks.schema.schemas import INVOICE
@@ -124,7 +124,7 @@ def test_the_forms_of_a_file(tmp_path: Path) -> None:
         json.dumps({"input": "x", "output": {"b": 1, "a": 2}}),
     ]
     path.write_text("\n\n".join(lines))
-    examples = read_examples(path)
+    examples = read_answers(path)
     assert [example.value for example in examples] == [{"b": 1, "a": 2}] * 4
     assert [example.text for example in examples] == ['{"b":1,"a":2}'] * 3 + [None]
     assert examples[3].place == "examples.jsonl:7"
@@ -134,7 +134,7 @@ def test_values_without_text_give_the_order_and_a_message_about_separators(tmp_p
     path = tmp_path / "examples.jsonl"
     path.write_text('{"input": "x", "output": {"b": 1, "a": 2}}')
     schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
-    found = derive_format(schema, read_examples(path))
+    found = derive_format(schema, read_answers(path))
     assert list(found.schema["properties"]) == ["b", "a"]
     assert (found.item_separator, found.key_separator) == (ITEM_SEPARATOR, KEY_SEPARATOR)
     assert "separators cannot be seen" in found.notes[0]
@@ -152,6 +152,6 @@ def test_a_line_of_training_data_without_an_answer_is_named(tmp_path: Path, line
     file = tmp_path / "data.jsonl"
     file.write_text("\n".join(lines))
     with pytest.raises(ExamplesError, match=f"data.jsonl:{len(lines)} has no answer"):
-        read_examples(file)
+        read_answers(file)
     file.write_text('{"input": "a", "kind": 1}')  # an answer whose schema has an input
-    assert read_examples(file)[0].value == {"input": "a", "kind": 1}
+    assert read_answers(file)[0].value == {"input": "a", "kind": 1}

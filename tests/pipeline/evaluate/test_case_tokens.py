@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.evaluate.calibration_cases import calibration_cases, case_tokens
+from pipeline.evaluate.case_tokens import calibration_cases, case_tokens
 from pipeline.weights.errors import CheckpointError
 from serving.text import Tokenizer
 from serving.types import FinishReason

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.answer_format.errors import ExamplesError
-from pipeline.evaluate.calibration_cases import case_tokens
+from pipeline.evaluate.case_tokens import case_tokens
 from pipeline.package.task_choice import TaskChoice, task_content
 from pipeline.paths import ROOT
 from pipeline.train.choose import Choice, choose

@@ -15,9 +15,9 @@ from safetensors.numpy import save_file
 
 from pipeline.locking.make_lock import make_lock
 from pipeline.weights.awq_search_result import AwqSearchResult, ScaleGroup, save_search_result
+from pipeline.weights.base_wheels import fetch_base
 from pipeline.weights.build_from_sources import build, build_unquantized
 from pipeline.weights.default_build import build_weights
-from pipeline.weights.download import fetch_base
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.recipes import Sources
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from serving.clients.answer import Answer
+from serving.clients.answer import RequestProgress
 from serving.constraints import LarkConstraint
 from serving.engines.vllm.engine import engine_output
 from serving.engines.vllm.options import sampling_params
@@ -83,7 +83,7 @@ def entry(logprob: float, rank: int) -> SimpleNamespace:
 
 
 def read(asked: GenerationRequest, *outputs: SimpleNamespace) -> list[GenerationOutput]:
-    answer = Answer(asked, TOKENIZER, started=0.0, speculates=True)
+    answer = RequestProgress(asked, TOKENIZER, started=0.0, speculates=True)
     return [answer.add(engine_output(item, asked.sampling.logprobs)) for item in outputs]
 
 
