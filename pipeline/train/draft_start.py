@@ -15,12 +15,23 @@ from torch import Tensor
 from pipeline.paths import ROOT
 from pipeline.train.errors import AdapterError
 from pipeline.weights.recipes import recipes
+from serving.weights.adapter_files import CONFIG as ADAPTER_CONFIG
 from serving.weights.draft_weights import DRAFT_MODEL
 
-DRAFT_RUN: Final = "draft-run.json"  # the record of a run, beside its draft model
+DRAFT_RUN: Final = "draft-run.json"  # the record of a run
 _EMBEDDING: Final = "model.embed_tokens.weight"
 _SIGNS: Final = 4096  # of values that are compared
 _SAME: Final = 0.9  # fraction of the same signs; half of them are the same in embeddings of different models
+
+
+def run_record(folder: Path) -> Path:
+    """Where the record of the draft model in a folder is written.
+
+    It is in the folder. But a checkpoint's files are locked, and an adapter's have a digest: there it is beside it.
+    """
+    if any((folder / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
+        return folder.with_name(f"{folder.name}.{DRAFT_RUN}")
+    return folder / DRAFT_RUN
 
 
 def read_embedding(weights: Path) -> Tensor:

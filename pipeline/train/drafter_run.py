@@ -29,12 +29,12 @@ from pipeline.train.draft_examples import (
     make_pairs,
 )
 from pipeline.train.draft_network import DraftModel
-from pipeline.train.draft_start import DRAFT_RUN, committed_start, embedding_signs, read_embedding
+from pipeline.train.draft_start import committed_start, embedding_signs, read_embedding, run_record
 from pipeline.train.draft_trainer import evaluate, train
 from pipeline.train.draft_transfer import shared_tokens, transfer
 from pipeline.train.errors import AdapterError
 from pipeline.train.record import describe_data, describe_hardware
-from pipeline.weights.atomic import partial_file
+from pipeline.weights.atomic import partial_file, write_text
 from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
@@ -105,7 +105,7 @@ class Passes:
 
 
 def train_drafter(data: Path, weights: Path, output: Path, settings: DrafterSettings) -> bool:
-    """Train a draft model; write draft.model and draft-run.json if it saves passes, and return whether it does.
+    """Train a draft model; write it and its record (`run_record`) if it saves passes, and return whether it does.
 
     Args:
         data: see `CaseReader.read`.
@@ -165,7 +165,7 @@ def _train(data: Path, weights: Path, output: Path, settings: DrafterSettings) -
         "passes": asdict(passes),
         "curve": curve,
     }
-    (output / DRAFT_RUN).write_text(json.dumps(record, indent=1) + "\n")
+    write_text(run_record(output), json.dumps(record, indent=1) + "\n")
     say(f"wrote {output / DRAFT_MODEL}")
     return True
 

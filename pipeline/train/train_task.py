@@ -1,7 +1,8 @@
 """From a file of examples to a checkpoint with a draft model: each step a command, resumed where it was stopped.
 
 Files and folders beside the new checkpoint `weights/NAME`: `.NAME.train` has what the steps leave until all are done,
-`NAME.lock` the lock, `NAME.card.md` what was measured, `NAME.schema.json` an inferred schema, to be edited.
+`NAME.lock` the lock, `NAME.card.md` what was measured, `NAME.draft-run.json` how the draft model was trained,
+`NAME.schema.json` an inferred schema, to be edited.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pipeline.prepare.run import work_path
 from pipeline.prepare.steps import CLOSER, search_path
 from pipeline.train.card import Measured, write_card
 from pipeline.train.choose import SCHEMA_FILE, Choice, choose
-from pipeline.train.draft_start import DRAFT_RUN
+from pipeline.train.draft_start import run_record
 from pipeline.train.read_examples import Part
 from pipeline.train.record import RunRecord
 from pipeline.weights.atomic import write_json
@@ -36,6 +37,7 @@ from pipeline.weights.bases import BASES
 from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
+from serving.weights.draft_weights import DRAFT_MODEL
 
 ADAPTER_SHARE: Final = 0.6  # of the minutes; the draft model has a quarter, at most 15, the rest is for what is fixed
 _DRAFTER_SHARE, _DRAFTER_MINUTES = 0.25, 15.0
@@ -320,11 +322,11 @@ def _measured(work: Path, out: Path) -> Measured:
     def read(path: Path) -> dict[str, Any]:
         return dict(json.loads(path.read_text("utf-8")))
 
-    is_quantized = "quantization_config" in read(out / "config.json")
+    is_quantized, drafted = "quantization_config" in read(out / "config.json"), run_record(out)
     return Measured(
         after=read(work / "after.json"),
         before=read(work / "before.json") if is_quantized else None,
         untrained=read(work / "untrained.json"),
         run=RunRecord.load(work / "adapter"),
-        drafts=read(out / DRAFT_RUN) if (out / DRAFT_RUN).is_file() else {},
+        drafts=read(drafted) if (out / DRAFT_MODEL).is_file() and drafted.is_file() else {},
     )

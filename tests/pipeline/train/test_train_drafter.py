@@ -316,10 +316,15 @@ def settings(**changed: Any) -> DrafterSettings:
 def test_a_checkpoint_of_any_task_gets_a_draft_model_that_learned_its_own_answers(
     checkpoint: Path, tmp_path: Path
 ) -> None:
-    """Then it is learned again in one step, and what is there, which is better, stays."""
+    """Then it is learned again in one step, and what is there, which is better, stays.
+
+    The record is beside a checkpoint, whose files are locked, and in any other folder.
+    """
     data = write_inputs(tmp_path / "cases.jsonl")
+    before = {path.name for path in checkpoint.iterdir()}
     assert train_drafter(data, checkpoint, checkpoint, settings())
-    run = json.loads((checkpoint / "draft-run.json").read_text())
+    assert {path.name for path in checkpoint.iterdir()} == {*before, DRAFT_MODEL}
+    run = json.loads((tmp_path / "model.draft-run.json").read_text())
     assert run["passes"]["new"] < run["passes"]["without"] / 2
     assert (run["passes"]["inputs"], run["passes"]["old"], run["data"]["examples"]) == (7, None, 57)
     first = (checkpoint / DRAFT_MODEL).read_bytes()
