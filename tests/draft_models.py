@@ -1,15 +1,20 @@
-"""Draft models for tests: small, untrained, for an embedding of noise."""
+"""Draft models for tests: small, untrained or fitted to a few answers."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from pipeline.train.draft_examples import make_pairs
 from pipeline.train.draft_network import DraftModel
+from pipeline.train.draft_trainer import train
+from serving.drafting.draft_model import WordTokenizer
 from serving.drafting.load_drafter import as_numpy
+from serving.text import Tokenizer
 from serving.weights.draft_weights import DRAFT_MODEL, DraftWeights
 
 VOCAB, WIDTH, SIZE = 300, 45, 96
@@ -40,3 +45,25 @@ def write_draft_model(
 def load_weights(folder: Path, embedding: Tensor) -> DraftWeights:
     """Load the draft model as the engine does."""
     return DraftWeights.load(folder / DRAFT_MODEL, as_numpy(embedding))
+
+
+def fit_draft_model(
+    path: Path, embedding: Tensor, tokenizer: Tokenizer, answers: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> Path:
+    """Write a draft model that knows some answers by heart.
+
+    Args:
+        path: of its file.
+        embedding: [vocab, hidden] of the checkpoint.
+        tokenizer: of the checkpoint.
+        answers: token ids of prompts, which all begin with the same token, and of their answers.
+    """
+    torch.manual_seed(0)
+    marker = [answers[0][0][0]]
+    pairs = make_pairs(answers, [marker], WordTokenizer(tokenizer), cut_answers=False)
+    model = DraftModel(embedding, size=32, num_layers=1)
+    limits = {"minutes": 60.0, "max_steps": 150, "rate": 2e-2, "batch": len(pairs)}
+    train(model, pairs, order=random.Random(0), change=lambda pair: pair, report=lambda *_: None, **limits)
+    tokens = {token for _, answer in pairs for token in answer}
+    model.save(path, markers=[marker], answer_tokens=sorted(tokens), trigrams=[])
+    return path

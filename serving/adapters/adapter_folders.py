@@ -63,7 +63,8 @@ class AdapterFolders:
             AdapterError: the adapter cannot be had or used.
             EngineBusyError: there is no room for it now.
         """
-        shown = [(self._base, "the base")]
+        listed = (entry.draft_model, entry.draft_heads)
+        shown = [(self._base, "the base"), *((path.parent, "the list's folder") for path in listed if path)]
         try:
             with self._held(entry) as folder:
                 shown.insert(0, (folder, "it"))

@@ -246,6 +246,11 @@ class DraftModel:
         kernel.run(kernel.new_cache(), 0, weights.answer_tokens[:1], tokens)  # computes their vectors in advance
         return cls(kernel, markers=weights.markers, answer_tokens=weights.answer_tokens, word_tokens=word_tokens)
 
+    @property
+    def nbytes(self) -> int:
+        """The memory that the draft model takes with a full prefix cache, in bytes, about."""
+        return self._kernel.nbytes + self._max_cached * (self._kernel.new_cache().nbytes // MAX_TOKENS)
+
     def begin(self, prompt: Sequence[int]) -> DraftText | None:
         """Start a request; None if the prompt has no marker, or too many tokens after it."""
         size = self._kernel.vocab_size

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from serving.drafting.draft_model import DraftModel
 from serving.types import FinishReason
 
 
@@ -109,6 +110,11 @@ class DraftRequest(Protocol):
     @property
     def heads(self) -> Heads | None:
         """The trained heads of the request's adapter, which have observed all passes so far; None without any."""
+        ...
+
+    @property
+    def draft_model(self) -> DraftModel | None:
+        """The draft model that was trained for the request's adapter; None without one, and for the base."""
         ...
 
     @property

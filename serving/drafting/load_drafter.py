@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -16,37 +16,52 @@ from serving.text import Tokenizer
 from serving.weights.draft_weights import DRAFT_MODEL, Array
 
 
-def load_drafter(
-    folder: Path,
-    tokenizer: Tokenizer,
-    embedding: Callable[[], Tensor],
-    cost: StepCost,
-    *,
-    adapter_models: Mapping[str, Path] = MappingProxyType({}),
-) -> SpeculativeDrafter:
+class DraftModelLoader:
+    """Loads the draft models of a checkpoint and of its adapters, which all share its embedding.
+
+    Args:
+        tokenizer: the tokenizer of the checkpoint.
+        embedding: gives the checkpoint's embedding, [V, H]; called when there is the first draft model.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, embedding: Callable[[], Tensor]) -> None:
+        self.tokenizer = tokenizer
+        self._read_embedding = embedding
+
+    def load(self, path: Path, tokenizer: Tokenizer | None = None) -> DraftModel:
+        """Load the draft model in a file.
+
+        Args:
+            path: the path of the file.
+            tokenizer: the tokenizer of an adapter that adds tokens; None is the checkpoint's.
+
+        Raises:
+            WeightsError: the file is no draft model, or was made for another checkpoint.
+        """
+        return DraftModel.load(path, self._embedding, WordTokenizer(tokenizer or self.tokenizer))
+
+    @cached_property
+    def _embedding(self) -> Array:
+        return as_numpy(self._read_embedding())
+
+
+def load_drafter(folder: Path, models: DraftModelLoader, cost: StepCost) -> SpeculativeDrafter:
     """The drafter of the checkpoint in `folder`.
 
     Args:
         folder: the folder of the checkpoint; one that does not exist has neither table nor draft model.
-        tokenizer: the tokenizer of the checkpoint.
-        embedding: gives the checkpoint's embedding, [V, H], which a draft model shares; called if there is one.
+        models: loads its draft model.
         cost: the cost of the rows of a step, on the engine that verifies the drafts.
-        adapter_models: files of draft models that were trained for adapters, by the adapters' names.
 
     Raises:
         WeightsError: a file of the drafter is invalid, or was made for another checkpoint.
     """
     table, model = folder / DRAFT_TABLE, folder / DRAFT_MODEL
-
-    def load(path: Path) -> DraftModel:
-        return DraftModel.load(path, as_numpy(embedding()), WordTokenizer(tokenizer))
-
     return SpeculativeDrafter(
         NgramTable.load(table) if table.is_file() else None,
-        load(model) if model.is_file() else None,
-        adapter_models={name: load(path) for name, path in adapter_models.items()},
+        models.load(model) if model.is_file() else None,
         cost=cost,
-        without_space=tokenizer.without_space,
+        without_space=models.tokenizer.without_space,
     )
 
 

@@ -18,7 +18,7 @@ drafts get shorter. Rows of prompts do not count, because their cost is the same
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -137,9 +137,8 @@ class SpeculativeDrafter:
 
     Args:
         table: n-grams of typical answers, if the weights include them.
-        model: the draft model, if the weights include one. It was trained for the base checkpoint.
-        adapter_models: draft models that were trained for adapters; requests of other adapters use n-grams,
-            and heads if they have any.
+        model: the draft model, if the weights include one. It was trained for the base checkpoint; requests with an
+            adapter use the adapter's, or without one n-grams, and heads if it has any.
         cost: the cost of one more row in a step.
         without_space: maps a token to the same token without its leading space, so that a word in running text matches
             the same word in quotes.
@@ -150,13 +149,11 @@ class SpeculativeDrafter:
         table: NgramTable | None,
         model: DraftModel | None = None,
         *,
-        adapter_models: Mapping[str, DraftModel] | None = None,
         cost: StepCost,
         without_space: Callable[[int], int] = lambda token: token,
     ) -> None:
         self._table = table
         self._model = model
-        self._adapter_models = adapter_models or {}
         self._cost = cost
         self._without_space = without_space
         self._trusts = TrustByAdapter()
@@ -238,8 +235,7 @@ class SpeculativeDrafter:
 
     def _begin(self, request: DraftRequest) -> Guesses:
         prompt = request.token_ids[: request.num_prompt_tokens]
-        adapter = request.adapter
-        model = self._model if adapter is None else self._adapter_models.get(adapter)
+        model = self._model if request.adapter is None else request.draft_model
         if model is not None:
             text = model.begin(prompt)
             if text is not None:

@@ -35,6 +35,11 @@ class DraftKernel(Protocol):
         """Token ids are below this."""
         ...
 
+    @property
+    def nbytes(self) -> int:
+        """The memory of the weights in bytes, without the embedding, which is the checkpoint's."""
+        ...
+
     def new_cache(self) -> Cache:
         """Keys and values of one request: [layers, 2, heads, MAX_TOKENS, HEAD_DIM], uninitialized.
 
@@ -104,6 +109,11 @@ class DraftKernelBase:
     def vocab_size(self) -> int:
         """See `DraftKernel`."""
         return len(self._weights.embedding)
+
+    @property
+    def nbytes(self) -> int:
+        """See `DraftKernel`; each kernel has a copy in a form of its own."""
+        return 2 * self._weights.nbytes
 
     @property
     def _cache_shape(self) -> tuple[int, ...]:

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from serving.weights.draft_weights import DRAFT_MODEL
 from serving.weights.lock import locked_file, set_digest
 
 CONFIG: Final = "adapter_config.json"
 TENSORS: Final = "adapter_model.safetensors"
 GOLDEN: Final = "golden.jsonl"  # what it must answer, see `serving.adapters.golden`
-# What an adapter may have beside its weights that changes prompts or answers, or says what is right.
+# What an adapter may have beside its weights: what changes prompts or answers, says what is right, or drafts.
 COMPANIONS: Final = (
     "chat_template.jinja",
     "task.json",
@@ -21,6 +22,7 @@ COMPANIONS: Final = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     GOLDEN,
+    DRAFT_MODEL,
 )
 _MORE: Final = "additional_chat_templates"
 _MORE_TEMPLATES: Final = re.compile(_MORE + r"/[\w.-]+\.jinja")

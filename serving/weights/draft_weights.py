@@ -78,6 +78,12 @@ class DraftWeights:
         """Width of the MLPs."""
         return int(self.layers[0].down.shape[1])
 
+    @property
+    def nbytes(self) -> int:
+        """The memory of all arrays in bytes, without the embedding."""
+        layers = [array for layer in self.layers for array in vars(layer).values()]
+        return sum(array.nbytes for array in (*layers, self.project, self.bias, self.final_norm, self.head))
+
     @classmethod
     def load(cls, path: Path, embedding: Array) -> DraftWeights:
         """Read a draft model.

@@ -1,4 +1,4 @@
-"""Loads the adapters that requests may name: their matrices, trained heads, combinations, and golden answers."""
+"""Loads the adapters that requests may name: matrices, draft models, trained heads, combinations, golden answers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
+from pathlib import Path
+from types import MappingProxyType
 
 import torch
-from torch import Tensor
 
 from serving.adapters.adapter_companions import check_companions
 from serving.adapters.adapter_folders import adapter_folders, memory_bytes
@@ -22,21 +23,27 @@ from serving.adapters.golden import GoldenPrompt, check_answer, read_golden
 from serving.adapters.registry import AdapterEntry
 from serving.config import Settings
 from serving.drafting.draft_heads import DraftHeads
+from serving.drafting.draft_model import DraftModel
 from serving.drafting.drafter import Heads
+from serving.drafting.load_drafter import DraftModelLoader
 from serving.engines.paged.core import EngineCore
 from serving.engines.paged.request import Request
 from serving.errors import AdapterError
 from serving.kernels.lora import LoraAdapter, LoraMatrices, Projection
 from serving.models.llama import ModelWeights
 from serving.models.lora_loader import LoadedAdapter, layer_name, load_lora
+from serving.text import Tokenizer
 from serving.types import FinishReason, GenerationRequest, SamplingParams
+from serving.weights.draft_weights import DRAFT_MODEL
 
 
 def open_adapters(
     settings: Settings,
     known: Mapping[str, AdapterEntry],
     weights: ModelWeights,
+    models: DraftModelLoader,
     check_golden: Callable[[str, LoraAdapter, Sequence[GoldenPrompt]], None],
+    tokenizers: Mapping[str, Tokenizer] = MappingProxyType({}),
 ) -> AdapterStore[LoraAdapter]:
     """The adapters that requests may name, of which the pinned ones are loaded.
 
@@ -44,7 +51,9 @@ def open_adapters(
         settings: the settings of the engine.
         known: see `known_adapters`.
         weights: the weights of the base.
+        models: loads draft models for the base.
         check_golden: asks an adapter its golden prompts; raises if an answer is wrong.
+        tokenizers: the tokenizers of those adapters that add tokens to the model's.
 
     Raises:
         AdapterError: a pinned adapter cannot be loaded.
@@ -63,13 +72,22 @@ def open_adapters(
             if not known_good and entry.digest in (None, loaded.digest):  # with another one the store refuses it
                 check_golden(entry.name, loaded.lora, golden)
                 passed.add((entry.name, loaded.digest))
-            return add_heads(entry, loaded)
+            return add_drafts(entry, loaded, folder)
 
-    def add_heads(entry: AdapterEntry, loaded: LoadedAdapter) -> LoadedAdapter:
-        return loaded if settings.speculation == "off" else with_heads(entry, loaded, weights.head)
+    def add_drafts(entry: AdapterEntry, loaded: LoadedAdapter, folder: Path | None) -> LoadedAdapter:
+        if settings.speculation == "off":
+            return loaded
+        heads = None if entry.draft_heads is None else DraftHeads.load(entry.draft_heads, weights.head)
+        path = entry.draft_model
+        if path is None and heads is None and folder is not None and (folder / DRAFT_MODEL).is_file():
+            path = folder / DRAFT_MODEL
+        model = None if path is None else models.load(path, tokenizers.get(entry.name))
+        if heads is None and model is None:
+            return loaded
+        return LoadedAdapter(DraftingAdapter(loaded.lora.layers, heads, model), loaded.digest)
 
     def combine(entry: AdapterEntry, parts: Mapping[str, Loaded[LoraAdapter]]) -> LoadedAdapter:
-        return add_heads(entry, combine_adapters(entry, parts))
+        return add_drafts(entry, combine_adapters(entry, parts), None)
 
     store = AdapterStore(known, load, combine=combine, max_bytes=max_bytes, on_close=folders.close)
     store.load_pinned()
@@ -77,37 +95,26 @@ def open_adapters(
 
 
 @dataclass(frozen=True, eq=False)
-class AdapterWithHeads(LoraAdapter):
-    """An adapter and the heads that were trained for it."""
+class DraftingAdapter(LoraAdapter):
+    """An adapter and what was trained to draft for it."""
 
-    heads: DraftHeads
+    heads: DraftHeads | None
+    draft_model: DraftModel | None
 
     @property
     def nbytes(self) -> int:
-        """Memory of both."""
-        return super().nbytes + self.heads.nbytes
-
-
-def with_heads(entry: AdapterEntry, loaded: LoadedAdapter, model_head: Tensor) -> LoadedAdapter:
-    """The adapter with the heads that its entry lists; unchanged if it lists none.
-
-    Args:
-        entry: the entry of the list.
-        loaded: the adapter.
-        model_head: [vocab, hidden] of the base.
-
-    Raises:
-        WeightsError: the heads' file is damaged, or of another model.
-    """
-    if entry.draft_heads is None:
-        return loaded
-    heads = DraftHeads.load(entry.draft_heads, model_head)
-    return LoadedAdapter(AdapterWithHeads(loaded.lora.layers, heads), loaded.digest)
+        """Memory of all."""
+        return super().nbytes + sum(one.nbytes for one in (self.heads, self.draft_model) if one is not None)
 
 
 def heads_of(lora: LoraAdapter | None, prompt: Sequence[int]) -> Heads | None:
     """The heads of a request's adapter, for this request; None without."""
-    return lora.heads.begin(prompt) if isinstance(lora, AdapterWithHeads) else None
+    return lora.heads.begin(prompt) if isinstance(lora, DraftingAdapter) and lora.heads is not None else None
+
+
+def draft_model_of(lora: LoraAdapter | None) -> DraftModel | None:
+    """The draft model of a request's adapter; None without."""
+    return lora.draft_model if isinstance(lora, DraftingAdapter) else None
 
 
 def combine_adapters(entry: AdapterEntry, parts: Mapping[str, Loaded[LoraAdapter]]) -> LoadedAdapter:

@@ -14,10 +14,11 @@ from serving.adapters.adapter_store import AdapterStore
 from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.constraints import Constraint
+from serving.drafting.load_drafter import DraftModelLoader
 from serving.drafting.speculative import LinearCost, StepCost
 from serving.engine import Engine
 from serving.engines.paged import options
-from serving.engines.paged.adapters import GoldenCheck, heads_of, open_adapters
+from serving.engines.paged.adapters import GoldenCheck, draft_model_of, heads_of, open_adapters
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.core import EngineCore
 from serving.engines.paged.cuda_start import prepare_cuda
@@ -147,8 +148,15 @@ class PagedEngine:
         grammar = await self._compile(request.constraint)
         seed = secrets.randbits(63) if request.sampling.seed is None else request.sampling.seed
         processor = make_processor(request, self._tokenizer.eos_token_ids)
-        heads = heads_of(lora, request.prompt_token_ids)
-        return Request(request, seed=seed, grammar=grammar, logits_processor=processor, lora=lora, heads=heads)
+        return Request(
+            request,
+            seed=seed,
+            grammar=grammar,
+            logits_processor=processor,
+            lora=lora,
+            heads=heads_of(lora, request.prompt_token_ids),
+            draft_model=draft_model_of(lora),
+        )
 
     async def _compile(self, constraint: Constraint | None) -> GrammarState | None:
         if constraint is None:
@@ -209,9 +217,10 @@ def create(settings: Settings, checkpoint: Checkpoint) -> Engine:
     cost: StepCost = LinearCost(model.row_cost)
     if device is Device.CUDA:
         cost = prepare_cuda(settings, model, runner, room)
+    draft_models = DraftModelLoader(tokenizer, lambda: model.weights.embedding)
     scheduler = Scheduler(
         block_manager=blocks,
-        drafter=options.make_drafter(settings, tokenizer, model.weights.embedding, cost, known),
+        drafter=options.make_drafter(settings, draft_models, cost),
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         long_share=options.long_share(model.row_cost, max_num_batched_tokens),
@@ -228,7 +237,8 @@ def create(settings: Settings, checkpoint: Checkpoint) -> Engine:
     )
     fits = partial(check_fit, blocks=blocks, max_model_len=max_model_len, vocab_size=config.vocab_size, adapters=())
     try:
-        adapters = open_adapters(settings, known, model.weights, GoldenCheck(core, fits))
+        golden = GoldenCheck(core, fits)
+        adapters = open_adapters(settings, known, model.weights, draft_models, golden, more_tokens)
     except BaseException:
         core.close()
         raise

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
-from torch import Tensor
-
 from serving.adapters.adapter_folders import memory_bytes
-from serving.adapters.registry import AdapterEntry
 from serving.config import Settings
 from serving.drafting.drafter import Drafter, NoDrafter
-from serving.drafting.load_drafter import load_drafter
+from serving.drafting.load_drafter import DraftModelLoader, load_drafter
 from serving.drafting.speculative import StepCost
 from serving.errors import ContextLengthError, SettingError
 from serving.kernels.base import Activations
 from serving.kernels.select import Device
 from serving.models.config import ModelConfig
-from serving.text import Tokenizer
 
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
 DEFAULT_BLOCK_SIZE = 16
@@ -53,21 +46,13 @@ def max_draft_tokens(settings: Settings) -> int:
     return settings.max_draft_tokens or DEFAULT_MAX_DRAFT_TOKENS
 
 
-def make_drafter(
-    settings: Settings,
-    tokenizer: Tokenizer,
-    embedding: Tensor,
-    cost: StepCost,
-    adapters: Mapping[str, AdapterEntry] = MappingProxyType({}),
-) -> Drafter:
+def make_drafter(settings: Settings, models: DraftModelLoader, cost: StepCost) -> Drafter:
     """The drafter that the settings ask for, with the n-gram table and the draft model of the weights, if any.
 
     Args:
         settings: the settings of the engine.
-        tokenizer: the tokenizer of the model.
-        embedding: [V, H] of the model, which a draft model shares.
+        models: loads draft models of the weights.
         cost: the cost of the rows of a step.
-        adapters: the listed ones, of which some have a draft model.
 
     Raises:
         SettingError: this engine does not support the value of SPECULATION.
@@ -77,8 +62,7 @@ def make_drafter(
         return NoDrafter()
     if settings.speculation != "auto":
         raise SettingError(f"SPECULATION={settings.speculation} is vLLM's; with ENGINE=paged set auto or off")
-    models = {name: entry.draft_model for name, entry in adapters.items() if entry.draft_model}
-    return load_drafter(settings.weights_dir, tokenizer, lambda: embedding, cost, adapter_models=models)
+    return load_drafter(settings.weights_dir, models, cost)
 
 
 def adapter_bytes(settings: Settings) -> int:

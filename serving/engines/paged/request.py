@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from serving.drafting.draft_model import DraftModel
 from serving.drafting.drafter import Grammar, Heads
 from serving.engines.paged.logits_processor import LogitsProcessor
 from serving.types import FinishReason, GenerationRequest
@@ -31,6 +32,7 @@ class Request:
         logits_processor: applies its penalties and `min_tokens`; None if it has neither.
         lora: the matrices of its adapter, for the model runner; None without an adapter.
         heads: the trained heads of its adapter, which guess tokens for the drafter; None without.
+        draft_model: the draft model of its adapter; None without.
     """
 
     __slots__ = (
@@ -38,6 +40,7 @@ class Request:
         "adapter",
         "block_ids",
         "cached_token_count",
+        "draft_model",
         "draft_token_count",
         "finish_reason",
         "grammar",
@@ -66,6 +69,7 @@ class Request:
         logits_processor: LogitsProcessor | None = None,
         lora: object | None = None,
         heads: Heads | None = None,
+        draft_model: DraftModel | None = None,
     ) -> None:
         self.request_id = source.request_id
         self.sampling = source.sampling
@@ -76,6 +80,7 @@ class Request:
         self.logits_processor = logits_processor
         self.lora = lora
         self.heads = heads
+        self.draft_model = draft_model
         self.token_ids = list(source.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0

@@ -29,6 +29,7 @@ from serving.errors import AdapterError, WeightsError
 from serving.models.lora_loader import refuse_unserved
 from serving.weights.adapter_config import read_adapter_config
 from serving.weights.adapter_files import TENSORS, adapter_digest
+from serving.weights.draft_weights import DRAFT_MODEL
 from serving.weights.safetensors_header import read_safetensors_header
 
 if TYPE_CHECKING:
@@ -184,11 +185,12 @@ def lora_args(settings: Settings, known: KnownAdapters) -> dict[str, Any]:
             raise AdapterError(
                 f"adapter {name!r}: vLLM takes no combine; write the adapter with scripts/merge_adapters, and list it"
             )
-        for field, file in (("draft_model", entry.draft_model), ("draft_heads", entry.draft_heads)):
+        for field, file, remedy in (
+            ("draft_model", entry.draft_model, f"put the file into the adapter's folder as {DRAFT_MODEL}"),
+            ("draft_heads", entry.draft_heads, "remove it"),
+        ):
             if file is not None:
-                raise AdapterError(
-                    f"adapter {name!r}: {field} would be ignored by vLLM; remove it, or set ENGINE=paged"
-                )
+                raise AdapterError(f"adapter {name!r}: {field} would be ignored by vLLM; {remedy}, or set ENGINE=paged")
     return {
         "enable_lora": True,
         "max_loras": settings.max_loras or DEFAULT_MAX_LORAS,

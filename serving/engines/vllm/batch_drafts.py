@@ -13,9 +13,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotReadyError
 from dataclasses import dataclass
+from pathlib import Path
 
 import llguidance
 
+from serving.drafting.draft_model import DraftModel
 from serving.drafting.drafter import Drafter, Grammar, Heads
 from serving.drafting.speculative import MeasuredCost
 from serving.errors import GrammarError
@@ -87,6 +89,7 @@ class DraftRow:
         grammar: its grammar as llguidance reads it; None without one.
         adapter: name of its LoRA adapter; None for the base.
         max_drafts: limit of its drafts in the next step.
+        draft_model: that of its adapter; None without.
     """
 
     request_id: str
@@ -97,6 +100,7 @@ class DraftRow:
     grammar: str | None
     adapter: str | None
     max_drafts: int
+    draft_model: DraftModel | None = None
 
 
 class BatchDrafts:
@@ -107,11 +111,19 @@ class BatchDrafts:
         begin_grammar: a new state of a grammar; None if it is not ready; raises GrammarError if it never will be.
         cost: told how long each step took.
         vocab_size: drafts are below this.
+        load_model: loads the draft model of an adapter.
     """
 
     def __init__(
-        self, drafter: Drafter, *, begin_grammar: Callable[[str], Grammar | None], cost: MeasuredCost, vocab_size: int
+        self,
+        drafter: Drafter,
+        *,
+        begin_grammar: Callable[[str], Grammar | None],
+        cost: MeasuredCost,
+        vocab_size: int,
+        load_model: Callable[[Path], DraftModel],
     ) -> None:
+        self.load_model = load_model
         self._drafter = drafter
         self._begin_grammar = begin_grammar
         self._cost = cost
@@ -183,6 +195,7 @@ class _RunningRequest:
         self.adapter = row.adapter
         self.grammar: Grammar | None = None
         self.heads: Heads | None = None  # vLLM does not give hidden states to its drafters
+        self.draft_model = row.draft_model
         self.finish_reason: FinishReason | None = None
         self.output_token_ids: list[int] = []
         self.drafts: tuple[int, ...] | None = None  # the last ones, until their outcome is known

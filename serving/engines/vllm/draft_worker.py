@@ -21,8 +21,10 @@ from vllm.logger import init_logger
 from vllm.platforms import current_platform
 
 from serving.devices import available_memory, keep_freed_memory
+from serving.drafting.draft_model import DraftModel
 from serving.engines.vllm.batch_drafts import BatchDrafts, DraftRow
 from serving.engines.vllm.draft_config import PROPOSER, WORKER, drafts_that_fit, version_fault
+from serving.weights.draft_weights import DRAFT_MODEL
 
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker as _Worker
@@ -55,6 +57,7 @@ class DraftProposer:
         self._rows: int | None = None  # rows of the step that runs; None if it computes prompts
         self._verified: dict[str, list[int]] = {}
         self._free_bytes: int | None = None  # None while it is unknown
+        self._adapter_models: dict[int, DraftModel] = {}  # by vLLM's number of the adapter
 
     def load_model(self, model: Any) -> None:
         """Called by vLLM, which loads a draft model here; ours is loaded by `attach`."""
@@ -92,6 +95,24 @@ class DraftProposer:
             if (limit := self._max_drafts_of(most)) < self._max_drafts:
                 _log.info("For lack of memory at most %d drafts of a request in a step with %d requests", limit, most)
         self._log_if_off()
+
+    def add_adapter(self, lora: Any) -> None:
+        """Load the draft model in the folder of an adapter that vLLM has loaded, if there is one.
+
+        Args:
+            lora: vLLM's LoRARequest.
+        """
+        path = Path(lora.lora_path) / DRAFT_MODEL
+        if self._drafts is None or not path.is_file():
+            return
+        try:
+            self._adapter_models[lora.lora_int_id] = self._drafts.load_model(path)
+        except Exception as error:  # if it reached vLLM, the adapter would be lost
+            _log.warning("%s is ignored: %s", path, error)
+
+    def remove_adapter(self, number: int) -> None:
+        """Free the draft model of an adapter that vLLM has removed."""
+        self._adapter_models.pop(number, None)
 
     def begin_step(self, scheduler_output: Any) -> None:
         """Note what a step is about to verify, and the time."""
@@ -153,6 +174,7 @@ class DraftProposer:
             limits.append(params.max_tokens - len(request.output_token_ids) - 1)
         if params.seed is not None and params.temperature > 0:
             limits.append(0)  # which random number decides about a token depends on the drafts before it
+        lora = request.lora_request
         return DraftRow(
             request_id,
             request.prompt_token_ids,
@@ -160,8 +182,9 @@ class DraftProposer:
             num_new=len(sampled),
             end_token_ids=params.all_stop_token_ids | {params.eos_token_id},
             grammar=_grammar_text(params.structured_outputs, self._config.structured_outputs_config),
-            adapter=None if request.lora_request is None else request.lora_request.lora_name,
+            adapter=None if lora is None else lora.lora_name,
             max_drafts=min(limits),
+            draft_model=None if lora is None else self._adapter_models.get(lora.lora_int_id),
         )
 
     @contextmanager
@@ -213,6 +236,20 @@ class DraftWorker(_Worker):  # type: ignore[misc]
         if (proposer := self._proposer()) is not None:
             proposer.begin_serving(_free_bytes())
         return times
+
+    def add_lora(self, lora_request: Any) -> bool:
+        """Like vLLM's method; then loads the adapter's draft model."""
+        added: bool = super().add_lora(lora_request)
+        if (proposer := self._proposer()) is not None:
+            proposer.add_adapter(lora_request)
+        return added
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Like vLLM's method; then frees the adapter's draft model."""
+        removed: bool = super().remove_lora(lora_id)
+        if (proposer := self._proposer()) is not None:
+            proposer.remove_adapter(lora_id)
+        return removed
 
     def execute_model(self, scheduler_output: Any) -> Any:
         """Do what vLLM's method does."""
@@ -300,7 +337,7 @@ def _load(config: Any) -> BatchDrafts:
     import tokenizers
     from vllm.tokenizers import cached_tokenizer_from_config
 
-    from serving.drafting.load_drafter import load_drafter
+    from serving.drafting.load_drafter import DraftModelLoader, load_drafter
     from serving.drafting.speculative import LinearCost, MeasuredCost
     from serving.engines.vllm.batch_drafts import DraftGrammars
     from serving.engines.vllm.input_embedding import read_input_embedding
@@ -311,14 +348,16 @@ def _load(config: Any) -> BatchDrafts:
     vocab_size = config.model_config.get_vocab_size()
     vocabulary = llguidance.hf.from_tokenizer(tokenizer, max(vocab_size, len(tokenizer)))
     folder, cost = Path(config.model_config.model), MeasuredCost(LinearCost(_PRIOR_ROW_COST))
-    drafter = load_drafter(
-        folder,
-        Tokenizer(backend, eos_token_ids=[tokenizer.eos_token_id or 0]),
-        lambda: read_input_embedding(folder),
-        cost,
+    models = DraftModelLoader(
+        Tokenizer(backend, eos_token_ids=[tokenizer.eos_token_id or 0]), lambda: read_input_embedding(folder)
     )
-    begin_grammar = DraftGrammars(vocabulary).begin
-    return BatchDrafts(drafter, begin_grammar=begin_grammar, cost=cost, vocab_size=min(vocab_size, len(tokenizer)))
+    return BatchDrafts(
+        load_drafter(folder, models, cost),
+        begin_grammar=DraftGrammars(vocabulary).begin,
+        cost=cost,
+        vocab_size=min(vocab_size, len(tokenizer)),
+        load_model=models.load,
+    )
 
 
 def _grammar_text(params: Any, config: Any) -> str | None:

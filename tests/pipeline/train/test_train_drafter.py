@@ -30,6 +30,7 @@ from pipeline.train.errors import AdapterError
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
 from serving.drafting.draft_model import WordTokenizer
+from serving.drafting.load_drafter import DraftModelLoader
 from serving.drafting.speculative import LinearCost
 from serving.engines.paged.options import make_drafter
 from serving.engines.paged.request import Request
@@ -279,7 +280,9 @@ def test_drafts_of_a_trained_model_follow_the_question(tmp_path: Path) -> None:
     markers = [TOKENIZER.encode(marker, add_bos=False) for marker in DRAFT_MARKERS["columns-first"]]
     learnt = {"answer_tokens": frequent_tokens(pairs), "trigrams": certain_trigrams(pairs)}
     model.save(tmp_path / DRAFT_MODEL, markers=markers, **learnt)
-    drafter = make_drafter(Settings(weights_dir=tmp_path), TOKENIZER, embedding, LinearCost(0.03))
+    drafter = make_drafter(
+        Settings(weights_dir=tmp_path), DraftModelLoader(TOKENIZER, lambda: embedding), LinearCost(0.03)
+    )
     for unit, seconds in UNITS.items():
         drafter.begin_step(1)
         prompt = TOKENIZER.encode(build_prompt(f"errors, last {unit}", ("a", "b"), "columns-first"))

@@ -12,6 +12,7 @@ from examples.honeycomb.datagen.extracts import answer_lines
 from pipeline.weights.build_from_sources import write_draft_table
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
+from serving.drafting.load_drafter import DraftModelLoader
 from serving.drafting.ngrams import DRAFT_TABLE, NgramTable
 from serving.drafting.speculative import LinearCost
 from serving.engines.paged.options import make_drafter
@@ -36,7 +37,9 @@ def test_the_drafter_proposes_the_answers_of_make_data(folder: Path) -> None:
     (folder / "answers.jsonl").write_text("".join(f"{line}\n" for line in lines))
     write_draft_table(folder / "answers.jsonl", folder)
     assert len(NgramTable.load(folder / DRAFT_TABLE)) > 0
-    drafter = make_drafter(Settings(weights_dir=folder), TOKENIZER, torch.empty(0, 0), LinearCost(0.03))
+    drafter = make_drafter(
+        Settings(weights_dir=folder), DraftModelLoader(TOKENIZER, lambda: torch.empty(0, 0)), LinearCost(0.03)
+    )
     drafter.begin_step(1)
     drafts = drafter.propose(Request(GenerationRequest("r", (5, 6)), seed=0), 40)
     assert TOKENIZER.decode(drafts).startswith('{"time_range": 3600}')

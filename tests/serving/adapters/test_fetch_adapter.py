@@ -20,7 +20,7 @@ from serving.fetching.retry import Watch
 from serving.weights.adapter_files import CONFIG, TENSORS, adapter_digest
 from tests.pipeline.fetching.hub_server import Hub, ask_from_here
 
-FILES = {CONFIG: b"{}", TENSORS: b"t" * 50_000, "chat_template.jinja": b"x"}
+FILES = {CONFIG: b"{}", TENSORS: b"t" * 50_000, "chat_template.jinja": b"x", "draft.model": b"d"}
 MORE = {"additional_chat_templates/rag.jinja": b"y"}
 OTHERS = {"README.md": b"-", "optimizer.pt": b"o" * 20_000, "adapter_model.bin": b"p"}
 LIMITS = FetchLimits(max_bytes=100_000, seconds=60)

@@ -144,7 +144,6 @@ def test_a_draft_model_replaces_the_table_except_for_adapters_and_prompts_that_i
     drafter = SpeculativeDrafter(
         table,
         Selective("gamma delta", 250),
-        adapter_models={"own": Selective("delta gamma", 250)},
         cost=LinearCost(0.0),
         without_space=TOKENIZER.without_space,
     )
@@ -154,7 +153,7 @@ def test_a_draft_model_replaces_the_table_except_for_adapters_and_prompts_that_i
     adapted.adapter = "another"
     assert propose(drafter, adapted).startswith("alpha beta")
     with_its_own = make_request("mine", name="d")
-    with_its_own.adapter = "own"
+    with_its_own.adapter, with_its_own.draft_model = "own", Selective("delta gamma", 250)
     assert propose(drafter, with_its_own).startswith("delta gamma")
 
 

@@ -10,6 +10,7 @@ from peft import PeftModel
 
 from serving.adapters.known_adapters import known_adapters
 from serving.config import Settings
+from serving.drafting.load_drafter import DraftModelLoader
 from serving.engine import create_engine
 from serving.engines.paged.adapters import open_adapters
 from serving.errors import AdapterError
@@ -137,7 +138,8 @@ async def test_heads_take_memory_with_their_adapter_and_are_not_read_without_spe
     loaded, weights = {}, load_with_kernels(base, ReferenceKernels()).weights
     for speculation in ("off", "auto"):
         chosen = settings({"first": heads["trained"]["first"]}, speculation=speculation)
-        store = open_adapters(chosen, known_adapters(chosen), weights, lambda name, lora, golden: None)
+        models = DraftModelLoader(TOKENIZER, lambda: weights.embedding)
+        store = open_adapters(chosen, known_adapters(chosen), weights, models, lambda name, lora, golden: None)
         async with store.lease("first"):
             loaded[speculation] = store.in_memory["first"]
         store.close()

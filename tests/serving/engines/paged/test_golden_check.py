@@ -12,6 +12,7 @@ from pipeline.evaluate.golden_file import make_golden
 from serving.adapters.golden import read_golden
 from serving.adapters.known_adapters import known_adapters
 from serving.config import Settings
+from serving.drafting.load_drafter import DraftModelLoader
 from serving.engine import create_engine
 from serving.engines.paged.adapters import open_adapters
 from serving.errors import AdapterError, SettingError
@@ -126,7 +127,8 @@ async def test_an_adapter_that_was_dropped_is_not_asked_again(base, golden_adapt
     def check(name, lora, prompts):
         asked.append((name, len(prompts)))
 
-    store = open_adapters(settings, known_adapters(settings), weights, check)
+    models = DraftModelLoader(TOKENIZER, lambda: weights.embedding)
+    store = open_adapters(settings, known_adapters(settings), weights, models, check)
     for name in names * 2:
         assert name not in store.in_memory
         async with store.lease(name):

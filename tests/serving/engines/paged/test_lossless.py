@@ -17,7 +17,8 @@ from examples.honeycomb.datagen.dataset import SPLITS, generate
 from lab.bench.questions import read_teams
 from serving.config import Settings
 from serving.constraints import LarkConstraint
-from serving.drafting.drafter import NoDrafter
+from serving.drafting.drafter import Drafter, NoDrafter
+from serving.drafting.load_drafter import DraftModelLoader
 from serving.drafting.speculative import LinearCost
 from serving.engines.paged.options import DEFAULT_MAX_DRAFT_TOKENS, make_drafter
 from serving.engines.paged.request import Request
@@ -44,6 +45,12 @@ PASSES, SLACK = 2.5, 0.3
 ROW_COST = LinearCost(0.03)  # rounds as AMX does, on any processor
 
 Tokens = tuple[int, ...]
+
+
+def own_drafter(parts) -> Drafter:
+    """The drafter of the weights."""
+    models = DraftModelLoader(parts[1], lambda: parts[0].weights.embedding)
+    return make_drafter(Settings(weights_dir=WEIGHTS), models, ROW_COST)
 
 
 class Adversary(NoDrafter):
@@ -148,7 +155,7 @@ LONG = pytest.mark.slow
 def test_tokens_are_those_of_plain_decoding(parts, requests, plain, kind, batch):
     known = {request.prompt_token_ids: tokens for request, tokens in zip(requests, plain, strict=True)}
     drafter = {
-        "good": lambda: make_drafter(Settings(weights_dir=WEIGHTS), parts[1], parts[0].weights.embedding, ROW_COST),
+        "good": lambda: own_drafter(parts),
         "adversarial": lambda: Adversary(known),
         "random": RandomTokens,
     }[kind]()
@@ -170,7 +177,7 @@ def test_penalties_and_log_probabilities_are_those_of_plain_decoding(parts, requ
         )
         for i, request in enumerate(requests[:4])
     ]
-    drafter = make_drafter(Settings(weights_dir=WEIGHTS), parts[1], parts[0].weights.embedding, ROW_COST)
+    drafter = own_drafter(parts)
     plain = answers_of(parts, changed, max_num_seqs=1)
     drafted = answers_of(parts, changed, drafter=drafter, max_draft_tokens=MAX_DRAFTS, max_num_seqs=4)
     assert [(a.token_ids, a.logprobs) for a in drafted] == [(a.token_ids, a.logprobs) for a in plain]
@@ -181,6 +188,6 @@ def test_penalties_and_log_probabilities_are_those_of_plain_decoding(parts, requ
 def test_an_answer_takes_no_more_passes_than_measured(parts):
     """The first 40 of the evaluation set, one after the other, with the package's drafter."""
     requests = as_requests(parts[1], questions(0, 40), 256)
-    drafter = make_drafter(Settings(weights_dir=WEIGHTS), parts[1], parts[0].weights.embedding, ROW_COST)
+    drafter = own_drafter(parts)
     answers = answers_of(parts, requests, drafter=drafter, max_draft_tokens=MAX_DRAFTS, max_num_seqs=1)
     assert sum(answer.metrics.model_passes for answer in answers) / len(answers) < PASSES + SLACK

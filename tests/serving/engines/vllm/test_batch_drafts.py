@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from serving.constraints import LarkConstraint
 from serving.drafting.drafter import DraftRequest, Grammar, NoDrafter
 from serving.drafting.speculative import LinearCost, MeasuredCost, SpeculativeDrafter
@@ -54,7 +56,8 @@ def compiled(text: str) -> Grammar | None:
 
 def batch(drafter: NoDrafter | SpeculativeDrafter, begin_grammar=compiled, cost: MeasuredCost | None = None):
     cost = cost or MeasuredCost(LinearCost(0.06))
-    return BatchDrafts(drafter, begin_grammar=begin_grammar, cost=cost, vocab_size=TOKENIZER.vocab_size)
+    limits = {"cost": cost, "vocab_size": TOKENIZER.vocab_size}
+    return BatchDrafts(drafter, begin_grammar=begin_grammar, load_model=pytest.fail, **limits)
 
 
 def row(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 from serving.engines.vllm.draft_config import WRITTEN_FOR, draft_config, version_fault
+from serving.errors import WeightsError
+from serving.weights.draft_weights import DRAFT_MODEL
 from tests.serving.models import tiny_checkpoints
 
 # vLLM looks at every attribute of every module when it registers its kernels, torch's deprecated ones too.
@@ -27,6 +30,12 @@ class NoDrafts:
     """Notes the rows that drafts are asked for."""
 
     rows: Sequence[Any] = ()
+
+    def load_model(self, path: Path) -> Any:
+        """What the file says, in place of a draft model."""
+        if not (text := path.read_text()):
+            raise WeightsError(f"{path} is not a valid drafter file")
+        return text
 
     def propose(self, rows: Sequence[Any], **state: object) -> list[list[int]]:
         self.rows = rows
@@ -113,6 +122,36 @@ def test_an_error_in_the_drafter_ends_the_drafts_and_nothing_else(caplog) -> Non
     runner.requests["0"] = request
     assert made.propose([[5]], np.array([4]), None) == [[]]
     assert not drafts.rows, "it is not asked again"
+
+
+def test_a_request_gets_the_draft_model_of_its_adapter_while_vllm_has_the_adapter(tmp_path, caplog) -> None:
+    """A file that cannot be used is ignored, and the log names it."""
+    logging.getLogger("vllm").propagate = True
+    loras = []
+    for number, (name, content) in enumerate({"good": "guesses", "bad": "", "none": None}.items(), start=1):
+        folder = tmp_path / name
+        folder.mkdir()
+        if content is not None:
+            (folder / DRAFT_MODEL).write_text(content)
+        loras.append(SimpleNamespace(lora_int_id=number, lora_name=name, lora_path=str(folder)))
+    requests = [request_of(), *(request_of() for _ in loras)]
+    for request, lora in zip(requests[1:], loras, strict=True):
+        request.lora_request = lora
+    drafts = NoDrafts()
+    made = proposer(runner_of(*requests), drafts)
+
+    def given() -> list[tuple[str | None, Any]]:
+        made.propose([[7]] * 4, np.full(4, 40), None)
+        return [(row.adapter, row.draft_model) for row in drafts.rows]
+
+    without = [(None, None), ("good", None), ("bad", None), ("none", None)]
+    assert given() == without
+    for lora in loras:
+        made.add_adapter(lora)
+    assert given() == [(None, None), ("good", "guesses"), *without[2:]]
+    assert f"{tmp_path / 'bad' / DRAFT_MODEL} is ignored" in caplog.text
+    made.remove_adapter(1)
+    assert given() == without
 
 
 @pytest.mark.parametrize(
