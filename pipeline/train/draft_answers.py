@@ -1,4 +1,4 @@
-"""Have a checkpoint answer inputs with its engine, to learn from its answers and to count its passes."""
+"""Have a checkpoint or an adapter answer inputs, to learn from its answers and to count its passes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pipeline.in_flight import in_flight
 from pipeline.train.errors import AdapterError
+from serving.adapters.adapter_tasks import adapter_tasks
+from serving.adapters.known_adapters import KnownAdapters
+from serving.adapters.registry import AdapterEntry
+from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.engine import Engine, create_engine
 from serving.errors import InvalidRequestError
+from serving.text import Tokenizer
 from serving.types import GenerationRequest
 from serving.weights.draft_weights import DRAFT_MODEL, MAX_TOKENS
 from tasks.errors import TaskError
-from tasks.task import Task
+from tasks.evaluation.cases import Evaluation
+from tasks.task import TASK_FILE, Task, create_evaluation, create_task
 
 _REPEATABLE: Final = {"temperature": 0}  # where an input does not say: each token is the likeliest one
+_ANY_RANK, _ANY_LENGTH = 1 << 16, 1 << 30
 
 Inputs = Mapping[str, Any]
 
@@ -45,12 +52,51 @@ class Reply:
     seconds: float
 
 
-def ask(weights: Path, task: Task, inputs: Sequence[Inputs], *, concurrency: int, title: str) -> list[Reply | None]:
+class Drafted:
+    """What gets a draft model: a checkpoint, or an adapter that is served on demand.
+
+    Args:
+        weights: folder of the checkpoint.
+        adapter: folder of the adapter; None for the checkpoint itself.
+    """
+
+    def __init__(self, weights: Path, adapter: Path | None = None) -> None:
+        self.weights, self.adapter = weights, adapter
+        self.folder = weights if adapter is None else adapter  # where its draft model is
+        self.name = None if adapter is None else adapter.resolve().name  # of the adapter, in requests
+        entries: dict[str, AdapterEntry] = {}
+        if adapter is not None and self.name is not None:
+            entries[self.name] = AdapterEntry(self.name, adapter, task=adapter, max_rank=_ANY_RANK)
+        # Texts of any length can be read, because what is too long is left out.
+        self.checkpoint = Checkpoint(weights, max_model_len=_ANY_LENGTH, adapters=KnownAdapters(entries))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of its prompts."""
+        return self.checkpoint.adapter_tokenizers.get(self.name or "", self.checkpoint.tokenizer)
+
+    def create_task(self) -> Task:
+        """The task that makes its prompts.
+
+        Raises:
+            AdapterError, TaskError: it cannot be used.
+        """
+        made = self.checkpoint
+        if self.name is None:
+            return create_task(self.weights, made.tokenizer)
+        return adapter_tasks(made.adapters, self.weights, made.tokenizer, made.adapter_tokenizers)[self.name]
+
+    def create_evaluation(self) -> Evaluation:
+        """How its cases are read."""
+        return create_evaluation(self.folder if (self.folder / TASK_FILE).is_file() else self.weights)
+
+
+def ask(drafted: Drafted, task: Task, inputs: Sequence[Inputs], *, concurrency: int, title: str) -> list[Reply | None]:
     """Answer all inputs under the task's constraints, with a progress bar; None where an input is refused.
 
     Args:
-        weights: folder of the checkpoint; its draft model is used if there is one.
-        task: of the checkpoint.
+        drafted: the checkpoint or adapter; its draft model is used if there is one.
+        task: its task.
         inputs: of calls, by the names of predict's parameters.
         concurrency: requests in flight.
         title: of the progress bar.
@@ -58,10 +104,10 @@ def ask(weights: Path, task: Task, inputs: Sequence[Inputs], *, concurrency: int
     Raises:
         AdapterError: all inputs are refused; the message has the reason of the first.
     """
-    settings = Settings(engine="paged", weights_dir=weights, speculation="auto", max_num_seqs=concurrency)
-    engine = create_engine(settings)
+    settings = Settings(engine="paged", weights_dir=drafted.weights, speculation="auto", max_num_seqs=concurrency)
+    engine = create_engine(settings, drafted.checkpoint)
     try:
-        found = asyncio.run(_ask_all(engine, task, inputs, concurrency, title))
+        found = asyncio.run(_ask_all(engine, task, inputs, drafted.name, concurrency, title))
     finally:
         engine.close()
     refused = [one for one in found if isinstance(one, Exception)]
@@ -71,11 +117,11 @@ def ask(weights: Path, task: Task, inputs: Sequence[Inputs], *, concurrency: int
 
 
 async def _ask_all(
-    engine: Engine, task: Task, inputs: Sequence[Inputs], concurrency: int, title: str
+    engine: Engine, task: Task, inputs: Sequence[Inputs], adapter: str | None, concurrency: int, title: str
 ) -> list[Reply | Exception]:
     async def answer(index: int) -> tuple[int, Reply | Exception]:
         try:
-            return index, await _ask(engine, task, str(index), inputs[index])
+            return index, await _ask(engine, task, str(index), inputs[index], adapter)
         except (InvalidRequestError, TaskError) as error:
             return index, error
 
@@ -87,10 +133,10 @@ async def _ask_all(
     return [found[index] for index in range(len(inputs))]
 
 
-async def _ask(engine: Engine, task: Task, name: str, inputs: Inputs) -> Reply:
+async def _ask(engine: Engine, task: Task, name: str, inputs: Inputs, adapter: str | None) -> Reply:
     prompt = await asyncio.to_thread(task.prepare, {**_REPEATABLE, **inputs})
     sampling = replace(prompt.sampling, max_tokens=min(prompt.sampling.max_tokens, MAX_TOKENS))
-    request = GenerationRequest(name, prompt.token_ids, sampling, prompt.constraint)
+    request = GenerationRequest(name, prompt.token_ids, sampling, prompt.constraint, adapter=adapter)
     answer: list[int] = []
     passes, seconds = 0, 0.0
     async with aclosing(engine.generate(request)) as outputs:
@@ -102,13 +148,15 @@ async def _ask(engine: Engine, task: Task, name: str, inputs: Inputs) -> Reply:
 
 
 @contextmanager
-def with_draft_model(weights: Path, model: Path | None) -> Iterator[Path]:
-    """A folder with the files of a checkpoint and this draft model in place of its own; None for none."""
+def with_draft_model(drafted: Drafted, model: Path | None) -> Iterator[Drafted]:
+    """The same in a folder of links, with this draft model in place of its own; None for none."""
     with tempfile.TemporaryDirectory() as name:
-        files = {path.name: path for path in weights.iterdir() if path.name != DRAFT_MODEL}
+        folder = Path(name, drafted.folder.resolve().name)  # the adapter's name
+        folder.mkdir()
+        files = {path.name: path for path in drafted.folder.iterdir() if path.name != DRAFT_MODEL}
         for file, path in files.items() if model is None else {**files, DRAFT_MODEL: model}.items():
-            Path(name, file).symlink_to(path.resolve())
-        yield Path(name)
+            (folder / file).symlink_to(path.resolve())
+        yield Drafted(folder) if drafted.adapter is None else Drafted(drafted.weights, folder)
 
 
 @contextmanager

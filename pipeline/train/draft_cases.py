@@ -9,12 +9,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.train.draft_answers import ask
+from pipeline.train.draft_answers import Drafted, ask
 from pipeline.train.errors import AdapterError
 from pipeline.weights.console import say
-from serving.text import Tokenizer
 from tasks.evaluation.cases import Case
-from tasks.task import ExampleTask, Task, create_evaluation
+from tasks.task import ExampleTask, Task
 
 _OWN_LIMIT: Final = 3_000  # inputs that a checkpoint answers unasked
 _AT_ONCE: Final = 32  # requests in flight
@@ -24,7 +23,7 @@ _HELD_OUT: Final = 10  # one of so many, where there is no validation file
 class Answers(StrEnum):
     """Whose answers are learned."""
 
-    AUTO = "auto"  # the checkpoint's own; those of the data for an `ExampleTask`, and for more than 3,000 inputs
+    AUTO = "auto"  # its own; those of the data for an `ExampleTask` that is no adapter's, and for over 3,000 inputs
     OWN = "own"
     GIVEN = "given"
 
@@ -45,18 +44,17 @@ class DraftCase:
 
 
 class CaseReader:
-    """Reads cases of a checkpoint's task.
+    """Reads cases of the task of a checkpoint or an adapter.
 
     Args:
-        weights: folder of the checkpoint.
-        tokenizer: of the checkpoint.
-        task: of the checkpoint.
+        drafted: the checkpoint or adapter.
+        task: its task.
         answers: whose answers are learned.
     """
 
-    def __init__(self, weights: Path, tokenizer: Tokenizer, task: Task, answers: Answers) -> None:
-        self._weights, self._tokenizer, self._task, self._answers = weights, tokenizer, task, answers
-        self._evaluation = create_evaluation(weights)
+    def __init__(self, drafted: Drafted, task: Task, answers: Answers) -> None:
+        self._drafted, self._task, self._answers = drafted, task, answers
+        self._evaluation = drafted.create_evaluation()
 
     def read(self, data: Path) -> tuple[list[DraftCase], list[DraftCase]]:
         """The cases to learn from, and those held out.
@@ -80,19 +78,21 @@ class CaseReader:
         return found[0], found[1]
 
     def _cases(self, files: Sequence[Path]) -> list[list[DraftCase]]:
-        if self._answers is Answers.GIVEN or (self._answers is Answers.AUTO and isinstance(self._task, ExampleTask)):
+        is_automatic = self._answers is Answers.AUTO
+        has_written = isinstance(self._task, ExampleTask) and self._drafted.adapter is None
+        if self._answers is Answers.GIVEN or (is_automatic and has_written):
             return [self._given(path) for path in files]
         inputs = [self._inputs(path) for path in files]
         count = sum(map(len, inputs))
-        if self._answers is Answers.AUTO and count > _OWN_LIMIT:
-            say(f"{count:,} inputs: their given answers are learned; --answers own has the checkpoint answer them")
+        if is_automatic and count > _OWN_LIMIT:
+            say(f"{count:,} inputs: their given answers are learned; --answers own has the model answer them")
             return [self._given(path) for path in files]
         return self._own(inputs)
 
     def _own(self, inputs: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[DraftCase]]:
-        """Cases with the checkpoint's own answers, of several files at once; refused inputs are left out."""
+        """Cases with the model's own answers, of several files at once; refused inputs are left out."""
         everything = [one for file in inputs for one in file]
-        replies = ask(self._weights, self._task, everything, concurrency=_AT_ONCE, title="Answering")
+        replies = ask(self._drafted, self._task, everything, concurrency=_AT_ONCE, title="Answering")
         if refused := replies.count(None):
             say(f"{refused:,} of {len(replies):,} inputs are refused by the task or the engine, and left out")
         waiting = iter(zip(everything, replies, strict=True))
@@ -114,4 +114,4 @@ class CaseReader:
     def _with_reference(self, case: Case) -> DraftCase:
         prompt = self._task.prepare(case.inputs)
         text = self._evaluation.reference_text(case, prompt.constraint)
-        return DraftCase(case.inputs, prompt.token_ids, self._tokenizer.encode(text, add_bos=False))
+        return DraftCase(case.inputs, prompt.token_ids, self._drafted.tokenizer.encode(text, add_bos=False))

@@ -30,7 +30,8 @@ def run_record(folder: Path) -> Path:
     It is in the folder. But a checkpoint's files are locked, and an adapter's have a digest: there it is beside it.
     """
     if any((folder / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
-        return folder.with_name(f"{folder.name}.{DRAFT_RUN}")
+        whole = folder.resolve()
+        return whole.with_name(f"{whole.name}.{DRAFT_RUN}")
     return folder / DRAFT_RUN
 
 
@@ -46,6 +47,18 @@ def read_embedding(weights: Path) -> Tensor:
                 tensor: Tensor = file.get_tensor(_EMBEDDING)
                 return tensor
     raise AdapterError(f"{weights}: no *.safetensors there has {_EMBEDDING}, which a draft model shares")
+
+
+def draft_shape(path: Path) -> tuple[int, int]:
+    """The width and the number of layers of a draft model.
+
+    Raises:
+        SafetensorError, OSError: the file is none.
+    """
+    with safe_open(path, "np") as file:
+        names = list(file.keys())
+        size = file.get_slice("final_norm").get_shape()[0]
+        return size, sum(name.endswith(".qkv") for name in names)
 
 
 def embedding_signs(embedding: Tensor) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Train a draft model for a checkpoint, and write it with a record of the run."""
+"""Train a draft model for a checkpoint or an adapter, and write it with a record of the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from safetensors import SafetensorError
 from torch import Tensor
 
-from pipeline.train.draft_answers import Inputs, ask, with_draft_model
+from pipeline.train.draft_answers import Drafted, Inputs, ask, with_draft_model
 from pipeline.train.draft_cases import Answers, CaseReader, DraftCase
 from pipeline.train.draft_examples import (
     Pair,
@@ -29,7 +29,7 @@ from pipeline.train.draft_examples import (
     make_pairs,
 )
 from pipeline.train.draft_network import DraftModel
-from pipeline.train.draft_start import committed_start, embedding_signs, read_embedding, run_record
+from pipeline.train.draft_start import committed_start, draft_shape, embedding_signs, read_embedding, run_record
 from pipeline.train.draft_trainer import evaluate, train
 from pipeline.train.draft_transfer import shared_tokens, transfer
 from pipeline.train.errors import AdapterError
@@ -39,10 +39,12 @@ from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
 from serving.drafting.draft_model import WordTokenizer, find_last
+from serving.errors import ServingError
 from serving.text import Tokenizer
+from serving.weights.adapter_files import adapter_digest
 from serving.weights.draft_weights import DRAFT_MODEL, HEAD_DIM, MAX_TOKENS
 from tasks.errors import TaskError
-from tasks.task import MarkedTask, Task, create_task
+from tasks.task import MarkedTask, Task
 
 TOKENIZER = "tokenizer.json"
 _MINUTES, _MINUTES_FROM = 20.0, 5.0  # from scratch, and from a draft model
@@ -63,7 +65,8 @@ class DrafterSettings:
         size: width of the model, a multiple of 32.
         layers: number of layers.
         seed: of all random choices.
-        init: a draft.model to start from, which may have fewer layers; None is a committed one for the same embedding.
+        init: a draft.model to start from, which may have fewer layers; None is that of an adapter's base, or else a
+            committed one for the same embedding.
         init_weights: folder of the checkpoint that `init` belongs to, if it has another base.
         from_scratch: do not start from a committed one.
         answers: whose answers are learned.
@@ -91,7 +94,7 @@ class Passes:
         inputs: number of them.
         without: without a draft model.
         new: with the new draft model.
-        old: with the draft model that the checkpoint has had; None where there was none.
+        old: with the draft model that was there before; None where there was none.
     """
 
     inputs: int
@@ -104,13 +107,13 @@ class Passes:
         return self.new < min(self.without, self.old if replaces_old and self.old is not None else self.without)
 
 
-def train_drafter(data: Path, weights: Path, output: Path, settings: DrafterSettings) -> bool:
+def train_drafter(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings) -> bool:
     """Train a draft model; write it and its record (`run_record`) if it saves passes, and return whether it does.
 
     Args:
         data: see `CaseReader.read`.
-        weights: folder of the checkpoint that it drafts for.
-        output: folder for the results. If it is that of the checkpoint, they must be better than the draft model there.
+        drafted: the checkpoint or adapter that it drafts for.
+        output: folder for the draft model. If it is the one where `drafted` has its own, the new one must be better.
         settings: of the run.
 
     Raises:
@@ -119,17 +122,17 @@ def train_drafter(data: Path, weights: Path, output: Path, settings: DrafterSett
     if settings.size % HEAD_DIM:
         raise CheckpointError(f"--size {settings.size}: a multiple of {HEAD_DIM}")
     try:
-        return _train(data, weights, output, settings)
-    except (AdapterError, TaskError, SafetensorError, ValueError, OSError) as error:
+        return _train(data, drafted, output, settings)
+    except (AdapterError, ServingError, TaskError, SafetensorError, ValueError, OSError) as error:
         raise CheckpointError(str(error)) from error
 
 
-def _train(data: Path, weights: Path, output: Path, settings: DrafterSettings) -> bool:
+def _train(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings) -> bool:
     torch.manual_seed(settings.seed)
-    tokenizer, embedding = Tokenizer.from_dir(weights), read_embedding(weights)
-    settings = _complete(settings, weights, embedding)
-    task, size, word_tokens = create_task(weights, tokenizer), len(embedding), WordTokenizer(tokenizer)
-    cases, held_out = CaseReader(weights, tokenizer, task, settings.answers).read(data)
+    tokenizer, embedding = drafted.tokenizer, read_embedding(drafted.weights)
+    settings = _complete(settings, drafted, embedding)
+    task, size, word_tokens = drafted.create_task(), len(embedding), WordTokenizer(tokenizer)
+    cases, held_out = CaseReader(drafted, task, settings.answers).read(data)
     markers = _markers(cases, task, tokenizer)
 
     def known_words(text: Sequence[int]) -> list[int]:
@@ -138,7 +141,7 @@ def _train(data: Path, weights: Path, output: Path, settings: DrafterSettings) -
     pairs, held_out_pairs = (_read_pairs(some, task, markers, known_words) for some in (cases, held_out))
     say(f"{len(pairs):,} examples to learn from, {len(held_out_pairs):,} held out")
     init_digest = None if settings.init is None else f"sha256:{sha256(settings.init)}"  # `output` may replace the file
-    model, order = _make_model(weights, embedding, settings), random.Random(settings.seed)
+    model, order = _make_model(drafted.weights, embedding, settings), random.Random(settings.seed)
     # Where a task says its markers, names to copy are a part of their own.
     is_marked = isinstance(task, MarkedTask)
     rename = Renamer(pairs, tokenizer, order) if is_marked else WordRenamer(pairs, tokenizer, size, order)
@@ -148,8 +151,8 @@ def _train(data: Path, weights: Path, output: Path, settings: DrafterSettings) -
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / DRAFT_MODEL
         model.save(made, markers=markers, answer_tokens=frequent_tokens(pairs), trigrams=certain_trigrams(pairs))
-        passes = _measure(weights, task, [case.inputs for case in held_out[:_MEASURED]], made)
-        if not passes.has_fewest(replaces_old=output.resolve() == weights.resolve()):
+        passes = _measure(drafted, task, [case.inputs for case in held_out[:_MEASURED]], made)
+        if not passes.has_fewest(replaces_old=output.resolve() == drafted.folder.resolve()):
             say("not kept, because it saves no passes; more examples, --minutes, or another --from may help")
             return False
         with partial_file(output / DRAFT_MODEL) as partial:
@@ -167,18 +170,29 @@ def _train(data: Path, weights: Path, output: Path, settings: DrafterSettings) -
     }
     write_text(run_record(output), json.dumps(record, indent=1) + "\n")
     say(f"wrote {output / DRAFT_MODEL}")
+    if drafted.adapter is not None and output.resolve() == drafted.adapter.resolve():
+        say(f"the digest of the adapter is {adapter_digest(output)} now")
     return True
 
 
-def _complete(settings: DrafterSettings, weights: Path, embedding: Tensor) -> DrafterSettings:
-    """The settings with the draft model to start from, if a committed one fits, and with the minutes."""
-    init = settings.init
+def _complete(settings: DrafterSettings, drafted: Drafted, embedding: Tensor) -> DrafterSettings:
+    """The settings with the draft model to start from, if one fits, and with the minutes."""
+    init, size, layers = settings.init, settings.size, settings.layers
     if init is None and not settings.from_scratch:
-        init = committed_start(weights, embedding, size=settings.size, layers=settings.layers)
+        base = drafted.weights / DRAFT_MODEL
+        if drafted.adapter is not None and base.is_file() and _fits(base, size, layers):
+            init = base
+        else:
+            init = committed_start(drafted.weights, embedding, size=size, layers=layers)
     if init is not None:
         say(f"starting from {init}")
     minutes = settings.minutes or (_MINUTES if init is None else _MINUTES_FROM)
     return replace(settings, init=init, minutes=minutes)
+
+
+def _fits(path: Path, size: int, layers: int) -> bool:
+    width, count = draft_shape(path)
+    return width == size and count <= layers
 
 
 def _markers(cases: Sequence[DraftCase], task: Task, tokenizer: Tokenizer) -> list[list[int]]:
@@ -207,16 +221,16 @@ def _read_pairs(
     return pairs
 
 
-def _measure(weights: Path, task: Task, inputs: Sequence[Inputs], made: Path) -> Passes:
+def _measure(drafted: Drafted, task: Task, inputs: Sequence[Inputs], made: Path) -> Passes:
     """Passes an answer on held-out inputs, one at a time, with the new draft model, without one, and with the old."""
-    old = weights / DRAFT_MODEL
+    old = drafted.folder / DRAFT_MODEL
     models = {"without a draft model": None, "with the new draft model": made}
     if old.is_file():
         models["with the draft model that is there"] = old
     means: list[float] = []
     for name, model in models.items():
-        with with_draft_model(weights, model) as folder:
-            replies = ask(folder, task, inputs, concurrency=1, title=name.capitalize())
+        with with_draft_model(drafted, model) as changed:
+            replies = ask(changed, task, inputs, concurrency=1, title=name.capitalize())
         answered = [reply for reply in replies if reply is not None]
         means.append(sum(reply.passes for reply in answered) / len(answered))
         seconds = sum(reply.seconds for reply in answered) / len(answered)

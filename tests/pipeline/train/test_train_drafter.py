@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.train.draft_answers import Drafted
 from pipeline.train.draft_cases import Answers, CaseReader
 from pipeline.train.draft_examples import (
     Pair,
@@ -34,6 +35,8 @@ from serving.drafting.load_drafter import DraftModelLoader
 from serving.drafting.speculative import LinearCost
 from serving.engines.paged.options import make_drafter
 from serving.engines.paged.request import Request
+from serving.kernels.reference import ReferenceKernels
+from serving.models.loader import load_with_kernels
 from serving.text import Tokenizer
 from serving.types import GenerationRequest
 from serving.weights.draft_weights import DRAFT_MODEL, MAX_TOKENS
@@ -41,6 +44,7 @@ from tasks.honeycomb.options import PromptTemplate
 from tasks.honeycomb.prompt import DRAFT_MARKERS, build_prompt
 from tasks.task import ExampleTask, create_task
 from tests.pipeline.train.training_fixtures import write_base
+from tests.serving.engines.paged.adapter_folders import write_adapter
 from tests.small_model import NEEDS_WEIGHTS, RECIPE, WEIGHTS
 from tests.tiny_tokenizers import byte_level
 
@@ -324,17 +328,37 @@ def test_a_checkpoint_of_any_task_gets_a_draft_model_that_learned_its_own_answer
     The record is beside a checkpoint, whose files are locked, and in any other folder.
     """
     data = write_inputs(tmp_path / "cases.jsonl")
+    drafted = Drafted(checkpoint)
     before = {path.name for path in checkpoint.iterdir()}
-    assert train_drafter(data, checkpoint, checkpoint, settings())
+    assert train_drafter(data, drafted, checkpoint, settings())
     assert {path.name for path in checkpoint.iterdir()} == {*before, DRAFT_MODEL}
     run = json.loads((tmp_path / "model.draft-run.json").read_text())
     assert run["passes"]["new"] < run["passes"]["without"] / 2
     assert (run["passes"]["inputs"], run["passes"]["old"], run["data"]["examples"]) == (7, None, 57)
     first = (checkpoint / DRAFT_MODEL).read_bytes()
-    assert not train_drafter(data, checkpoint, checkpoint, settings(max_steps=1))
+    assert not train_drafter(data, drafted, checkpoint, settings(max_steps=1))
     assert (checkpoint / DRAFT_MODEL).read_bytes() == first
-    assert train_drafter(data, checkpoint, tmp_path / "more", settings(init=checkpoint / DRAFT_MODEL, max_steps=1))
+    assert train_drafter(data, drafted, tmp_path / "more", settings(init=checkpoint / DRAFT_MODEL, max_steps=1))
     assert json.loads((tmp_path / "more" / "draft-run.json").read_text())["passes"]["old"] < run["passes"]["without"]
+
+
+def test_an_adapter_gets_a_draft_model_that_learned_the_adapter_s_own_answers(checkpoint: Path, tmp_path: Path) -> None:
+    """In the prompt of its own task file. Nothing changes in the checkpoint, which the adapter is served on."""
+    weights = load_with_kernels(checkpoint, ReferenceKernels()).weights.decoder
+    adapter = write_adapter(tmp_path / "adapter", weights, rank=8)
+    task = json.loads((checkpoint / "task.json").read_text())
+    (adapter / "task.json").write_text(json.dumps(task | {"template": "### Other:\n{text}\n\n### JSON:\n"}))
+    before = {path.name for folder in (checkpoint, adapter) for path in folder.iterdir()}
+    data = write_inputs(tmp_path / "cases.jsonl")
+    drafted = Drafted(checkpoint, adapter)
+    cases, _ = CaseReader(drafted, drafted.create_task(), Answers.AUTO).read(data)
+    other, _ = reader(checkpoint, Answers.AUTO).read(data)
+    assert {tuple(case.answer) for case in cases} != {tuple(case.answer) for case in other}
+    assert train_drafter(data, drafted, adapter, settings())
+    assert {path.name for folder in (checkpoint, adapter) for path in folder.iterdir()} == {*before, DRAFT_MODEL}
+    assert (adapter / DRAFT_MODEL).is_file()
+    passes = json.loads((tmp_path / "adapter.draft-run.json").read_text())["passes"]
+    assert passes["new"] < passes["without"] / 2
 
 
 @pytest.mark.parametrize(
@@ -349,8 +373,8 @@ def test_a_draft_model_is_kept_if_it_saves_passes(
 
 
 def reader(checkpoint: Path, answers: Answers) -> CaseReader:
-    tokenizer = Tokenizer.from_dir(checkpoint)
-    return CaseReader(checkpoint, tokenizer, create_task(checkpoint, tokenizer), answers)
+    drafted = Drafted(checkpoint)
+    return CaseReader(drafted, drafted.create_task(), answers)
 
 
 def test_given_answers_are_learned_as_the_task_writes_them(checkpoint: Path, tmp_path: Path) -> None:
@@ -404,10 +428,10 @@ def test_errors_of_the_data_are_errors_of_the_command(checkpoint: Path, tmp_path
     for content, problem in [('{"text": 1}', "a line is"), ('{"input": "x"}', "too few"), ("", "no usable line")]:
         path.write_text(content)
         with pytest.raises(CheckpointError, match=problem):
-            train_drafter(path, checkpoint, tmp_path / "out", settings())
+            train_drafter(path, Drafted(checkpoint), tmp_path / "out", settings())
     with pytest.raises(CheckpointError, match="multiple of 32"):
-        train_drafter(path, checkpoint, tmp_path / "out", settings(size=40))
+        train_drafter(path, Drafted(checkpoint), tmp_path / "out", settings(size=40))
     row = {"nlq": "word " * 300, "cols": ["a"], "query": {}}
     path.write_text((json.dumps(row) + "\n") * 2)
     with pytest.raises(CheckpointError, match="no example has less than 512 tokens"):
-        train_drafter(path, write_base(tmp_path / "honeycomb"), tmp_path / "out", settings())
+        train_drafter(path, Drafted(write_base(tmp_path / "honeycomb")), tmp_path / "out", settings())
