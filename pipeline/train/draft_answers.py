@@ -23,7 +23,7 @@ from serving.config import Settings
 from serving.engine import Engine, create_engine
 from serving.errors import InvalidRequestError
 from serving.text import Tokenizer
-from serving.types import GenerationRequest
+from serving.types import GenerationRequest, SamplingParams
 from serving.weights.draft_weights import DRAFT_MODEL, MAX_TOKENS
 from tasks.errors import TaskError
 from tasks.evaluation.cases import Evaluation
@@ -32,7 +32,21 @@ from tasks.task import TASK_FILE, Task, create_evaluation, create_task
 _REPEATABLE: Final = {"temperature": 0}  # where an input does not say: each token is the likeliest one
 _ANY_RANK, _ANY_LENGTH = 1 << 16, 1 << 30
 
-Inputs = Mapping[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class WrittenPrompt:
+    """A prompt that no task has made.
+
+    Args:
+        token_ids: of the prompt.
+        max_tokens: limit of the answer.
+    """
+
+    token_ids: tuple[int, ...]
+    max_tokens: int
+
+
+Inputs = Mapping[str, Any] | WrittenPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +111,7 @@ def ask(drafted: Drafted, task: Task, inputs: Sequence[Inputs], *, concurrency: 
     Args:
         drafted: the checkpoint or adapter; its draft model is used if there is one.
         task: its task.
-        inputs: of calls, by the names of predict's parameters.
+        inputs: of calls, by the names of predict's parameters; or prompts.
         concurrency: requests in flight.
         title: of the progress bar.
 
@@ -134,9 +148,13 @@ async def _ask_all(
 
 
 async def _ask(engine: Engine, task: Task, name: str, inputs: Inputs, adapter: str | None) -> Reply:
-    prompt = await asyncio.to_thread(task.prepare, {**_REPEATABLE, **inputs})
-    sampling = replace(prompt.sampling, max_tokens=min(prompt.sampling.max_tokens, MAX_TOKENS))
-    request = GenerationRequest(name, prompt.token_ids, sampling, prompt.constraint, adapter=adapter)
+    if isinstance(inputs, WrittenPrompt):
+        sampling = SamplingParams(max_tokens=inputs.max_tokens)
+        request = GenerationRequest(name, inputs.token_ids, sampling, adapter=adapter)
+    else:
+        prompt = await asyncio.to_thread(task.prepare, {**_REPEATABLE, **inputs})
+        sampling = replace(prompt.sampling, max_tokens=min(prompt.sampling.max_tokens, MAX_TOKENS))
+        request = GenerationRequest(name, prompt.token_ids, sampling, prompt.constraint, adapter=adapter)
     answer: list[int] = []
     passes, seconds = 0, 0.0
     async with aclosing(engine.generate(request)) as outputs:
@@ -144,7 +162,7 @@ async def _ask(engine: Engine, task: Task, name: str, inputs: Inputs, adapter: s
             answer += output.token_ids
             if output.metrics is not None:
                 passes, seconds = output.metrics.model_passes, output.metrics.total_time
-    return Reply(prompt.token_ids, tuple(answer), passes, seconds)
+    return Reply(request.prompt_token_ids, tuple(answer), passes, seconds)
 
 
 @contextmanager

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from array import array  # there may be 100,000 prompts
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from pipeline.train.draft_answers import Drafted, ask
+from pipeline.train.draft_answers import Drafted, Inputs, WrittenPrompt, ask
+from pipeline.train.draft_predictions import has_texts, is_database, read_predictions, read_texts
 from pipeline.train.errors import AdapterError
 from pipeline.weights.console import say
+from serving.errors import InvalidRequestError
+from tasks.errors import TaskError
 from tasks.evaluation.cases import Case
 from tasks.task import ExampleTask, Task
 
@@ -33,12 +37,12 @@ class DraftCase:
     """One input, and the answer to learn.
 
     Args:
-        inputs: of a call, by the names of predict's parameters.
+        inputs: of a call, by the names of predict's parameters; or a prompt, where that is all that is known.
         prompt: token ids.
         answer: token ids without the end token.
     """
 
-    inputs: Mapping[str, Any]
+    inputs: Inputs
     prompt: Sequence[int]
     answer: Sequence[int]
 
@@ -60,15 +64,21 @@ class CaseReader:
         """The cases to learn from, and those held out.
 
         Args:
-            data: a JSONL file, or a folder of train.jsonl and perhaps validation.jsonl; without the latter, the last
-                tenth is held out.
+            data: a JSONL file of the task's cases or of {"prompt", "answer"} texts, a folder of train.jsonl and perhaps
+                validation.jsonl, or the database of a gateway. Where there is one file, its last tenth, which is the
+                newest, is held out.
 
         Raises:
             AdapterError: there are too few cases, or the checkpoint can answer none.
             CheckpointError, TaskError: a file or the task is wrong.
         """
-        files = [data / "train.jsonl", data / "validation.jsonl"] if data.is_dir() else [data]
-        found = self._cases([path for path in files if path.is_file()] or files[:1])
+        if is_database(data):
+            found = [self._predictions(data)]
+        elif data.is_file() and has_texts(data):
+            found = [self._texts(data)]
+        else:
+            files = [data / "train.jsonl", data / "validation.jsonl"] if data.is_dir() else [data]
+            found = self._cases([path for path in files if path.is_file()] or files[:1])
         if len(found) == 1:
             (cases,) = found
             count = -(-len(cases) // _HELD_OUT)
@@ -77,19 +87,43 @@ class CaseReader:
             raise AdapterError(f"{data}: too few examples; give at least 2, better 300 or more")
         return found[0], found[1]
 
+    def _predictions(self, path: Path) -> list[DraftCase]:
+        """Kept outputs are what the model wrote, except of an `ExampleTask`, which may have corrected them."""
+        found, cases = read_predictions(path, self._drafted.name), []
+        has_texts_of_model = self._answers is Answers.AUTO and not isinstance(self._task, ExampleTask)
+        if not (has_texts_of_model or self._answers is Answers.GIVEN):
+            return self._own([[inputs for inputs, _ in found[-_OWN_LIMIT:]]])[0]
+        for inputs, text in found:
+            with suppress(TaskError, InvalidRequestError):  # asked of another model that the gateway had
+                prompt = self._task.prepare(inputs)
+                answer = self._drafted.tokenizer.encode(text, add_bos=False)
+                cases.append(DraftCase(inputs, array("i", prompt.token_ids), array("i", answer)))
+        if refused := len(found) - len(cases):
+            say(f"{refused:,} of {len(found):,} predictions have inputs that the task refuses, and are left out")
+        return cases
+
+    def _texts(self, path: Path) -> list[DraftCase]:
+        found = read_texts(path, self._drafted.weights / "tokenizer.json")
+        inputs = [WrittenPrompt(tuple(prompt), max(1, len(answer))) for prompt, answer in found]
+        if self._answers is Answers.OWN:
+            return self._own([inputs])[0]
+        return [
+            DraftCase(one, array("i", one.token_ids), answer) for one, (_, answer) in zip(inputs, found, strict=True)
+        ]
+
     def _cases(self, files: Sequence[Path]) -> list[list[DraftCase]]:
         is_automatic = self._answers is Answers.AUTO
         has_written = isinstance(self._task, ExampleTask) and self._drafted.adapter is None
         if self._answers is Answers.GIVEN or (is_automatic and has_written):
             return [self._given(path) for path in files]
-        inputs = [self._inputs(path) for path in files]
+        inputs = [self._evaluation.read_inputs(path) for path in files]
         count = sum(map(len, inputs))
         if is_automatic and count > _OWN_LIMIT:
             say(f"{count:,} inputs: their given answers are learned; --answers own has the model answer them")
             return [self._given(path) for path in files]
         return self._own(inputs)
 
-    def _own(self, inputs: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[DraftCase]]:
+    def _own(self, inputs: Sequence[Sequence[Inputs]]) -> list[list[DraftCase]]:
         """Cases with the model's own answers, of several files at once; refused inputs are left out."""
         everything = [one for file in inputs for one in file]
         replies = ask(self._drafted, self._task, everything, concurrency=_AT_ONCE, title="Answering")
@@ -98,9 +132,6 @@ class CaseReader:
         waiting = iter(zip(everything, replies, strict=True))
         drawn = [[next(waiting) for _ in file] for file in inputs]
         return [[DraftCase(one, reply.prompt, reply.answer) for one, reply in file if reply] for file in drawn]
-
-    def _inputs(self, path: Path) -> list[Mapping[str, Any]]:
-        return self._evaluation.read_inputs(path)
 
     def _given(self, path: Path) -> list[DraftCase]:
         if isinstance(self._task, ExampleTask):

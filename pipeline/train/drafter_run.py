@@ -39,16 +39,18 @@ from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
 from serving.drafting.draft_model import WordTokenizer, find_last
+from serving.drafting.load_drafter import as_numpy
 from serving.errors import ServingError
 from serving.text import Tokenizer
 from serving.weights.adapter_files import adapter_digest
-from serving.weights.draft_weights import DRAFT_MODEL, HEAD_DIM, MAX_TOKENS
+from serving.weights.draft_weights import DRAFT_MODEL, HEAD_DIM, MAX_TOKENS, DraftWeights
 from tasks.errors import TaskError
 from tasks.task import MarkedTask, Task
 
 TOKENIZER = "tokenizer.json"
 _MINUTES, _MINUTES_FROM = 20.0, 5.0  # from scratch, and from a draft model
 _MEASURED = 60  # held-out inputs that are asked
+_KNOWN = 0.9  # fraction of the prompts that have a marker of the draft model that training goes on from
 _CURVE_STEPS = 100  # between two points of the recorded curve
 Curve = list[tuple[int, float, float]]  # step, loss, fraction of right tokens
 
@@ -69,6 +71,7 @@ class DrafterSettings:
             committed one for the same embedding.
         init_weights: folder of the checkpoint that `init` belongs to, if it has another base.
         from_scratch: do not start from a committed one.
+        continues: start from the draft model that is there, if there is one, and keep its size and where it reads.
         answers: whose answers are learned.
         max_steps: another limit of the training.
     """
@@ -82,6 +85,7 @@ class DrafterSettings:
     init: Path | None = None
     init_weights: Path | None = None
     from_scratch: bool = False
+    continues: bool = False
     answers: Answers = Answers.AUTO
     max_steps: int | None = None
 
@@ -133,7 +137,8 @@ def _train(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings
     settings = _complete(settings, drafted, embedding)
     task, size, word_tokens = drafted.create_task(), len(embedding), WordTokenizer(tokenizer)
     cases, held_out = CaseReader(drafted, task, settings.answers).read(data)
-    markers = _markers(cases, task, tokenizer)
+    before = DraftWeights.load(settings.init, as_numpy(embedding)) if settings.continues and settings.init else None
+    markers = _markers(cases, task, tokenizer, before)
 
     def known_words(text: Sequence[int]) -> list[int]:
         return [token for token in word_tokens(text) if token < size]  # a tokenizer may have more than the model
@@ -150,9 +155,10 @@ def _train(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings
     say(f"{steps:,} steps; {hits:.1%} of the held-out answers' tokens are right")
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / DRAFT_MODEL
-        model.save(made, markers=markers, answer_tokens=frequent_tokens(pairs), trigrams=certain_trigrams(pairs))
-        passes = _measure(drafted, task, [case.inputs for case in held_out[:_MEASURED]], made)
-        if not passes.has_fewest(replaces_old=output.resolve() == drafted.folder.resolve()):
+        tokens = sorted({*frequent_tokens(pairs), *(() if before is None else before.answer_tokens)})
+        model.save(made, markers=markers, answer_tokens=tokens, trigrams=certain_trigrams(pairs))
+        passes = _measure(drafted, task, [case.inputs for case in held_out[-_MEASURED:]], made)
+        if not passes.has_fewest(replaces_old=settings.continues or output.resolve() == drafted.folder.resolve()):
             say("not kept, because it saves no passes; more examples, --minutes, or another --from may help")
             return False
         with partial_file(output / DRAFT_MODEL) as partial:
@@ -178,8 +184,11 @@ def _train(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings
 def _complete(settings: DrafterSettings, drafted: Drafted, embedding: Tensor) -> DrafterSettings:
     """The settings with the draft model to start from, if one fits, and with the minutes."""
     init, size, layers = settings.init, settings.size, settings.layers
-    if init is None and not settings.from_scratch:
-        base = drafted.weights / DRAFT_MODEL
+    if settings.continues and (drafted.folder / DRAFT_MODEL).is_file():
+        init = drafted.folder / DRAFT_MODEL
+        size, layers = draft_shape(init)
+    elif init is None and not settings.from_scratch:
+        settings, base = replace(settings, continues=False), drafted.weights / DRAFT_MODEL
         if drafted.adapter is not None and base.is_file() and _fits(base, size, layers):
             init = base
         else:
@@ -187,7 +196,7 @@ def _complete(settings: DrafterSettings, drafted: Drafted, embedding: Tensor) ->
     if init is not None:
         say(f"starting from {init}")
     minutes = settings.minutes or (_MINUTES if init is None else _MINUTES_FROM)
-    return replace(settings, init=init, minutes=minutes)
+    return replace(settings, init=init, size=size, layers=layers, minutes=minutes)
 
 
 def _fits(path: Path, size: int, layers: int) -> bool:
@@ -195,9 +204,17 @@ def _fits(path: Path, size: int, layers: int) -> bool:
     return width == size and count <= layers
 
 
-def _markers(cases: Sequence[DraftCase], task: Task, tokenizer: Tokenizer) -> list[list[int]]:
+def _markers(
+    cases: Sequence[DraftCase], task: Task, tokenizer: Tokenizer, before: DraftWeights | None
+) -> list[list[int]]:
     if isinstance(task, MarkedTask):
         return [tokenizer.encode(marker, add_bos=False) for marker in task.draft_markers()]
+    if before is not None:
+        # Few prompts may begin alike by chance, and the draft model would not read others any more.
+        known = [list(marker) for marker in before.markers]
+        found = sum(any(find_last(case.prompt, marker) is not None for marker in known) for case in cases)
+        if found >= _KNOWN * len(cases):
+            return known
     return [common_marker([case.prompt for case in cases])]
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from pydantic import JsonValue
 
-from pipeline.train.draft_answers import Drafted
+from gateway.predictions.prediction import Prediction, Status, now
+from gateway.predictions.store import Store
+from pipeline.train.draft_answers import Drafted, ask
 from pipeline.train.draft_cases import Answers, CaseReader
 from pipeline.train.draft_examples import (
     Pair,
@@ -24,6 +28,7 @@ from pipeline.train.draft_examples import (
     make_pairs,
 )
 from pipeline.train.draft_network import DraftModel
+from pipeline.train.draft_predictions import read_predictions
 from pipeline.train.draft_start import committed_start, read_embedding
 from pipeline.train.draft_trainer import evaluate, train
 from pipeline.train.drafter_run import DrafterSettings, Passes, train_drafter
@@ -31,7 +36,7 @@ from pipeline.train.errors import AdapterError
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
 from serving.drafting.draft_model import WordTokenizer
-from serving.drafting.load_drafter import DraftModelLoader
+from serving.drafting.load_drafter import DraftModelLoader, as_numpy
 from serving.drafting.speculative import LinearCost
 from serving.engines.paged.options import make_drafter
 from serving.engines.paged.request import Request
@@ -39,7 +44,7 @@ from serving.kernels.reference import ReferenceKernels
 from serving.models.loader import load_with_kernels
 from serving.text import Tokenizer
 from serving.types import GenerationRequest
-from serving.weights.draft_weights import DRAFT_MODEL, MAX_TOKENS
+from serving.weights.draft_weights import DRAFT_MODEL, MAX_TOKENS, DraftWeights
 from tasks.honeycomb.options import PromptTemplate
 from tasks.honeycomb.prompt import DRAFT_MARKERS, build_prompt
 from tasks.task import ExampleTask, create_task
@@ -359,6 +364,88 @@ def test_an_adapter_gets_a_draft_model_that_learned_the_adapter_s_own_answers(ch
     assert (adapter / DRAFT_MODEL).is_file()
     passes = json.loads((tmp_path / "adapter.draft-run.json").read_text())["passes"]
     assert passes["new"] < passes["without"] / 2
+
+
+def prediction(inputs: dict[str, Any], output: JsonValue, number: int, status: Status = Status.SUCCEEDED) -> Prediction:
+    return Prediction(f"{number:026}", "org/model", "0" * 64, inputs, now(), status, output)
+
+
+async def write_store(path: Path, predictions: Sequence[Prediction]) -> Store:
+    """The database of a gateway that runs."""
+    store = Store(path)
+    await store.open()
+    await store.save(*predictions)
+    return store
+
+
+async def test_kept_predictions_of_a_gateway_that_runs_are_read_and_it_notices_nothing(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """Only successful ones, the newest last, and of equal inputs the newest."""
+    path, drafted = tmp_path / "predictions.sqlite", Drafted(checkpoint)
+    rows = [
+        prediction({"text": "a", "seed": 1}, ['{"name": ', '"old"}'], 1),
+        prediction({"text": "failed"}, ['{"name"'], 2, Status.FAILED),
+        prediction({"text": "b", "adapter": ""}, '{"name": "b"}', 3),
+        prediction({"text": "c", "adapter": "letters"}, '{"name": "letter"}', 4),
+        prediction({"text": " "}, '{"name": "blank"}', 5),  # which the task refuses today
+        prediction({"text": "a"}, ['{"name": "new"}'], 6),
+        prediction({"text": "runs"}, None, 7, Status.PROCESSING),
+    ]
+    store = await write_store(path, rows)
+    for is_open in (True, False):
+        cases, held_out = await asyncio.to_thread(CaseReader(drafted, drafted.create_task(), Answers.AUTO).read, path)
+        read = [(case.inputs, drafted.tokenizer.decode(case.answer)) for case in cases + held_out]
+        assert read == [({"text": "b"}, '{"name": "b"}'), ({"text": "a"}, '{"name": "new"}')]
+        if is_open:
+            await store.save(prediction({"text": "later"}, "x", 8, Status.FAILED))
+            await store.close()
+            there = sorted(file.name for file in tmp_path.iterdir())
+    assert sorted(file.name for file in tmp_path.iterdir()) == there
+    found = read_predictions(path, "letters")
+    assert found == [({"text": "c"}, '{"name": "letter"}')]
+    with pytest.raises(AdapterError, match=r"no successful prediction with the adapter 'x'.*it has .* with no adapter"):
+        read_predictions(path, "x")
+
+
+def test_a_log_of_prompts_and_answers_is_read_as_a_server_reads_it(checkpoint: Path, tmp_path: Path) -> None:
+    path, drafted = tmp_path / "log.jsonl", Drafted(checkpoint)
+    lines = [{"prompt": f"### Text:\n{letter}\n", "answer": f"<{letter}>"} for letter in "abc"]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    cases, held_out = CaseReader(drafted, drafted.create_task(), Answers.AUTO).read(path)
+    decode = drafted.tokenizer.decode
+    assert [(decode(c.prompt), decode(c.answer)) for c in cases + held_out] == [
+        (r["prompt"], r["answer"]) for r in lines
+    ]
+    path.write_text('{"prompt": "a", "answer": "b"}\n{"prompt": "a"}')
+    with pytest.raises(AdapterError, match=r"log.jsonl:2: a line is .*\"answer\": text"):
+        CaseReader(drafted, drafted.create_task(), Answers.AUTO).read(path)
+
+
+def test_training_goes_on_with_what_was_asked_and_replaces_what_is_there_only_if_passes_fall(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """The predictions begin alike, and the draft model still reads others; its size stays."""
+    drafted, path = Drafted(checkpoint), tmp_path / "predictions.sqlite"
+    assert train_drafter(write_inputs(tmp_path / "cases.jsonl"), drafted, checkpoint, settings(size=64, layers=1))
+    inputs = [{"text": f"say {letter * 4}", "max_tokens": 90 + turn} for turn in range(8) for letter in "abcdefgh"]
+    replies = ask(drafted, drafted.create_task(), inputs, concurrency=8, title="Answering")
+    outputs = [drafted.tokenizer.decode(reply.answer) for reply in replies if reply is not None]
+    rows = [prediction(*row, number) for number, row in enumerate(zip(inputs, outputs, strict=True))]
+
+    async def write() -> None:
+        await (await write_store(path, rows)).close()
+
+    asyncio.run(write())
+    before, embedding = (checkpoint / DRAFT_MODEL).read_bytes(), as_numpy(read_embedding(checkpoint))
+    markers = DraftWeights.load(checkpoint / DRAFT_MODEL, embedding).markers
+    assert not train_drafter(path, drafted, checkpoint, settings(continues=True, max_steps=1, rate=1e-6))
+    assert (checkpoint / DRAFT_MODEL).read_bytes() == before
+    assert train_drafter(path, drafted, checkpoint, settings(continues=True))
+    passes = json.loads((tmp_path / "model.draft-run.json").read_text())["passes"]
+    assert passes["new"] < passes["old"] / 2
+    made = DraftWeights.load(checkpoint / DRAFT_MODEL, embedding)
+    assert (made.markers, made.size, len(made.layers)) == (markers, 64, 1)
 
 
 @pytest.mark.parametrize(
