@@ -22,14 +22,17 @@ from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.engine import Engine, create_engine
 from serving.errors import ContextLengthError, InvalidRequestError
+from serving.grammar import AnswerCheck
 from serving.text import Tokenizer
 from serving.tracing.prediction_trace import BeginTrace, NoTrace, PredictionTrace, begin_nothing, open_tracing
 from serving.types import FinishReason, GenerationOutput, GenerationRequest, RequestMetrics, TokenLogprob
 from serving.weights import verify
 from tasks.errors import OutputError
-from tasks.task import Prompt, Task, create_task
+from tasks.task import CorrectableTask, Prompt, Task, create_task
 
 ADAPTER: Final = "adapter"  # the input that names one; the engine's, not the task's
+CHECK: Final = "check_answer"  # in a call's context: a person's answer, which is checked, and nothing is generated
+CHECKED: Final = "checked_answer"  # the metric of such a call; a server of an earlier version does not report it
 
 
 class Answer:
@@ -151,16 +154,21 @@ class Model:
         """The answer to inputs by name, which are those of the task and `adapter`."""
         return self.ask(inputs)
 
-    def ask(self, inputs: Mapping[str, Any], trace_context: Mapping[str, str] = MappingProxyType({})) -> Answer:
+    def ask(self, inputs: Mapping[str, Any], context: Mapping[str, str] = MappingProxyType({})) -> Answer:
         """The answer to inputs by name.
 
         Args:
             inputs: those of the task, and `adapter`: the name of a LoRA adapter. What is left out has its default.
-            trace_context: W3C's `traceparent` of the caller, or nothing.
+            context: W3C's `traceparent` of the caller, or nothing; with `check_answer`, the answer is what `check` says
+                of that text, and no engine is asked.
         """
 
         async def make(answer: Answer) -> AsyncGenerator[str]:
-            with self._begin_trace(trace_context) as trace:
+            if (given := context.get(CHECK)) is not None:
+                answer.metrics[CHECKED] = True
+                yield await asyncio.to_thread(self.check, inputs, given)
+                return
+            with self._begin_trace(context) as trace:
                 # In a thread: a long prompt takes milliseconds, in which no other answer would stream.
                 prompt = await asyncio.to_thread(self.prepare, inputs)
                 trace.prepared()
@@ -182,6 +190,23 @@ class Model:
             return task.prepare({name: value for name, value in inputs.items() if name != ADAPTER})
         except ContextLengthError as error:
             raise _too_long(task, error) from error
+
+    def check(self, inputs: Mapping[str, Any], answer: str) -> str:
+        """A person's answer to inputs as it would be shown had the model written it; it takes milliseconds.
+
+        Raises:
+            InputError, ContextLengthError: see `prepare`.
+            OutputError: the task does not take the answer, or its grammar never lets the model write it.
+        """
+        prompt, task = self.prepare(inputs), self._task_of(inputs.get(ADAPTER) or None)
+        if isinstance(task, CorrectableTask):
+            answer = task.as_written({name: value for name, value in inputs.items() if name != ADAPTER}, answer)
+        if prompt.constraint is not None and (fault := AnswerCheck(prompt.constraint).fault(answer)) is not None:
+            raise OutputError(f"the model cannot write this answer: {fault}")
+        shown = prompt.reader.push(answer) + prompt.reader.finish(FinishReason.STOP)
+        if prompt.reader.notes:
+            raise OutputError(f"the answer would be changed: {'; '.join(prompt.reader.notes)}")
+        return shown
 
     def answer_prompt(self, prompt: Prompt, adapter: str | None = None) -> Answer:
         """The answer to a prompt of `prepare`, which can be answered only once.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Annotated, Final
 
 from pydantic import AfterValidator
 
+from serving.constraints import JsonSchemaConstraint
 from serving.grammar import separator_error
 from serving.types import FinishReason
 from tasks.errors import OutputError
-from tasks.json_text import NestingError, RepeatedKeyError, parse_json
+from tasks.json_text import NestingError, RepeatedKeyError, WrittenFloat, parse_json, write_answer
+from tasks.property_order import in_schema_order
 
 # Default separators, as regular expressions: between items or properties, and between a property's name and value. One
 # optional space allows both json.dumps' default and compact JSON. If only one of them were allowed, models trained on
@@ -66,3 +70,19 @@ class JsonReader:
                 f"the JSON was ended before it was complete ({error}), after {written}; {remedy}"
             ) from error
         return ""
+
+
+def as_written(answer: str, constraint: JsonSchemaConstraint) -> str:
+    """A person's JSON as a model writes it: on one line, the keys in the schema's order, numbers with their digits.
+
+    Raises:
+        OutputError: it is not JSON.
+    """
+    try:
+        parse_json(answer, unique_keys=True)
+        value = json.loads(answer, parse_float=WrittenFloat)
+    except ValueError as error:
+        raise OutputError(f"the answer is not JSON: {error}") from error
+    marks = (constraint.item_separator, ","), (constraint.key_separator, ":")
+    separators = [next((s for s in (f"{mark} ", mark) if re.fullmatch(p, s)), f"{mark} ") for p, mark in marks]
+    return write_answer(in_schema_order(json.loads(constraint.schema), value), *separators)

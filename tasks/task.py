@@ -117,6 +117,20 @@ class ExampleTask(Protocol):
         ...
 
 
+@runtime_checkable
+class CorrectableTask(Protocol):
+    """A task that reads answers of people, who write JSON with line ends, or keys in another order."""
+
+    def as_written(self, inputs: Mapping[str, Any], answer: str) -> str:
+        """A person's answer to these inputs as the model is to write it.
+
+        Raises:
+            InputError: an input is wrong.
+            OutputError: it is no answer of this task; the message says why.
+        """
+        ...
+
+
 class TaskModule(Protocol):
     """What a task's module defines. `content` is that of a task file, `folder` has the file and a checkpoint."""
 

@@ -9,14 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llguidance import LLTokenizer
-
 from pipeline.answer_format.errors import ExamplesError
 from pipeline.answer_format.example_answers import WrittenAnswer
-from pipeline.answer_format.property_order import reordered
 from serving.constraints import JsonSchemaConstraint
-from serving.grammar import compile_constraint
+from serving.grammar import AnswerCheck
 from tasks.json_answer import ITEM_SEPARATOR, KEY_SEPARATOR
+from tasks.property_order import reordered
 from tasks.schema.task import answer_constraint
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+|\s+')
@@ -96,38 +94,6 @@ def _pattern(counts: Counter[str]) -> str | None:
 def _note(name: str, counts: Counter[str]) -> str:
     found_counts = ", ".join(f"{separator!r} {count} times" for separator, count in counts.most_common())
     return f"{name} are separated in different ways: {found_counts}; the model may choose"
-
-
-class AnswerCheck:
-    """Checks answers against a constraint.
-
-    Args:
-        constraint: what answers are generated under.
-
-    Raises:
-        GrammarError: it does not compile.
-    """
-
-    def __init__(self, constraint: JsonSchemaConstraint) -> None:
-        self._vocabulary = LLTokenizer("byte")
-        self._matcher = compile_constraint(constraint, self._vocabulary)
-
-    def fault(self, answer: str) -> str | None:
-        """Where an answer breaks the constraint; None if it is allowed."""
-        tokens = self._vocabulary.tokenize_bytes(answer.encode())
-        matcher = self._matcher.deep_copy()
-        taken = matcher.try_consume_tokens(tokens)
-        return None if taken == len(tokens) and matcher.is_accepting() else _explain(answer.encode(), taken)
-
-
-def _explain(text: bytes, taken: int) -> str:
-    """Where an answer breaks the constraint; `taken` is the number of bytes that it allows."""
-    before, after = (part.decode(errors="replace") for part in (text[max(0, taken - 30) : taken], text[taken:][:30]))
-    if text[:taken].rstrip(b"u0123456789abcdefABCDEF").endswith(b"\\") or after.startswith("/"):
-        hint = "; a constrained answer has no escaped characters: train on json.dumps(answer, ensure_ascii=False)"
-    else:
-        hint = ""
-    return f"after {before!r} the schema does not allow {after!r}{hint}" if after else f"ends too early: {before!r}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,17 +52,17 @@ class ModelReplica:
         if hasattr(self, "_model"):
             self._model.close()
 
-    async def predict(self, inputs: Mapping[str, Any], trace_context: Mapping[str, str]) -> AsyncGenerator[Event]:
+    async def predict(self, inputs: Mapping[str, Any], context: Mapping[str, str]) -> AsyncGenerator[Event]:
         """The events that Cog's server would send for a prediction; the last is `completed`.
 
         Args:
             inputs: the checked inputs by name.
-            trace_context: W3C's `traceparent`, or nothing.
+            context: see `serving.model.Model.ask`.
 
         Raises:
             EngineDeadError: the engine died, so another one may answer.
         """
-        answer = self._model.ask({**self._defaults, **inputs}, trace_context)
+        answer = self._model.ask({**self._defaults, **inputs}, context)
         started, end = time.monotonic(), {"status": "succeeded"}
         metrics: dict[str, Any] = {"replica": self._name}
         try:

@@ -36,14 +36,14 @@ class RayUpstream:
 
     @asynccontextmanager
     async def predict(
-        self, prediction_id: str, inputs: Mapping[str, JsonValue], trace_context: Mapping[str, str]
+        self, prediction_id: str, inputs: Mapping[str, JsonValue], context: Mapping[str, str]
     ) -> AsyncIterator[AsyncIterator[UpstreamEvent]]:
         """See `ModelServer.predict`. A prediction that waits for a replica counts as started."""
         if self._info is None:
             await self.openapi()
         assert self._info is not None, "openapi() sets it"
         self._info.check(inputs)
-        response = self._handle.options(stream=True).predict.remote(dict(inputs), dict(trace_context))
+        response = self._handle.options(stream=True).predict.remote(dict(inputs), dict(context))
         self._running[prediction_id] = response
         try:
             yield _events(response)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.answer_format.errors import ExamplesError
-from pipeline.answer_format.property_order import reordered
 from pipeline.train.prompt import TEXT, PromptChoice, choose_prompt
 from pipeline.train.read_examples import Example, ExampleFiles, Part
 from pipeline.train.rewrite_answers import ITEM_SEPARATOR, KEY_SEPARATOR, AnswerWriter
@@ -24,6 +23,7 @@ from pipeline.weights.atomic import write_json, write_text
 from tasks.chat.inputs import ChatInputs
 from tasks.errors import TaskFileError
 from tasks.json_text import parse_json, write_answer
+from tasks.property_order import reordered
 from tasks.schema.options import SchemaOptions
 from tasks.schema.task import answer_constraint
 from tasks.schema_tree import Node, walk

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pipeline.answer_format.derive import AnswerCheck
-from pipeline.answer_format.property_order import in_schema_order
+from serving.grammar import AnswerCheck
 from tasks.json_text import write_answer
+from tasks.property_order import in_schema_order
 from tasks.schema.task import answer_constraint
 from tasks.schema_tree import Node
 

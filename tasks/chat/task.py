@@ -17,7 +17,7 @@ from tasks.chat.messages import conversation
 from tasks.chat.options import ChatOptions
 from tasks.errors import InputError, TaskFileError
 from tasks.evaluation.cases import Evaluation
-from tasks.json_answer import JsonReader
+from tasks.json_answer import JsonReader, as_written
 from tasks.task import TASK_FILE, Prompt
 
 
@@ -47,7 +47,7 @@ _LEFT_OUT: Final[Sequence[Any]] = (None, "", [], {}, True)
 
 
 class ChatTask:
-    """See `tasks.task.Task`. Inputs are those of `ChatInputs`.
+    """See `tasks.task.Task` and `CorrectableTask`. Inputs are those of `ChatInputs`.
 
     Args:
         options: the options in task.json.
@@ -70,14 +70,24 @@ class ChatTask:
     def prepare(self, inputs: Mapping[str, Any]) -> Prompt:
         """See `Task.prepare`."""
         given = ChatInputs.read(inputs)
-        schema = read_answer_schema(given.json_schema)
-        separators = self.options.item_separator, self.options.key_separator
+        constraint = self._constraint(given)
         return Prompt(
             token_ids=tuple(self._plain(given) if self._template is None else self._encode(self._template, given)),
             sampling=given.sampling(self.options.defaults),
-            constraint=None if schema is None else JsonSchemaConstraint(schema, *separators),
-            reader=TextReader() if schema is None else JsonReader(),
+            constraint=constraint,
+            reader=TextReader() if constraint is None else JsonReader(),
         )
+
+    def as_written(self, inputs: Mapping[str, Any], answer: str) -> str:
+        """See `tasks.task.CorrectableTask`. Without a JSON Schema any text is an answer."""
+        constraint = self._constraint(ChatInputs.read(inputs))
+        return answer if constraint is None else as_written(answer, constraint)
+
+    def _constraint(self, given: ChatInputs) -> JsonSchemaConstraint | None:
+        schema = read_answer_schema(given.json_schema)
+        if schema is None:
+            return None
+        return JsonSchemaConstraint(schema, self.options.item_separator, self.options.key_separator)
 
     def _encode(self, template: ChatTemplate, given: ChatInputs) -> list[int]:
         defaults = self.options.defaults

@@ -71,3 +71,8 @@ WRITINGS: Final[dict[Surface, Writing]] = {
         empty_lists=True,
     ),
 }
+
+
+def as_written(canonical: str, surface: Surface) -> str:
+    """The canonical JSON of a query in the form in which a model writes."""
+    return canonical if surface == "json" else f'"{json.loads(canonical)!r}"'

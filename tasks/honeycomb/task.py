@@ -16,13 +16,15 @@ from tasks.honeycomb.grammar import answer_grammar
 from tasks.honeycomb.live import LiveAnswer
 from tasks.honeycomb.options import HoneycombOptions, Surface
 from tasks.honeycomb.prompt import DRAFT_MARKERS, build_prompt, check_nlq
+from tasks.honeycomb.query import canonical_json, parse_query
+from tasks.honeycomb.surface import as_written
 from tasks.task import Prompt
 
 DEFAULT_MAX_TOKENS = 512
 
 
 class HoneycombTask:
-    """See `tasks.task.Task`, `MarkedTask` and `ExampleTask`. Inputs: `nlq`, `cols` and `max_tokens`.
+    """See `tasks.task.Task`, `MarkedTask`, `ExampleTask` and `CorrectableTask`. Inputs: `nlq`, `cols` and `max_tokens`.
 
     Args:
         options: the options in task.json.
@@ -47,6 +49,11 @@ class HoneycombTask:
             constraint=LarkConstraint(answer_grammar(self.options, question, columns), is_trusted=True),
             reader=QueryReader(columns, self.options.surface),
         )
+
+    def as_written(self, inputs: Mapping[str, Any], answer: str) -> str:
+        """See `tasks.task.CorrectableTask`. Nothing is repaired: a person is told what is wrong."""
+        query = parse_query(answer, parse_columns(inputs["cols"]))
+        return as_written(canonical_json(query), self.options.surface)
 
     def draft_markers(self) -> tuple[str, ...]:
         """See `tasks.task.MarkedTask`."""

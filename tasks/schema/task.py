@@ -22,7 +22,7 @@ from serving.types import SamplingParams
 from tasks.bounds import allows_anything, narrowed
 from tasks.errors import InputError, TaskFileError
 from tasks.evaluation.cases import Evaluation
-from tasks.json_answer import JsonReader
+from tasks.json_answer import JsonReader, as_written
 from tasks.schema.options import SAMPLING_INPUTS, Conversation, SchemaOptions
 from tasks.schema.template import Template
 from tasks.task import TASK_FILE, Prompt
@@ -88,7 +88,9 @@ def _conversation_encoder(chat: Conversation, template: Template, chat_template:
 
 
 class SchemaTask:
-    """See `tasks.task.Task`. Inputs: the text inputs that the options name, `max_tokens`, `temperature` and `seed`.
+    """See `tasks.task.Task` and `CorrectableTask`.
+
+    Inputs: the text inputs that the options name, `max_tokens`, `temperature` and `seed`.
 
     Args:
         options: the options in task.json.
@@ -126,6 +128,10 @@ class SchemaTask:
             seed=int(given["seed"]) if "seed" in given else None,
         )
         return Prompt(tuple(self._encode(texts)), sampling, self.constraint, JsonReader())
+
+    def as_written(self, inputs: Mapping[str, Any], answer: str) -> str:
+        """See `tasks.task.CorrectableTask`."""
+        return as_written(answer, self.constraint)
 
     def _read_texts(self, inputs: Mapping[str, Any]) -> dict[str, str]:
         """The texts without surrounding white space, and with "\\n" as the only line ending."""

@@ -17,8 +17,8 @@ from lab.endurance.own_weights import lock_text
 from serving.config import Settings
 from serving.engines.fake.engine import FakeEngine
 from serving.errors import EngineDeadError, InvalidRequestError, WeightsError
-from serving.model import Model
-from tasks.errors import InputError
+from serving.model import CHECK, CHECKED, Model
+from tasks.errors import InputError, OutputError
 from tests.tasks.schema.task_files import write_task
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
@@ -94,3 +94,46 @@ async def test_weights_are_loaded_only_if_they_are_those_of_the_lock(folder: Pat
         await Model.open(folder)
     model = Model.load(Settings(weights_dir=folder), is_locked=False)
     model.close()
+
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "number"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+async def test_a_persons_answer_is_checked_and_written_as_the_model_writes_without_asking_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGINE", "fake")
+    weights = write_task(tmp_path / "mine", PERSON)
+    save_file({"unused": np.zeros(1, np.float32)}, weights / "model.safetensors")
+    (tmp_path / "mine.lock").write_text(lock_text(weights))
+    model = await Model.open(weights)
+    writes(model, "the engine was asked")
+
+    async def checked(text: str) -> str:
+        answer = model.ask({"text": "Ada, 36"}, {CHECK: text})
+        try:
+            return str(await answer)
+        except OutputError as error:
+            return f"refused: {error}"
+        finally:
+            assert answer.metrics == {CHECKED: True}
+
+    assert await checked('{\n  "age": 36.50,\n  "name": "Ada"\n}') == '{"name": "Ada", "age": 36.50}'
+    assert (
+        await checked('{"name": "Ada"')
+        == "refused: the answer is not JSON: Expecting ',' delimiter: line 1 column 15 (char 14)"
+    )
+    wrong = await checked('{"name": "Ada", "age": "old"}')
+    assert (
+        wrong.startswith("refused: the model cannot write this answer: after ") and "does not allow '\"old\"}'" in wrong
+    )
+    assert "twice" in await checked('{"name": "Ada", "name": "Ida", "age": 1}')
+    with pytest.raises(InputError, match=r"^text: is blank"):
+        await model.ask({"text": " "}, {CHECK: '{"name": "Ada", "age": 1}'})
+    model.close()
+    gc.unfreeze()

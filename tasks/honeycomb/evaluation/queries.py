@@ -22,6 +22,7 @@ from tasks.honeycomb.evaluation.comparison import Acceptance, check_free, compar
 from tasks.honeycomb.evaluation.execution import same_results
 from tasks.honeycomb.options import Surface
 from tasks.honeycomb.query import Query, canonical_json, check_columns, comparison_key, parse_query
+from tasks.honeycomb.surface import as_written
 
 _ONE: Final = (
     'a line is {"nlq", "cols", "query"} or {"conversations": [{"from", "value"}, …]} '
@@ -61,8 +62,8 @@ class QueryEvaluation:
     def reference_text(self, case: Case, constraint: Any) -> str:
         """The query as the model writes it; of several accepted ones the first. See `Evaluation.reference_text`."""
         reference = case.reference
-        text = canonical_json(reference.queries[0] if isinstance(reference, Acceptance) else reference)
-        return text if self.surface == "json" else f'"{json.loads(text)!r}"'
+        query = reference.queries[0] if isinstance(reference, Acceptance) else reference
+        return as_written(canonical_json(query), self.surface)
 
     def score(self, case: Case, text: str, error: str | None) -> Score:
         """Whether an answer parses, is a valid query, uses existing columns, and is right.

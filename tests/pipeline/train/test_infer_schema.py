@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.answer_format.property_order import reordered
 from pipeline.train.infer_schema import Shape
 from pipeline.train.rewrite_answers import AnswerWriter
 from tasks.json_text import WrittenFloat
+from tasks.property_order import reordered
 from tests.pipeline.train.example_files import addresses, utterances
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(["a", "b"])

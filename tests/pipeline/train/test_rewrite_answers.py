@@ -58,4 +58,4 @@ def test_digits_separators_and_keys_that_no_schema_lists() -> None:
     text = writer.write({"z": "é\x7f", "b": WrittenFloat("1.50"), "a": "x"})
     assert text == '{"b": 1.50, "z": "é\\u007f", "a": "x"}'
     assert writer.fault(text) is None
-    assert writer.fault('{"b": "x"}') == "after '{\"b\": ' the schema does not allow '\"x\"}'"
+    assert writer.fault('{"b": "x"}') == "after '{\"b\": ' the grammar does not allow '\"x\"}'"
