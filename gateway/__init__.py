@@ -15,4 +15,6 @@ The path of a request:
    each from its own position: the handler that answers, streams, webhooks (`replicate/webhooks.py`), figures
    (`metrics/`), spans (`tracing/`) and the log.
 6. At the end the final prediction is kept first and shown then.
+
+What people say of answers is in `corrections/`: an API and a file of its own, which outlives the predictions.
 """

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from fastapi import Depends, FastAPI
 
 from gateway.cog_api import COG
+from gateway.corrections.routes import CORRECTIONS
 from gateway.gateway import open_gateway
 from gateway.http.api import Api, include
 from gateway.http.request_log import PredictionLog, RequestLog
@@ -25,6 +26,7 @@ from gateway.upstream.model_server import ModelServer
 # A new API is one line here. The first one's errors are for paths that belong to none.
 APIS: tuple[Api, ...] = (
     REPLICATE,
+    CORRECTIONS,
     OPENAI,
     COG,
     PROBES,

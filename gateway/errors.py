@@ -64,7 +64,7 @@ class UnauthorizedError(GatewayError):
 
 
 class ForbiddenError(GatewayError):
-    """The request comes from where it may not come from."""
+    """The request comes from where it may not come from, or its caller may not do this."""
 
     status = 403
     title = "Forbidden"

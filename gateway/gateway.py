@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from fastapi import Request
 
 from gateway.cache.answer_cache import open_cache
+from gateway.corrections.correction_file import CorrectionFile
 from gateway.http.webhook_client import WebhookClient
 from gateway.keys.callers import Caller, Callers
 from gateway.keys.key_file import KeyFile
@@ -43,7 +44,9 @@ class Gateway:
         interrupted: the predictions that ran when the last gateway was killed.
         meters: what is counted and measured.
         webhooks: the client that sends webhooks.
+        corrections: the corrections; None where nothing is kept.
         callers: those who may call; None for everybody.
+        caller: who calls; None where nobody was asked for a key.
     """
 
     settings: GatewaySettings
@@ -54,11 +57,20 @@ class Gateway:
     interrupted: tuple[Prediction, ...]
     meters: Meters
     webhooks: WebhookClient
+    corrections: CorrectionFile | None = None
     callers: Callers | None = None
+    caller: Caller | None = None
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the caller may decide on corrections: everybody may where no keys are asked for."""
+        return self.callers is None or (self.caller is not None and self.caller.key.is_admin)
 
     def of(self, caller: Caller) -> Gateway:
-        """The gateway as one caller may use it."""
-        return replace(self, store=self.store.of(caller.name), runner=self.runner.of(caller))
+        """The gateway as one caller may use it. The predictions of others are not even for admins."""
+        own = self.corrections if self.corrections is None or caller.key.is_admin else self.corrections.of(caller.name)
+        runner = self.runner.of(caller)
+        return replace(self, store=self.store.of(caller.name), runner=runner, corrections=own, caller=caller)
 
 
 async def get_gateway(request: Request) -> Gateway:
@@ -123,12 +135,15 @@ async def open_gateway(
         callers = Callers(KeyFile(settings.key_file)) if settings.keys == "required" else None
         if callers is not None:
             stack.callback(callers.close)
+        corrections = CorrectionFile(settings.correction_file) if settings.keep else None
+        if corrections is not None:
+            stack.callback(corrections.close)
         webhooks = await stack.enter_async_context(WebhookClient(settings))
         await pool.start()
         tasks = [asyncio.create_task(runner.save_changes()), asyncio.create_task(_delete_old(store, settings))]
         stack.push_async_callback(_cancel, tasks)
         stack.push_async_callback(runner.close, 0)
-        yield Gateway(settings, pool, store, runner, model, interrupted, meters, webhooks, callers)
+        yield Gateway(settings, pool, store, runner, model, interrupted, meters, webhooks, corrections, callers)
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -153,6 +153,11 @@ class GatewaySettings(BaseSettings):
         return self.database.with_name("keys.sqlite")
 
     @property
+    def correction_file(self) -> Path:
+        """The file of the corrections, which commands change too, and which is kept however long predictions are."""
+        return self.database.with_name("corrections.sqlite")
+
+    @property
     def is_local(self) -> bool:
         """Whether only this machine can reach it. A public address means that a proxy passes others' requests."""
         return self.public_url is None and is_loopback(self.host)

@@ -59,7 +59,7 @@ def allow_origins(app: FastAPI, settings: GatewaySettings) -> None:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.cors_origins,
-            allow_methods=["GET", "POST", "DELETE"],
+            allow_methods=["GET", "POST", "PATCH", "DELETE"],
             allow_headers=["*"],
             expose_headers=["Retry-After", "X-Request-Id"],
             max_age=_CORS_SECONDS,

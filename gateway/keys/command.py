@@ -22,12 +22,13 @@ def create(
     name: Annotated[str, typer.Argument(help="of the caller")],
     rate: Annotated[str | None, typer.Option(help="predictions a minute, such as 60/min; default: no limit")] = None,
     concurrent: Annotated[int | None, typer.Option(min=1, help="predictions at the same time")] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="may see all corrections and accept them")] = False,
 ) -> None:
     """Make a key and show it, this once."""
     per_minute = None if rate is None else _per_minute(rate)
     with closing(_open()) as file:
         try:
-            key = file.create(name, per_minute=per_minute, concurrent=concurrent)
+            key = file.create(name, per_minute=per_minute, concurrent=concurrent, is_admin=admin)
         except KeyNameError as error:
             _fail(error)
     _errors.print(f"The key of {name}; it cannot be shown again:")
@@ -37,12 +38,13 @@ def create(
 @app.command("list")
 def list_keys() -> None:
     """Show all keys without their secrets."""
-    table = Table("name", "key", "a minute", "at once", "created", "revoked")
+    table = Table("name", "key", "a minute", "at once", "admin", "created", "revoked")
     with closing(_open()) as file:
         for key in file.all():
             rate = "" if key.per_minute is None else f"{key.per_minute:g}"
             limit = "" if key.concurrent is None else str(key.concurrent)
-            table.add_row(key.name, f"dk_{key.id}_…", rate, limit, key.created_at[:19], (key.revoked_at or "")[:19])
+            times = key.created_at[:19], (key.revoked_at or "")[:19]
+            table.add_row(key.name, f"dk_{key.id}_…", rate, limit, "yes" if key.is_admin else "", *times)
     Console(width=None if _errors.is_terminal else 120).print(table)
 
 

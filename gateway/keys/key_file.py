@@ -12,21 +12,22 @@ import re
 import secrets
 import sqlite3
 import string
-from contextlib import closing
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gateway.predictions.prediction import now
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, digest BLOB NOT NULL,
-    per_minute REAL, concurrent INTEGER, created_at TEXT NOT NULL, revoked_at TEXT
+    per_minute REAL, concurrent INTEGER, created_at TEXT NOT NULL, revoked_at TEXT, admin INTEGER NOT NULL DEFAULT 0
 );
 CREATE UNIQUE INDEX IF NOT EXISTS keys_name ON keys (name) WHERE revoked_at IS NULL;
 """
-_FIELDS: Final = "id, name, per_minute, concurrent, created_at, revoked_at"
+_FIELDS: Final = "id, name, per_minute, concurrent, created_at, revoked_at, admin"
 _KEY: Final = re.compile(r"dk_([a-z0-9]{10})_[A-Za-z0-9_-]{43}")
 _NAME: Final = re.compile(r"[\w.@-]{1,64}")
 _ALPHABET: Final = string.ascii_lowercase + string.digits
@@ -46,6 +47,7 @@ class ApiKey:
         per_minute: the number of predictions a minute; None is no limit.
         concurrent: the number of predictions at the same time; None is no limit.
         created_at, revoked_at: times in UTC as ISO 8601 text; None for a key that is not revoked.
+        is_admin: whether the caller sees all corrections and decides on them.
     """
 
     id: str
@@ -54,6 +56,7 @@ class ApiKey:
     concurrent: int | None
     created_at: str
     revoked_at: str | None
+    is_admin: bool = False
 
 
 class KeyFile:
@@ -69,12 +72,17 @@ class KeyFile:
         path.chmod(0o600)
         self._db.execute("PRAGMA journal_mode = WAL")  # who reads never waits for who writes
         self._db.executescript(_SCHEMA)
+        if "admin" not in {name for (name,) in self._db.execute("SELECT name FROM pragma_table_info('keys')")}:
+            with suppress(sqlite3.OperationalError):  # another process has added it meanwhile
+                self._db.execute("ALTER TABLE keys ADD COLUMN admin INTEGER NOT NULL DEFAULT 0")
 
     def close(self) -> None:
         """Close the file."""
         self._db.close()
 
-    def create(self, name: str, *, per_minute: float | None = None, concurrent: int | None = None) -> str:
+    def create(
+        self, name: str, *, per_minute: float | None = None, concurrent: int | None = None, is_admin: bool = False
+    ) -> str:
         """Make a key; it cannot be shown again.
 
         Raises:
@@ -86,8 +94,8 @@ class KeyFile:
         key = f"dk_{key_id}_{secrets.token_urlsafe(32)}"
         try:
             self._db.execute(
-                "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, NULL)",
-                (key_id, name, _digest(key), per_minute, concurrent, now()),
+                f"INSERT INTO keys ({_FIELDS}, digest) VALUES (?, ?, ?, ?, ?, NULL, ?, ?)",
+                (key_id, name, per_minute, concurrent, now(), is_admin, _digest(key)),
             )
         except sqlite3.IntegrityError as error:
             raise KeyNameError(f"{name} has a key; revoke it before you create another") from error
@@ -95,7 +103,7 @@ class KeyFile:
 
     def all(self) -> list[ApiKey]:
         """All keys, also revoked ones, oldest first."""
-        return [ApiKey(*row) for row in self._db.execute(f"SELECT {_FIELDS} FROM keys ORDER BY created_at")]
+        return [_key(row) for row in self._db.execute(f"SELECT {_FIELDS} FROM keys ORDER BY created_at")]
 
     def revoke(self, name: str) -> None:
         """Refuse a key from now on.
@@ -117,8 +125,13 @@ class KeyFile:
         # Found by the part that is no secret, compared in constant time: a wrong key learns nothing of the right one.
         if not hmac.compare_digest(digest, _digest(key)):
             return None
-        found = ApiKey(*fields)
+        found = _key(fields)
         return found if found.revoked_at is None else None
+
+
+def _key(row: Sequence[Any]) -> ApiKey:
+    key_id, name, per_minute, concurrent, created_at, revoked_at, admin = row
+    return ApiKey(key_id, name, per_minute, concurrent, created_at, revoked_at, bool(admin))
 
 
 def _digest(key: str) -> bytes:

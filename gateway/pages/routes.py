@@ -23,7 +23,7 @@ from gateway.http.api import Api
 from gateway.http.security import CONTENT_POLICY
 from gateway.pages.form_fields import as_text, form_fields
 from gateway.pages.profile import profile_for
-from gateway.predictions.prediction import Prediction
+from gateway.predictions.prediction import Prediction, output_text
 from gateway.replicate.objects import base_url
 
 _router = APIRouter()
@@ -110,15 +110,6 @@ def _render_error(request: Request, error: GatewayError) -> Response:
 def render_page(template: str, /, *, status: int = 200, **values: object) -> HTMLResponse:
     """A page, written from a file of the folder templates."""
     return HTMLResponse(_TEMPLATES.get_template(template).render(**values), status, headers=dict(_HEADERS))
-
-
-def output_text(output: JsonValue) -> str:
-    """An output as people read it: pieces of text joined, anything else as JSON."""
-    if isinstance(output, list) and all(isinstance(piece, str) for piece in output):
-        return "".join(map(str, output))
-    if output is None or isinstance(output, str):
-        return output or ""
-    return json.dumps(output, ensure_ascii=False, indent=2)
 
 
 def _moment(time: str) -> str:

@@ -7,6 +7,7 @@ while it grows and is followed; `PredictionTask` is what asks servers for it. A 
 
 from __future__ import annotations
 
+import json
 import secrets
 import string
 from collections.abc import Mapping
@@ -104,3 +105,12 @@ def now() -> str:
 def seconds_between(start: str, end: str) -> float:
     """The seconds between two texts of `now`."""
     return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+
+
+def output_text(output: JsonValue) -> str:
+    """An output as people read it: pieces of text joined, anything else as JSON."""
+    if isinstance(output, list) and all(isinstance(piece, str) for piece in output):
+        return "".join(map(str, output))
+    if output is None or isinstance(output, str):
+        return output or ""
+    return json.dumps(output, ensure_ascii=False, indent=2)

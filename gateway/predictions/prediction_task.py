@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from gateway.errors import InvalidInputError
 from gateway.predictions.live_prediction import LivePrediction, OutputTooLargeError
@@ -31,15 +32,25 @@ class PredictionTask:
         pool: the servers.
         prefix, turn: what `Pool.lease` takes.
         max_seconds: the limit of the prediction's time on a server.
+        context: more of what `ModelServer.predict` takes as context.
     """
 
-    def __init__(self, live: LivePrediction, pool: Pool, prefix: bytes | None, turn: Turn, max_seconds: float) -> None:
+    def __init__(
+        self,
+        live: LivePrediction,
+        pool: Pool,
+        prefix: bytes | None,
+        turn: Turn,
+        max_seconds: float,
+        context: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.live = live
         self.supervisor: asyncio.Task[None] | None = None
         self._pool = pool
         self._prefix = prefix
         self._turn = turn
         self._max_seconds = max_seconds
+        self._context = context
         self._asking: asyncio.Task[Prediction] | None = None
         self._server: Server | None = None
         self._end: tuple[Status, str | None] | None = None  # why `_asking` is cancelled
@@ -116,10 +127,10 @@ class PredictionTask:
 
     async def _read(self, server: Server) -> Prediction:
         with self.live.trace.asking(server.upstream.url) as trace_context:
-            return await self._follow(server, trace_context)
+            return await self._follow(server, {**trace_context, **self._context})
 
-    async def _follow(self, server: Server, trace_context: Mapping[str, str]) -> Prediction:
-        async with server.upstream.predict(self.live.id, self.live.snapshot().input, trace_context) as events:
+    async def _follow(self, server: Server, context: Mapping[str, str]) -> Prediction:
+        async with server.upstream.predict(self.live.id, self.live.snapshot().input, context) as events:
             self._server = server
             self.live.begin()
             async for event in events:

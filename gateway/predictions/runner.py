@@ -16,9 +16,10 @@ from gateway.cache.answer_cache import AnswerCache, CacheEntry, CacheUse, marked
 from gateway.errors import TooManyPredictionsError, UnavailableError
 from gateway.keys.callers import Caller
 from gateway.predictions.live_prediction import LivePrediction
-from gateway.predictions.prediction import Prediction, Status
+from gateway.predictions.prediction import Prediction, Status, new_id, now
 from gateway.predictions.prediction_task import PredictionTask
 from gateway.predictions.store import Store
+from gateway.upstream.model_server import CHECK
 from gateway.upstream.pool import Pool, Turn
 
 _log = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ SAVE_SECONDS = 0.5  # between two saves of what is running
 SAVE_BATCH = 16  # predictions in one transaction; streams go on between two of them
 SAVE_RATE = 4 << 20  # bytes of running predictions that are saved in a second; each counts as SAVE_COST bytes more
 SAVE_COST = 4 << 10
+CHECK_SECONDS = 10.0  # for a server to become free and to check an answer
 
 
 class Runner:
@@ -115,6 +117,26 @@ class Runner:
             await self._store.delete(live.id)
             raise refusal
         return live
+
+    async def check_answer(self, prediction: Prediction, answer: str) -> Prediction:
+        """What a server says of a person's answer to a prediction's inputs, for at most `CHECK_SECONDS`.
+
+        Returns:
+            A prediction that is neither kept nor counted. If its metrics have `CHECKED`, its output is the answer as
+            the model writes it, or its error says what is wrong; otherwise no server has checked it.
+
+        Raises:
+            TooManyPredictionsError: too many predictions run or wait.
+        """
+        self._check_room()
+        asked = Prediction(new_id(), prediction.model, prediction.version, prediction.input, now())
+        live = LivePrediction(asked, max_bytes=self._max_output_bytes)
+        turn = Turn(prediction.owner, _adapter(prediction.input))
+        task = PredictionTask(live, self._pool, None, turn, CHECK_SECONDS, {CHECK: answer})
+        running = asyncio.create_task(task.run_to_end(), name=f"check of {prediction.id}")
+        await asyncio.wait([running], timeout=CHECK_SECONDS)
+        task.interrupt()
+        return await running
 
     def find(self, prediction_id: str) -> LivePrediction | None:
         """The prediction with an id while it runs or waits, if the caller may see it."""

@@ -25,6 +25,9 @@ _CALLERS_FAULT = (400, 413, 415, 422)
 _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10)  # an answer may take any time
 _DUMPS = partial(json.dumps, ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # a body has limits
 _TIMEOUT_OF_SMALL = aiohttp.ClientTimeout(total=10)
+# A server of this project answers a prediction whose context has the one with a check, and its metrics have the other.
+CHECK = "check_answer"
+CHECKED = "checked_answer"
 # A package's own health check takes at most 3 seconds. Cog answers after 10 where its worker is stopped.
 HEALTH_TIMEOUT = aiohttp.ClientTimeout(total=3.8)
 
@@ -63,14 +66,14 @@ class ModelServer(Protocol):
     """The server's address as it may be shown."""
 
     def predict(
-        self, prediction_id: str, inputs: Mapping[str, JsonValue], trace_context: Mapping[str, str]
+        self, prediction_id: str, inputs: Mapping[str, JsonValue], context: Mapping[str, str]
     ) -> AbstractAsyncContextManager[AsyncIterator[UpstreamEvent]]:
         """Start a prediction; its events follow. Leaving the context before the end cancels it on the server.
 
         Args:
             prediction_id: the prediction's id, which the server takes as well.
             inputs: the inputs by names of predict's parameters.
-            trace_context: W3C's `traceparent`, or nothing.
+            context: W3C's `traceparent`, or nothing; with `CHECK`, the text of an answer that the server only checks.
 
         Raises:
             UpstreamBusyError: all slots are taken.
@@ -135,15 +138,16 @@ class Upstream:
 
     @asynccontextmanager
     async def predict(
-        self, prediction_id: str, inputs: Mapping[str, JsonValue], trace_context: Mapping[str, str]
+        self, prediction_id: str, inputs: Mapping[str, JsonValue], context: Mapping[str, str]
     ) -> AsyncIterator[AsyncIterator[UpstreamEvent]]:
         """See `ModelServer.predict`.
 
         As headers, the trace context is for Cog's own tracing. Cog gives headers to no predict(), so it is in the body
         as well, from where predict() gets it.
         """
-        body = {"id": prediction_id, "input": inputs} | ({"context": trace_context} if trace_context else {})
-        headers = {"Accept": "text/event-stream", **trace_context}
+        body = {"id": prediction_id, "input": inputs} | ({"context": context} if context else {})
+        traced = {name: value for name, value in context.items() if name != CHECK}
+        headers = {"Accept": "text/event-stream", **traced}
         try:
             # Leaving this context before the end of the answer closes the connection.
             async with self._session.put(

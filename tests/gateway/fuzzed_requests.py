@@ -20,6 +20,7 @@ PATHS = (
     *(f"/v1/models/{MODEL}", f"/v1/models/{MODEL}/versions/{{}}", "/v1/models/{}/{}", "/{}", "/v1/{}", "//{}"),
     *("/v1/chat/completions", "/v1/completions", "/v1/models", "/", "/p/{}", "/metrics", "/health", "/ready"),
     *("/?tweak={}", "/static/{}", "/login", "/v1/models/{}", "/v1/webhooks/default/secret"),
+    *("/v1/corrections", "/v1/corrections/check", "/v1/corrections?cursor={}&kind={}", "/v1/corrections/{}"),
 )
 PIECES = (
     *("a" * 26, "..", "%00", "%2e%2e%2f", "a" * 5000, "%ff", "%c3%a9", "'; DROP TABLE predictions; --", "*", "null"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 
 import httpx
@@ -144,7 +145,9 @@ def test_the_command_creates_lists_and_revokes(tmp_path, keys, monkeypatch):
     key = runner.invoke(app, ["create", "alice", "--rate", "60/min", "--concurrent", "4"]).stdout.strip()
     found = keys.find(key)
     assert (found.name, found.per_minute, found.concurrent) == ("alice", 60, 4)
+    assert not found.is_admin
     assert runner.invoke(app, ["create", "bob", "--rate", "0"]).exit_code == 2
+    assert keys.find(runner.invoke(app, ["create", "carol", "--admin"]).stdout.strip()).is_admin
     assert runner.invoke(app, ["revoke", "alice"]).exit_code == 0
     assert keys.find(key) is None
     shown = runner.invoke(app, ["list"]).stdout
@@ -159,3 +162,18 @@ async def test_a_gateway_with_keys_that_others_reach_answers_to_any_name(tmp_pat
         name = {"Host": "gateway.company.example"}
         assert (await client.get("/v1/predictions", headers={**bearer(key), **name})).status_code == 200
         assert (await client.get("/v1/predictions", headers=name)).status_code == 401
+
+
+def test_a_file_of_an_earlier_version_has_no_admins_until_one_is_made(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "old.sqlite")) as old:
+        old.execute(
+            "CREATE TABLE keys (id TEXT PRIMARY KEY, name TEXT NOT NULL, digest BLOB NOT NULL, per_minute REAL, "
+            "concurrent INTEGER, created_at TEXT NOT NULL, revoked_at TEXT)"
+        )
+        old.execute("INSERT INTO keys VALUES ('a', 'alice', x'00', NULL, NULL, '2026', NULL)")
+        old.commit()
+    for _ in range(2):
+        with closing(KeyFile(tmp_path / "old.sqlite")) as file:
+            admin = file.create(f"admin-{len(file.all())}", is_admin=True)
+            assert file.find(admin).is_admin
+            assert [key.is_admin for key in file.all()][:2] == [False, True]

@@ -1,0 +1,1 @@
+"""Corrections: what people say of answers, kept until somebody deletes them."""
