@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -17,6 +19,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import JsonValue
 
 from gateway.cache.answer_cache import ORIGINAL
+from gateway.corrections.correction import Kind, State
+from gateway.corrections.routes import corrections_of
 from gateway.errors import GatewayError, NotFoundError, UnauthorizedError, UnavailableError
 from gateway.gateway import Gateway, get_gateway, get_whole_gateway
 from gateway.http.api import Api
@@ -38,10 +42,10 @@ _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/sv
 
 
 @_router.get("/")
-async def playground(request: Request, tweak: str | None = None) -> Response:
-    """The playground, with the inputs of the prediction `tweak` if it is given."""
+async def playground(request: Request, tweak: str | None = None, correction: str | None = None) -> Response:
+    """The playground, with the inputs of the prediction `tweak` or of a correction if it is given."""
     try:
-        return await _playground(request, await get_gateway(request), tweak)
+        return await _playground(request, await get_gateway(request), tweak, correction)
     except UnauthorizedError:
         return RedirectResponse("/login", 303)
     except UnavailableError as error:
@@ -53,16 +57,38 @@ async def playground(request: Request, tweak: str | None = None) -> Response:
 
 
 @_router.get("/p/{prediction_id}")
-async def permalink(gateway: Annotated[Gateway, Depends(get_whole_gateway)], prediction_id: str) -> Response:
+async def permalink(
+    request: Request, gateway: Annotated[Gateway, Depends(get_whole_gateway)], prediction_id: str
+) -> Response:
     """The page of one prediction. Who has the link may see it, also without a key: an id cannot be guessed."""
     prediction = await _find(gateway, prediction_id)
+    own = await _own_gateway(request, prediction_id)
     return render_page(
         "prediction.html",
         prediction=prediction,
         inputs={name: as_text(value) for name, value in prediction.input.items()},
         output=output_text(prediction.output),
         metrics=json.dumps({name: value for name, value in prediction.metrics.items() if name != ORIGINAL}),
+        corrects=own is not None and own.corrections is not None,
+        admin=own is not None and own.is_admin,
     )
+
+
+@_router.get("/examples")
+async def examples(request: Request, older: str = "") -> Response:
+    """Good answers that people kept."""
+    about = "Good answers. Run opens the playground with their inputs."
+    nothing = "There are none yet. Below an answer in the playground, “Add to examples” keeps a good one."
+    return await _corrections(request, "Examples", about, nothing, older, kind=Kind.EXAMPLE)
+
+
+@_router.get("/corrections")
+async def corrections(request: Request, state: str | None = None, older: str = "") -> Response:
+    """What people said of answers."""
+    about = "What was said of answers: wrong ones with the right one, reports, and examples."
+    nothing = "There are none. Below an answer in the playground, “Correct” says what the right one is."
+    chosen = next((one for one in State if one == state), None)
+    return await _corrections(request, "Corrections", about, nothing, older, state=chosen, states=("all", *State))
 
 
 @_router.get("/static/{name}")
@@ -77,12 +103,60 @@ async def static_file(request: Request, name: str) -> Response:
     return Response(file.content, headers=headers, media_type=file.media_type)
 
 
-async def _playground(request: Request, gateway: Gateway, tweak: str | None) -> Response:
+async def _corrections(
+    request: Request,
+    title: str,
+    about: str,
+    nothing: str,
+    older: str,
+    *,
+    kind: Kind | None = None,
+    state: State | None = None,
+    states: tuple[str, ...] = (),
+) -> Response:
+    """The page of the corrections that the caller sees, of one kind and state or of any."""
+    try:
+        gateway = await get_gateway(request)
+    except UnauthorizedError:
+        return RedirectResponse("/login", 303)
+    number = int(older[:18]) if older.isdecimal() else None
+    page = await asyncio.to_thread(corrections_of(gateway).page, kind=kind, state=state, older_than=number)
+    chosen = {} if state is None else {"state": state}
+    return render_page(
+        "corrections.html",
+        title=title,
+        about=about,
+        nothing=nothing,
+        states=states,
+        state=state or "all",
+        corrections=page.corrections,
+        older=page.older and f"?{urlencode({**chosen, 'older': page.older})}",
+        admin=gateway.is_admin,
+        keys=gateway.callers is not None,
+        caller=gateway.caller and gateway.caller.name,
+    )
+
+
+async def _own_gateway(request: Request, prediction_id: str) -> Gateway | None:
+    """The gateway for who may also use the API on a prediction; None for who has only its link."""
+    try:
+        gateway = await get_gateway(request)
+    except UnauthorizedError:
+        return None
+    return gateway if await gateway.runner.get(prediction_id) is not None else None
+
+
+async def _playground(request: Request, gateway: Gateway, tweak: str | None, correction: str | None) -> Response:
     info = await gateway.model.read()
     profile = profile_for(info.input_properties, gateway.settings.playground)
     values: Mapping[str, JsonValue] = profile.examples[0].input if profile.examples else {}
     if tweak is not None:
         values = (await _find(gateway, tweak)).input
+    elif correction is not None:
+        found = await asyncio.to_thread(corrections_of(gateway).get, correction)
+        if found is None:
+            raise NotFoundError("There is no such correction. It may have been deleted.")
+        values = found.input
     return render_page(
         "playground.html",
         model=info.name,
@@ -93,6 +167,8 @@ async def _playground(request: Request, gateway: Gateway, tweak: str | None) -> 
         openai=info.has_conversations or bool(info.required_texts),
         texts=() if info.has_conversations else info.required_texts,
         keys=gateway.callers is not None,
+        corrects=gateway.corrections is not None,
+        admin=gateway.is_admin,
     )
 
 
@@ -125,7 +201,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(moment=_moment)
+    environment.filters.update(moment=_moment, as_text=as_text)
     return environment
 
 
@@ -158,4 +234,4 @@ def static_files() -> dict[str, StaticFile]:
 _TEMPLATES: Final = _environment()
 
 
-PAGES = Api(_router, ("/p/", "/static/"), _render_error)
+PAGES = Api(_router, ("/p/", "/static/", "/examples", "/corrections"), _render_error)

@@ -3,7 +3,8 @@
 /** A refusal: `fields` are {name, message} of the inputs that are wrong. */
 export class ApiError extends Error {
   constructor(status, problem) {
-    super(problem.detail ?? problem.title ?? `the server answered ${status}`);
+    const text = problem.detail ?? problem.title ?? `the server answered ${status}`;
+    super(text.replace(/^- (wanted|note|prediction): /gm, "")); // parts of a correction, which have one dialog
     this.status = status;
     this.fields = (problem.invalid_fields ?? [])
       .filter((field) => field.field.startsWith("input."))
@@ -22,6 +23,18 @@ export const cancel = (id) => ask("POST", `/v1/predictions/${encodeURIComponent(
 
 /** Delete a prediction for ever. */
 export const remove = (id) => ask("DELETE", `/v1/predictions/${encodeURIComponent(id)}`);
+
+/** Propose a correction {prediction, kind, wanted, note, state}. */
+export const propose = (body) => ask("POST", "/v1/corrections", body);
+
+/** Whether an answer is one of a prediction's model: {valid, wanted, problem}. */
+export const check = (prediction, wanted) => ask("POST", "/v1/corrections/check", { prediction, wanted });
+
+/** Change a correction's state or sharing. */
+export const decide = (id, change) => ask("PATCH", `/v1/corrections/${encodeURIComponent(id)}`, change);
+
+/** Delete a correction for ever. */
+export const removeCorrection = (id) => ask("DELETE", `/v1/corrections/${encodeURIComponent(id)}`);
 
 async function ask(method, path, body) {
   const options = { method };

@@ -6,9 +6,11 @@ import { follow } from "./events.js";
 import { seconds } from "./figures.js";
 import { InputForm } from "./form.js";
 import { ResultView, outputText } from "./result.js";
+import { Verdict } from "./verdict.js";
 
 const { model, version, base, openai, texts, keys } = byId("playground").dataset;
 const result = new ResultView();
+const verdict = new Verdict();
 const form = new InputForm(byId("form"), () => code.update());
 const call = () => ({ base, model, version, keys: keys !== undefined, input: form.read().input });
 const code = new CodeTabs(call, { openai: openai !== undefined, texts: texts ? texts.split(" ") : [] });
@@ -58,6 +60,7 @@ function showEnd(prediction) {
   result.setLogs(prediction.logs);
   result.setMetrics(prediction.metrics);
   result.setStatus(prediction.status);
+  verdict.show(prediction, outputText(prediction.output));
   if (prediction.error) form.showErrors(form.errorsIn(prediction.error));
   const time = seconds(prediction.metrics.total_time ?? 0);
   const texts = { succeeded: `Answered in ${time}`, canceled: "Cancelled", failed: `Failed: ${prediction.error}` };
@@ -71,6 +74,7 @@ function setRunning(mine) {
   byId("cancel").disabled = false;
   if (mine === null) return;
   result.reset();
+  verdict.hide();
   result.setStatus("starting");
   result.announce("Running");
   byId("permalink").hidden = true;
@@ -97,7 +101,7 @@ byId("cancel").addEventListener("click", async () => {
   if (running.id !== null) await cancel(running.id).catch((error) => form.showErrors([{ name: null, message: error.message }]));
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+  if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || document.querySelector("dialog[open]")) return;
   event.preventDefault();
   run();
 });

@@ -3,11 +3,14 @@ import { get, remove } from "./api.js";
 import { byId, copy, showText } from "./dom.js";
 import { follow } from "./events.js";
 import { ResultView, outputText } from "./result.js";
+import { Verdict } from "./verdict.js";
 
 const { id, status, metrics } = byId("prediction").dataset;
 const result = new ResultView();
+const verdict = new Verdict();
 result.setStatus(status);
 result.setMetrics(JSON.parse(metrics));
+verdict.show({ id, status }, result.text);
 
 async function showRest() {
   result.reset();
@@ -21,6 +24,7 @@ async function showRest() {
   result.setMetrics(prediction.metrics);
   result.setStatus(prediction.status);
   result.announce(prediction.status);
+  verdict.show(prediction, result.text);
   showText(byId("prediction-error"), prediction.error ?? "");
 }
 

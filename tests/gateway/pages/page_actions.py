@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 
@@ -61,3 +62,12 @@ def run(page: Page) -> str:
 def answer(page: Page) -> object:
     """The value of the indented answer."""
     return json.loads(page.locator("#pretty").text_content() or "")
+
+
+def check_page(page: Page) -> None:
+    """Whether axe-core finds nothing, and nothing is wider than the screen."""
+    findings = Axe().run(page).response
+    assert len(findings["passes"]) > 10, "axe-core has run"
+    assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in findings["violations"]] == []
+    width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert width[0] <= width[1]
