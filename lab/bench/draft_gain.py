@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.plan.hardware import GPUS, Gpu
+from pipeline.plan.speed import GPUS, Gpu
 
 EFFICIENCY: Final = 0.4  # assumed, as in scripts/plan
 PROMPT: Final = 177  # tokens, the mean of the questions of `one-new`

@@ -7,7 +7,6 @@ channel is estimated by least squares and taken back.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 
 from pipeline.weights.awq_checkpoint import linear_names
 from pipeline.weights.awq_format import PackedWeight, dequantize
+from pipeline.weights.checkpoint_config import read_config
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint
 from pipeline.weights.tensors import Array, TensorSpec
@@ -41,10 +41,7 @@ class PlainWeights:
     """
 
     def __init__(self, folder: Path) -> None:
-        path = folder / "config.json"
-        if not path.exists():
-            raise CheckpointError(f"{folder} has no config.json; give a folder of a Hugging Face checkpoint")
-        self.config: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        self.config = read_config(folder)
         self._source = SafetensorsCheckpoint(folder)
         self._tensors = self._source.specs()
         method, self._group_size = _quantization(folder, self.config.get("quantization_config"))

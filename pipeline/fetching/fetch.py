@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from pipeline.fetching.hub import fetch_listed
 from pipeline.fetching.source import FolderSource, HttpsSource, HubSource, Source
 from pipeline.fetching.wanted import check_space, needed_files
 from pipeline.fetching.watch import CONSOLE
-from pipeline.weights.atomic import write_json
+from pipeline.weights.atomic import place_file, write_json
 from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
@@ -112,15 +111,8 @@ def copy_folder(source: Path, folder: Path) -> list[str]:
         target = folder / name
         if target.is_file() and _same(path, target):
             continue
-        target.parent.mkdir(parents=True, exist_ok=True)
         say(f"Copying {name} ({path.stat().st_size:,} bytes)")
-        partial = target.with_name(target.name + ".partial")
-        partial.unlink(missing_ok=True)
-        try:
-            os.link(path, partial)
-        except OSError:  # another file system
-            shutil.copyfile(path, partial)
-        partial.replace(target)
+        place_file(path, target)
     return list(real)
 
 

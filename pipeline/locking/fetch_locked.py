@@ -5,9 +5,7 @@ Nothing is asked for beyond the lock: no file that it does not have, and no more
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from pipeline.fetching.source import HubSource, parse_source
 from pipeline.fetching.wanted import check_space
 from pipeline.fetching.watch import CONSOLE
 from pipeline.locking.source_files import file_name, local_path, select
-from pipeline.weights.atomic import partial_file, replace_folder
+from pipeline.weights.atomic import place_file, replace_folder
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
 from serving.fetching.listing import HubFile, list_hub
@@ -97,7 +95,7 @@ def _missing(entry: LockedWeights, folder: Path, staging: Path) -> Wanted:
         if path.is_file() and _is_right(path, file):
             continue
         if there.is_file():  # found right before
-            _copy(there, path)
+            place_file(there, path)
         else:
             missing[file.path] = file
     return missing
@@ -157,20 +155,12 @@ def _from_folder(path: Path, source: LockedSource, wanted: Wanted, folder: Path,
     sizes = list_files(path)
     names = [name for name in _chosen(source, wanted, sizes) if sizes[name] == wanted[name].size]
     for name in names:
-        _copy(path / name, staging / name)
+        place_file(path / name, staging / name)
     return names
 
 
 def _chosen(source: LockedSource, wanted: Wanted, names: Iterable[str]) -> list[str]:
     return select(set(names) & wanted.keys(), source.include, source.exclude)
-
-
-def _copy(source: Path, path: Path) -> None:
-    with partial_file(path) as partial:
-        try:
-            os.link(source, partial)
-        except OSError:  # another file system
-            shutil.copyfile(source, partial)
 
 
 def _is_right(path: Path, file: LockedFile) -> bool:

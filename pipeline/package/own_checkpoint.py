@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,9 +10,9 @@ from typing import Any, Final
 
 from pipeline.package.errors import PackageError
 from pipeline.package.task_choice import TaskChoice, task_content
-from pipeline.weights.atomic import write_json
+from pipeline.weights.atomic import place_file, write_json
+from pipeline.weights.checkpoint_config import read_config
 from pipeline.weights.console import byte_bar, say
-from pipeline.weights.errors import CheckpointError
 from pipeline.weights.safetensors_io import shard_names
 from serving.text import Tokenizer
 from serving.text.template_files import read_templates
@@ -75,6 +73,7 @@ def open_checkpoint(folder: Path) -> OwnCheckpoint:
 
     Raises:
         PackageError: a required file is missing, or the weights are in a format that is never loaded.
+        CheckpointError: config.json or the index of the tensors is missing or damaged.
     """
     if not folder.is_dir():
         raise PackageError(f"{folder}: no such folder; give the folder of a checkpoint in Hugging Face's layout")
@@ -82,7 +81,7 @@ def open_checkpoint(folder: Path) -> OwnCheckpoint:
         raise PackageError(
             f"{folder} is a LoRA adapter; merge it first: scripts/merge_lora BASE {folder} MERGED, then give MERGED"
         )
-    config = _read_config(folder)
+    config = read_config(folder)
     tensors = _tensor_files(folder)
     if not (folder / "tokenizer.json").is_file():
         raise PackageError(
@@ -109,42 +108,17 @@ def place(checkpoint: OwnCheckpoint, target: Path, progress: Callable[[int], Non
         (target / name).parent.mkdir(exist_ok=True)
         source = (checkpoint.folder / name).resolve()  # the hub's cache has symbolic links, which a lock refuses
         if name.endswith(".safetensors"):
-            all_linked &= _link_or_copy(source, target / name)
+            all_linked &= place_file(source, target / name)
         else:
             shutil.copyfile(source, target / name)
         progress(source.stat().st_size)
     return all_linked
 
 
-def _link_or_copy(source: Path, target: Path) -> bool:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system, or one without hard links
-        shutil.copyfile(source, target)
-        return False
-    return True
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not path.is_file():
-        raise PackageError(
-            f"{folder} has no config.json; give the folder of a whole checkpoint, such as "
-            "scripts/quantize_awq or transformers' save_pretrained writes"
-        )
-    try:
-        config = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise PackageError(f"{path} is not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise PackageError(f"{path} holds a {type(config).__name__}, not an object")
-    return config
-
-
 def _tensor_files(folder: Path) -> tuple[str, ...]:
     """The single tensor file, or the index and its shards."""
     if (folder / _INDEX).is_file():
-        names = _shards(folder / _INDEX)
+        names = shard_names(folder / _INDEX)
     elif (folder / _MODEL).is_file():
         return (_MODEL,)
     elif any(path for pattern in _CODE_WEIGHTS for path in folder.glob(pattern)):
@@ -158,13 +132,6 @@ def _tensor_files(folder: Path) -> tuple[str, ...]:
     if missing:
         raise PackageError(f"{folder} lacks {', '.join(missing)}, which {_INDEX} names; fetch the checkpoint again")
     return (_INDEX, *names)
-
-
-def _shards(index: Path) -> list[str]:
-    try:
-        return shard_names(index)
-    except CheckpointError as error:
-        raise PackageError(str(error)) from error
 
 
 def write_task(folder: Path, choice: TaskChoice, *, name: str) -> None:

@@ -7,12 +7,12 @@ models, and what was measured of others.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, Final
 
+from pipeline.weights.checkpoint_config import read_config
 from serving.errors import WeightsError
 from serving.weights.draft_weights import DRAFT_MODEL
 from serving.weights.safetensors_header import TensorEntry, read_safetensors_header
@@ -20,6 +20,8 @@ from serving.weights.safetensors_header import TensorEntry, read_safetensors_hea
 _PACKED = (".qweight", ".weight_packed")  # eight 4-bit weights in an int32
 MIB: Final = 1 << 20
 GPU_SHARE: Final = 0.9  # of a card's memory that vLLM takes
+MAX_NUM_SEQS: Final = 256  # vLLM's own, as is the next
+_BATCHED_TOKENS: Final = 8192
 _CUDA_CONTEXT: Final = 1024 * MIB  # context, graphs and fragmentation: 0.5 to 1.5 GB in practice
 # The paged engine's process, measured (docs/results/plan.json): Python with torch and its libraries; tokenizer and
 # grammar index, which grow with the vocabulary; and huge pages that a layer's cache only uses in part.
@@ -27,6 +29,8 @@ _CPU_PROCESS: Final = 285_000_000
 _CPU_DRAFT_MODEL: Final = 40_000_000  # its weights, and the caches of requests and of prompts' beginnings
 _CPU_BYTES_PER_TOKEN_OF_VOCABULARY: Final = 2_080
 _CPU_KV_AT_START: Final = 512 * MIB
+_CPU_BATCHED_TOKENS: Final = 512  # the default of MAX_NUM_BATCHED_TOKENS
+_CPU_TOKENS_AT_START: Final = 768 * 32  # of MAX_NUM_SEQS requests
 _HUGE_PAGE: Final = 2 * MIB
 
 
@@ -73,9 +77,10 @@ def read_shape(folder: Path) -> ModelShape:
     """Read a checkpoint's sizes; no tensor data is read.
 
     Raises:
-        WeightsError: the folder has no checkpoint, or a field of config.json is missing or wrong.
+        CheckpointError: the folder has no config.json.
+        WeightsError: it has no tensors, or a field of config.json is missing or wrong.
     """
-    config = _config(folder)
+    config = read_config(folder)
     tensors: dict[str, TensorEntry] = {}
     for path in sorted(folder.glob("*.safetensors")):
         tensors |= read_safetensors_header(path).tensors
@@ -100,21 +105,6 @@ def read_shape(folder: Path) -> ModelShape:
         max_context=_positive(config, "max_position_embeddings"),
         has_draft_model=(folder / DRAFT_MODEL).is_file(),
     )
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
-        raise WeightsError(f"{folder} does not exist; give the folder of a checkpoint")
-    path = folder / "config.json"
-    if not path.is_file():
-        raise WeightsError(f"{folder} has no config.json; give the folder of a checkpoint")
-    try:
-        config = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise WeightsError(f"{path} cannot be read as JSON: {error}; give the folder of a checkpoint") from error
-    if not isinstance(config, dict):
-        raise WeightsError(f"{path} holds a {type(config).__name__}, wanted an object")
-    return config
 
 
 def _positive(config: dict[str, Any], name: str, default: int | None = None) -> int:
@@ -161,43 +151,40 @@ def adapter_bytes(shape: ModelShape, slots: int, rank: int) -> int:
     return slots * rank * shape.num_layers * shape.projection_widths * 2
 
 
-def gpu_memory(
-    shape: ModelShape, *, batched_tokens: int = 8192, max_num_seqs: int = 256, adapter_slots: int = 0, rank: int = 16
-) -> Memory:
+def gpu_memory(shape: ModelShape, *, adapter_slots: int = 0, rank: int = 16) -> Memory:
     """The memory of a process with vLLM, whose KV cache is 16-bit."""
     rows = shape.hidden_size * 4 + (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
-    activations = batched_tokens * (rows + 2 * shape.intermediate_size) * 2
-    logits = max_num_seqs * shape.vocab_size * 4
+    activations = _BATCHED_TOKENS * (rows + 2 * shape.intermediate_size) * 2
+    logits = MAX_NUM_SEQS * shape.vocab_size * 4
     adapters = adapter_bytes(shape, adapter_slots, rank) if adapter_slots else 0
     return Memory(shape.weight_bytes, adapters, activations + logits, _CUDA_CONTEXT, shape.kv_bytes_per_token())
 
 
-def cpu_memory(shape: ModelShape, *, bfloat16_kv: bool, batched_tokens: int = 512) -> Memory:
+def cpu_memory(shape: ModelShape, *, bfloat16_kv: bool) -> Memory:
     """The memory of a process with the paged engine.
 
     Args:
         bfloat16_kv: the processor multiplies bfloat16, to which keys and values are then rounded.
-        batched_tokens: MAX_NUM_BATCHED_TOKENS.
     """
     heads = shape.num_heads + (shape.num_heads + 2 * shape.num_kv_heads)
     row = 3 * shape.hidden_size + heads * shape.head_dim + 3 * shape.intermediate_size
     process = _CPU_PROCESS + _CPU_BYTES_PER_TOKEN_OF_VOCABULARY * shape.vocab_size
     process += _CPU_DRAFT_MODEL if shape.has_draft_model else 0
     kv = shape.kv_bytes_per_token(2 if bfloat16_kv else 4)
-    return Memory(shape.weight_bytes, 0, batched_tokens * row * 4, process, kv)
+    return Memory(shape.weight_bytes, 0, _CPU_BATCHED_TOKENS * row * 4, process, kv)
 
 
-def cpu_resident(shape: ModelShape, memory: Memory, context: int, max_num_seqs: int = 32) -> int:
+def cpu_resident(shape: ModelShape, memory: Memory, context: int) -> int:
     """Resident bytes after the first requests: the engine takes up to 512 MiB of its KV blocks at once.
 
     Args:
         context: MAX_MODEL_LEN.
     """
-    tokens = max(context, 768 * min(32, max_num_seqs))
-    kv = min(tokens * memory.kv_per_token, _CPU_KV_AT_START)
+    kv = min(max(context, _CPU_TOKENS_AT_START) * memory.kv_per_token, _CPU_KV_AT_START)
     return memory.fixed + kv + shape.num_layers * _HUGE_PAGE
 
 
-def has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+def has_bfloat16() -> bool:
     """Whether this processor multiplies bfloat16: with AMX or without."""
+    cpuinfo = Path("/proc/cpuinfo")
     return "avx512_bf16" in cpuinfo.read_text("utf-8", errors="replace") if cpuinfo.exists() else False

@@ -14,8 +14,8 @@ from pipeline.package.task_choice import TaskChoice
 from pipeline.prepare.errors import PrepareError
 from pipeline.weights.bases import BASES
 from pipeline.weights.calibration import check_texts
+from pipeline.weights.checkpoint_config import read_config
 from pipeline.weights.digest import sha256
-from pipeline.weights.errors import CheckpointError
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,7 @@ def is_quantized(folder: Path) -> bool:
     Raises:
         CheckpointError: it has no config.json.
     """
-    path = folder / "config.json"
-    if not path.is_file():
-        raise CheckpointError(f"{folder} has no config.json; give a base model, not an adapter")
-    return "quantization_config" in json.loads(path.read_bytes())
+    return "quantization_config" in read_config(folder)
 
 
 def check_options(options: PrepareOptions, *, quantized: bool | None) -> None:

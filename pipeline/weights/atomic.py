@@ -42,6 +42,17 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def place_file(source: Path, path: Path) -> bool:
+    """Put a file at `path` too: as a hard link, or as a copy where the file system has none; whether it is a link."""
+    with partial_file(path) as partial:
+        try:
+            os.link(source, partial)
+        except OSError:
+            shutil.copyfile(source, partial)
+            return False
+        return True
+
+
 def replace_folder(staging: Path, output: Path) -> None:
     """Rename a finished folder to `output`, replacing a folder that is there."""
     for partial in staging.glob("*.partial"):  # left by a build that was killed

@@ -160,21 +160,6 @@ def awq_config(config: dict[str, Any], group_size: int) -> dict[str, Any]:
     return {**config, dtype_key: "float16", "quantization_config": quantization_config(group_size)}
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """The config.json of an unquantized checkpoint.
-
-    Raises:
-        CheckpointError: it is missing, or the checkpoint is quantized.
-    """
-    path = folder / "config.json"
-    if not path.exists():
-        raise CheckpointError(f"{folder} has no config.json; give a folder of a Hugging Face checkpoint")
-    config: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    if "quantization_config" in config:
-        raise CheckpointError(f"{folder} is quantized already; give the checkpoint that it was made from")
-    return config
-
-
 def write_companions(source: Path, config: dict[str, Any], group_size: int, output: Path) -> None:
     """Write all files of an AWQ folder except the tensors; its generation config is greedy."""
     write_json(output / "config.json", awq_config(config, group_size))

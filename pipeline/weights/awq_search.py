@@ -21,10 +21,10 @@ from awq.utils.module import get_op_name
 from rich.console import Console
 from rich.progress import track
 
-from pipeline.weights.awq_checkpoint import read_config
 from pipeline.weights.awq_moments import best_clip_steps, input_moments
 from pipeline.weights.awq_search_result import CLIP_STEPS, AwqSearchResult, ScaleGroup, SearchState
 from pipeline.weights.calibration import BLOCK_TOKENS
+from pipeline.weights.checkpoint_config import unquantized_config
 from pipeline.weights.console import say
 from pipeline.weights.error_feedback import Feedback
 from pipeline.weights.layer_loading import UsedEmbeddings, empty_model, loaded_layer
@@ -152,7 +152,7 @@ def search(
     """
     # fp16 is slow and inaccurate on a CPU; on a GPU it is what the model is served in.
     dtype = torch.float16 if torch.cuda.is_available() else torch.float32
-    config, source = read_config(folder), SafetensorsCheckpoint(folder)
+    config, source = unquantized_config(folder), SafetensorsCheckpoint(folder)
     tokens_hash = hashlib.sha256(json.dumps([list(text) for text in texts]).encode()).hexdigest()
     about = {
         "checkpoint": fingerprint,

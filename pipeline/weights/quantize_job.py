@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.weights.atomic import write_json
-from pipeline.weights.awq_checkpoint import quantize_folder, read_config
+from pipeline.weights.awq_checkpoint import quantize_folder
 from pipeline.weights.awq_search_result import AwqSearchResult, SearchState
+from pipeline.weights.checkpoint_config import unquantized_config
 from pipeline.weights.console import report_errors, say
 
 _FILE = "job.json"
@@ -79,7 +80,7 @@ def run_job(state: SearchState) -> None:
 
         start = time.monotonic()
         save_search = Path(job.save_search) if job.save_search else None
-        result = quantize_folder(model, read_config(model), output, timed_search, save_search)
+        result = quantize_folder(model, unquantized_config(model), output, timed_search, save_search)
         seconds["pack"] = round(time.monotonic() - start - sum(seconds.values()), 1)
         if job.report is not None:
             write_json(Path(job.report), _report(job, result, seconds))

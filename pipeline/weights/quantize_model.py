@@ -9,9 +9,10 @@ from typing import Any, Final, NoReturn
 
 from pipeline.environment.enter import prepare
 from pipeline.paths import ENVIRONMENT
-from pipeline.weights.awq_checkpoint import linear_names, quantize_folder, read_config
+from pipeline.weights.awq_checkpoint import linear_names, quantize_folder
 from pipeline.weights.awq_format import NIBBLES
 from pipeline.weights.awq_search_result import SearchState, load_search_result
+from pipeline.weights.checkpoint_config import unquantized_config
 from pipeline.weights.console import say
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.quantize_job import QuantizeJob
@@ -43,7 +44,7 @@ def group_size_of(model: Path, wanted: int | None, tensor_parallel: int) -> int:
     Raises:
         CheckpointError: the checkpoint cannot be quantized, or not with this group size.
     """
-    config, specs = read_config(model), SafetensorsCheckpoint(model).specs()
+    config, specs = unquantized_config(model), SafetensorsCheckpoint(model).specs()
     if (model_type := config.get("model_type")) not in MODEL_TYPES:
         raise CheckpointError(f"{model} is of model_type {model_type!r}; {', '.join(MODEL_TYPES)} can be quantized")
     if wanted is None:
@@ -115,7 +116,7 @@ def quantize_with_earlier_search(
     Raises:
         CheckpointError: the model or the search result cannot be used.
     """
-    config, result = read_config(model), load_search_result(earlier)
+    config, result = unquantized_config(model), load_search_result(earlier)
     if not feedback:
         result = result.without_feedback()
     quantize_folder(model, config, output, result.for_checkpoint, save_search)

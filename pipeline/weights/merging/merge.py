@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.weights.atomic import replace_folder, write_json
+from pipeline.weights.checkpoint_config import unquantized_config
 from pipeline.weights.console import byte_bar, say
 from pipeline.weights.end_tokens import tell_end_tokens
 from pipeline.weights.errors import CheckpointError
@@ -30,7 +31,7 @@ from pipeline.weights.merging.merge_plan import (
     write_index,
 )
 from pipeline.weights.merging.row_merge import Sums, TensorWriter, differences, read_blocks
-from pipeline.weights.merging.sources import adapter_files, base_config, open_base
+from pipeline.weights.merging.sources import adapter_files, open_base
 
 _STATE, _LOCK = "merge-state.json", "merge.lock"
 
@@ -73,7 +74,7 @@ def merge_folder(
     started, cpu = time.monotonic(), time.process_time()
     if output.resolve() in {folder.resolve() for folder in (base, adapter)}:
         raise CheckpointError(f"{output} is the base or the adapter; give another folder for the result")
-    config, source, lora = base_config(base), open_base(base), LoraAdapter(adapter)
+    config, source, lora = unquantized_config(base), open_base(base), LoraAdapter(adapter)
     plan = plan_merge(source, lora, config)
     check_tokenizer(base, adapter, plan.rows)
     limit = parse_size(shard_size) if shard_size else None

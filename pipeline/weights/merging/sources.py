@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -82,31 +81,6 @@ def adapter_files(folder: Path) -> list[Path]:
     """The files that say what a merge with the adapter gives."""
     names = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
     return [folder / name for name in names if (folder / name).exists()]
-
-
-def base_config(folder: Path) -> dict[str, Any]:
-    """The config.json of an unquantized base.
-
-    Raises:
-        CheckpointError: it is missing or damaged, or the base is quantized.
-    """
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{folder} has no config.json; give a folder of a Hugging Face checkpoint") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{path} is not a JSON object")
-    quantization = config.get("quantization_config")
-    if quantization is not None:
-        method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else "unknown"
-        remedy = "with --nf4 for an adapter of QLoRA" if method == "bitsandbytes" else "then quantize the merged one"
-        raise CheckpointError(
-            f"{folder} is quantized already ({method}); give the checkpoint that it was made from, {remedy}"
-        )
-    return config
 
 
 def _open(paths: dict[str, Path]) -> ShardedSource:

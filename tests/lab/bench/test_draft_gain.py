@@ -6,7 +6,7 @@ import pytest
 
 from lab.bench.draft_gain import DRAFTING, PassCosts, gpu_costs, main, measured_costs
 from pipeline.paths import ROOT
-from pipeline.plan.hardware import GPUS
+from pipeline.plan.speed import GPUS
 
 RESULT = ROOT / "docs/results/bench-drafts.json"
 

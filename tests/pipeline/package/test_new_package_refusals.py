@@ -11,6 +11,7 @@ import pytest
 from pipeline.package.errors import PackageError
 from pipeline.package.new_package import new_package
 from pipeline.package.task_choice import TaskChoice
+from pipeline.weights.errors import CheckpointError
 from serving.errors import ServingError
 from tests.pipeline.package.checkpoints import CONFIG, HONEYCOMB, digests, make_checkpoint
 
@@ -67,7 +68,7 @@ def test_a_checkpoint_that_cannot_be_served_is_refused_by_name_and_leaves_nothin
     mine = make_checkpoint(tmp_path / "mine", task_file=HONEYCOMB)
     spoil(mine, what)
     before = digests(mine)
-    with pytest.raises((PackageError, ServingError), match=re.escape(message)):
+    with pytest.raises((CheckpointError, PackageError, ServingError), match=re.escape(message)):
         new_package(tmp_path / "made", mine, TaskChoice())
     assert [path.name for path in tmp_path.iterdir()] == ["mine"], "a partial package was left"
     assert digests(mine) == before

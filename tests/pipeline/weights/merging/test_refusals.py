@@ -104,7 +104,7 @@ def test_tensors(tmp_path: Path, change: Callable[[Tensors], Tensors], message: 
 
 
 @pytest.mark.parametrize(
-    ("quantization", "remedy"), [({}, "then quantize"), ({"quant_method": "bitsandbytes"}, "with --nf4")]
+    ("quantization", "remedy"), [({}, "made from"), ({"quant_method": "bitsandbytes"}, "with --nf4")]
 )
 def test_quantized_bases(tmp_path: Path, quantization: dict[str, str], remedy: str) -> None:
     trained(tmp_path, LLAMA)
