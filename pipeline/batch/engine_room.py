@@ -27,9 +27,7 @@ class Room:
     threads: int | None
 
 
-def find_room(
-    machines: Sequence[Mapping[str, float]], engines: int | None, settings: Settings, option: str = "--engines"
-) -> Room:
+def find_room(machines: Sequence[Mapping[str, float]], engines: int | None, settings: Settings, option: str) -> Room:
     """How many engines there will be, and what each of them gets.
 
     Args:

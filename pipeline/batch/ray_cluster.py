@@ -11,7 +11,7 @@ from typing import Any, Final
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from pipeline.batch.engine_room import find_room
+from pipeline.batch.engine_room import Room, find_room
 from pipeline.batch.errors import BatchError
 from pipeline.batch.local_worker import EngineActor
 from pipeline.batch.row_inputs import RowInputs
@@ -129,6 +129,22 @@ def _start(options: Mapping[str, Any]) -> None:
             say("Ray did not start in time; it is started again")
 
 
+def find_places(engines: int | None, settings: Settings, option: str) -> tuple[Room, dict[str, str]]:
+    """What each engine gets of the cluster that this process is connected to, and its environment variables.
+
+    Args:
+        engines, settings, option: see `find_room`.
+
+    Raises:
+        BatchError: there is no room for them.
+    """
+    room = find_room([node["Resources"] for node in ray.nodes() if node["Alive"]], engines, settings, option)
+    environment = {name: value for name, value in os.environ.items() if name.lower() in Settings.model_fields}
+    if room.threads is not None and settings.num_threads is None:
+        environment["NUM_THREADS"] = str(room.threads)
+    return room, environment
+
+
 def ray_workers(engines: int | None, settings: Settings, lock: str, inputs: RowInputs) -> list[RayWorker]:
     """Engines on the cluster that this process is connected to; their actors are not there yet.
 
@@ -141,11 +157,7 @@ def ray_workers(engines: int | None, settings: Settings, lock: str, inputs: RowI
     Raises:
         BatchError: there is no room for them.
     """
-    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    room = find_room(machines, engines, settings)
-    environment = {name: value for name, value in os.environ.items() if name.lower() in Settings.model_fields}
-    if room.threads is not None and settings.num_threads is None:
-        environment["NUM_THREADS"] = str(room.threads)
+    room, environment = find_places(engines, settings, "--engines")
     actor = ray.remote(EngineActor).options(
         num_cpus=room.cpus,
         num_gpus=room.gpus,

@@ -24,8 +24,8 @@ from pipeline.evaluate.results import (
     describe_speed,
     measures_of,
     summarize,
-    write_results,
 )
+from pipeline.weights.atomic import write_json
 from pipeline.weights.default_weights import base_or_default, weights_or_default
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
@@ -105,7 +105,7 @@ def _bar(items: Iterable[Item], total: int, name: str) -> Iterable[Item]:
 def _finish(results: dict[str, Any], json_file: Path | None, html_file: Path | None) -> None:
     console.print(_table(results))
     if json_file is not None:
-        write_results(results, json_file)
+        write_json(json_file, results)
     if html_file is not None:
         html_file.parent.mkdir(parents=True, exist_ok=True)
         write_page(results, html_file)

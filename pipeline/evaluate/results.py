@@ -8,7 +8,6 @@ taken over the parts of all answers, and their intervals are bootstrapped over a
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import platform
 import random
@@ -188,13 +187,6 @@ def measures_of(results: dict[str, Any]) -> list[str]:
 def category_measure(results: Mapping[str, Any]) -> str:
     """What a result file has of each category: whether answers are accepted, or else exact."""
     return "accepted" if "accepted" in results else "exact"
-
-
-def write_results(results: dict[str, Any], path: Path) -> None:
-    """Write a result file atomically."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(results, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
 
 
 def compare(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

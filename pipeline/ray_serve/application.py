@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import ray
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 
 from gateway.settings import GatewaySettings
-from pipeline.batch.engine_room import find_room
+from pipeline.batch.ray_cluster import find_places
 from pipeline.paths import ENVIRONMENT
 from pipeline.ray_serve.gateway_replica import GATEWAY, MODEL, GatewayReplica
 from pipeline.ray_serve.model_replica import ModelReplica
@@ -52,12 +51,9 @@ def deploy_model(size: Size, settings: Settings, lock: str, prefix_inputs: tuple
         BatchError: there is no room.
         RuntimeError: a replica does not start; the message has its error.
     """
-    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    room = find_room(machines, size.max_replicas or size.replicas, settings, option="--replicas")
+    room, given = find_places(size.max_replicas or size.replicas, settings, "--replicas")
     replicas = size.replicas or (1 if size.max_replicas else room.engines)
-    threads = {} if room.threads is None or settings.num_threads else {"NUM_THREADS": str(room.threads)}
-    given = {name: value for name, value in os.environ.items() if name.lower() in Settings.model_fields}
-    environment = _in({"TOKEN_TRACE": "1", **threads, **given})
+    environment = _in({"TOKEN_TRACE": "1", **given})
     model = serve.deployment(ModelReplica).options(
         name=MODEL,
         **_number(replicas, size),

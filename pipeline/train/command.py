@@ -15,10 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pipeline.train.errors import AdapterError
-from pipeline.train.examples import tokenize_cases
 from pipeline.train.lora_model import TARGETS, LoraModel
 from pipeline.train.optimizer import OPTIMIZERS
-from pipeline.train.packing import Packs
+from pipeline.train.packing import Packs, tokenize_cases
 from pipeline.train.record import RunRecord, describe_data
 from pipeline.train.trainer import Trainer, TrainSettings
 from pipeline.weights.awq_search_result import load_search_result

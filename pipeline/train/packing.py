@@ -1,19 +1,24 @@
-"""Pack training examples that share a prefix, so that the prefix is computed once.
+"""Reads training examples, packs those that share a prefix, so that it is computed once, and orders the packs.
 
 packs = Packs(examples, max_branches=8, max_tokens=1400)
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import overload
 
 import torch
 from torch import Tensor
 
+from pipeline.evaluate.case_tokens import case_tokens
+
 _SHARED = 0.5  # of a prompt: longer examples that share less are not worth packing
 _SHORT = 64  # tokens: matmuls of shorter prompts are too small to be fast one by one
+_WINDOW = 16  # steps whose packs are sorted by length
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,24 @@ class TokenizedExample:
 
     def __len__(self) -> int:
         return len(self.prompt) + len(self.answer)
+
+
+def tokenize_cases(path: Path, base: Path, task: Path | None, limit: int | None) -> Sequence[TokenizedExample]:
+    """The prompt of each case as the task makes it, and its answer with the end token, tokenized apart as when serving.
+
+    Args:
+        path: cases as scripts/evaluate takes them.
+        base: folder of the checkpoint, with its tokenizer.
+        task: a task file; None for the one in the base's folder.
+        limit: only the first cases.
+
+    Raises:
+        CheckpointError, TaskError: see `case_tokens`.
+    """
+    return [
+        TokenizedExample(tuple(tokens[:start]), tuple(tokens[start:]))
+        for tokens, start in case_tokens(path, base, task, limit)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +152,45 @@ class Packs(Sequence[Pack]):
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         return make_pack([self._examples[i] for i in self._groups[index]])
+
+
+@dataclass
+class PackStream:
+    """An endless order of packs; each epoch's order depends only on the lengths, the seed and the size of a step.
+
+    The packs of a step have similar lengths, so that threads with one pack each finish at about the same time.
+
+    Args:
+        lengths: of the packs, in tokens.
+        seed: of the order.
+        epoch: epochs taken so far.
+        offset: packs taken of this epoch.
+    """
+
+    lengths: Sequence[int]
+    seed: int
+    epoch: int = 0
+    offset: int = 0
+
+    def take(self, count: int) -> list[int]:
+        """The indices of the next packs, across the end of an epoch if necessary."""
+        taken: list[int] = []
+        while len(taken) < count:
+            part = self._order(count)[self.offset : self.offset + count - len(taken)]
+            taken += part
+            self.offset += len(part)
+            if self.offset == len(self.lengths):
+                self.epoch, self.offset = self.epoch + 1, 0
+        return taken
+
+    def _order(self, count: int) -> list[int]:
+        rng = random.Random(f"{self.seed}/{self.epoch}")
+        order = list(range(len(self.lengths)))
+        rng.shuffle(order)
+        result: list[int] = []
+        for start in range(0, len(order), _WINDOW * count):
+            window = sorted(order[start : start + _WINDOW * count], key=lambda index: self.lengths[index])
+            steps = [window[first : first + count] for first in range(0, len(window), count)]
+            rng.shuffle(steps)
+            result += [index for step in steps for index in step]
+        return result

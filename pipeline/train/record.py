@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pipeline.weights.atomic import write_json
 from pipeline.weights.cpu_name import cpu_name
 
 
@@ -44,9 +45,7 @@ class RunRecord:
 
     def save(self, folder: Path) -> None:
         """Write run.json atomically."""
-        partial = folder / "run.json.partial"
-        partial.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        partial.replace(folder / "run.json")
+        write_json(folder / "run.json", asdict(self))
 
     @classmethod
     def load(cls, folder: Path) -> RunRecord:

@@ -17,8 +17,7 @@ from pipeline.train.allocator import KeptMemory
 from pipeline.train.errors import AdapterError
 from pipeline.train.lora_model import LoraModel
 from pipeline.train.optimizer import AdapterOptimizer
-from pipeline.train.pack_order import PackStream
-from pipeline.train.packing import Pack
+from pipeline.train.packing import Pack, PackStream
 from pipeline.train.record import Point, RunRecord
 
 STATE = "state.safetensors"

@@ -34,7 +34,7 @@ def settings(**given: Any) -> Settings:
     ],
 )
 def test_engines_share_what_there_is(machines, engines, given, room: Room) -> None:
-    assert find_room(machines, engines, settings(**given)) == room
+    assert find_room(machines, engines, settings(**given), "--engines") == room
 
 
 @pytest.mark.parametrize(
@@ -47,4 +47,4 @@ def test_engines_share_what_there_is(machines, engines, given, room: Room) -> No
 )
 def test_too_many_engines_are_refused(machines, engines, given, message: str) -> None:
     with pytest.raises(BatchError, match=message):
-        find_room(machines, engines, settings(**given))
+        find_room(machines, engines, settings(**given), "--engines")

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.train.examples import tokenize_cases
 from pipeline.train.pack_attention import PackLayout, pack_attention
-from pipeline.train.pack_order import PackStream
 from pipeline.train.packing import (
     Packs,
+    PackStream,
     TokenizedExample,
     common_prefix_length,
     group_by_prefix,
     make_pack,
+    tokenize_cases,
 )
 from tasks.honeycomb.evaluation.queries import written_answers
 from tests.pipeline.train.training_fixtures import some_examples, write_base
