@@ -27,7 +27,7 @@ from lab.bench.peers import MAX_NUM_SEQS, PEERS, Peer, WeightForms, python_of
 from lab.bench.protocol import ASK
 from lab.endurance.cog_process import free_port
 from lab.processes import family, memory_mb
-from pipeline.environment.enter import prepare
+from pipeline.environment.enter import installed_environment
 from pipeline.paths import ROOT
 from serving.clients.vllm_parameters import vllm_parameters
 from serving.grammar import check_constraint
@@ -190,7 +190,7 @@ class RayHttp(OfflineRunner):
     """Ray Data's HTTP request processor, which asks vLLM's server; the server's start and memory count."""
 
     def _command(self, questions: Sequence[Inputs], rows: Path, out: Path) -> Command:
-        port, python = str(free_port()), prepare("ray-data") / "bin" / "python"
+        port, python = str(free_port()), installed_environment("ray-data") / "bin" / "python"
         command = [str(python), "-m", "lab.bench.offline_ray", str(MAX_NUM_SEQS), str(rows), str(out), port]
         env = self.peer.env(python_of(self.peer)) | {"PYTHONPATH": str(ROOT)}
         return map(json.dumps, self._payloads(questions)), [*command, *self._vllm("serve"), port], env

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from lab.bench.machine import num_cores
-from pipeline.environment.enter import prepare
+from pipeline.environment.enter import installed_environment
 from pipeline.paths import ROOT
 from pipeline.weights.default_weights import default_weights
 
@@ -220,6 +220,6 @@ def python_of(peer: Peer) -> Path:
     if peer.environment == "dev":
         return Path(sys.executable)
     try:
-        return prepare(peer.environment) / "bin" / "python"
+        return installed_environment(peer.environment) / "bin" / "python"
     except SystemExit as error:  # the exit of a script
         raise EnvironmentFailedError(f"the environment {peer.environment} cannot be made: {error}") from error

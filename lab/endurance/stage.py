@@ -28,7 +28,7 @@ OBSERVED_PREDICTOR: Final = "lab/endurance/observed_predict.py:ObservedPredictor
 
 
 @dataclass(frozen=True, slots=True)
-class Gateway:
+class RunningGateway:
     """A gateway in front of a server: its address, and the id of its process."""
 
     url: str
@@ -87,10 +87,12 @@ class Stage:
             yield server
 
     @contextmanager
-    def gateway(self, server: CogServer) -> Iterator[Gateway]:
+    def gateway(self, server: CogServer) -> Iterator[RunningGateway]:
         """A gateway in front of a server, which keeps predictions on disk."""
         with gateway_server(self.subfolder("gateway"), server.url, max_active=1000) as url:
-            yield Gateway(url, next(one.pid for one in psutil.Process().children() if "gateway" in one.cmdline()))
+            yield RunningGateway(
+                url, next(one.pid for one in psutil.Process().children() if "gateway" in one.cmdline())
+            )
 
     @contextmanager
     def chat_server(self) -> Iterator[CogServer]:

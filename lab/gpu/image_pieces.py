@@ -10,7 +10,7 @@ from typing import Final
 
 from lab.gpu.gpu_report import StageReport
 from lab.gpu.place import Place
-from pipeline.environment.enter import prepare
+from pipeline.environment.enter import installed_environment
 from pipeline.paths import ROOT
 
 _PINS: Final = re.compile(r"^([\w.-]+)==([\w.]+)", re.MULTILINE)
@@ -31,7 +31,7 @@ def image_pieces(place: Place, report: StageReport) -> None:
     """Versions and imports: with a GPU of an environment made of the image's pins, otherwise of those that are here."""
     pins = dict(_PINS.findall((ROOT / "requirements/image.txt").read_text("utf-8")))
     if place.has_gpu:
-        load(report, prepare("image") / "bin/python", pins, (*_OURS, *_OURS_WITH_VLLM))
+        load(report, installed_environment("image") / "bin/python", pins, (*_OURS, *_OURS_WITH_VLLM))
         return
     pins.pop("vllm")
     load(report, Path(sys.executable), pins, _OURS)

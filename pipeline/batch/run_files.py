@@ -12,7 +12,7 @@ from typing import Final
 from pipeline.batch.answer_journal import journal_of
 from pipeline.batch.errors import BatchError
 from pipeline.batch.table import ENDINGS
-from pipeline.environment.enter import prepare
+from pipeline.environment.enter import installed_environment
 from pipeline.paths import ENVIRONMENT, ROOT
 from pipeline.weights.console import say
 
@@ -96,7 +96,7 @@ def _run(*arguments: str) -> str:
     Raises:
         BatchError: it failed.
     """
-    python = prepare("storage") / "bin" / "python"
+    python = installed_environment("storage") / "bin" / "python"
     command = [str(python), "-m", "pipeline.batch.storage_program", *arguments]
     done = subprocess.run(
         command, env={**os.environ, **ENVIRONMENT}, stdin=subprocess.DEVNULL, capture_output=True, text=True

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pipeline.weights.errors import CheckpointError
-from pipeline.weights.layer_loading import ModelWeights, UsedEmbeddings, empty_model, loaded_layer
+from pipeline.weights.layer_loading import ModelTensors, UsedEmbeddings, empty_model, loaded_layer
 
 _ROWS: Final = 128  # positions whose logits are in memory at once
 
@@ -32,13 +32,13 @@ class Divergence:
     top1: float
 
 
-def divergence(before: ModelWeights, after: ModelWeights, texts: Sequence[tuple[list[int], int]]) -> Divergence:
+def divergence(before: ModelTensors, after: ModelTensors, texts: Sequence[tuple[list[int], int]]) -> Divergence:
     """The divergence of one other checkpoint, as `divergences` computes it."""
     return divergences(before, [after], texts)[0]
 
 
 def divergences(
-    before: ModelWeights, others: Sequence[ModelWeights], texts: Sequence[tuple[list[int], int]]
+    before: ModelTensors, others: Sequence[ModelTensors], texts: Sequence[tuple[list[int], int]]
 ) -> list[Divergence]:
     """Compare a checkpoint with each of some others on texts.
 
@@ -74,7 +74,7 @@ def _compare(states: Tensor, head: Tensor, other: Tensor, other_head: Tensor) ->
 
 
 @torch.no_grad()
-def _final_states(weights: ModelWeights, texts: Sequence[Sequence[int]]) -> Tensor:
+def _final_states(weights: ModelTensors, texts: Sequence[Sequence[int]]) -> Tensor:
     """The states that the head reads. → [texts, longest, hidden size]; those behind a text's end mean nothing."""
     if not {"model.embed_tokens.weight", "model.norm.weight"} <= weights.specs().keys():
         name = weights.config.get("model_type")
@@ -91,7 +91,7 @@ def _final_states(weights: ModelWeights, texts: Sequence[Sequence[int]]) -> Tens
     return states
 
 
-def _load_when_called(layer: Any, index: int, weights: ModelWeights) -> None:
+def _load_when_called(layer: Any, index: int, weights: ModelTensors) -> None:
     held: list[Any] = []
 
     def load(*_: Any) -> None:
@@ -105,6 +105,6 @@ def _load_when_called(layer: Any, index: int, weights: ModelWeights) -> None:
     layer.register_forward_hook(unload)
 
 
-def _head(weights: ModelWeights) -> Tensor:
+def _head(weights: ModelTensors) -> Tensor:
     tied = weights.config.get("tie_word_embeddings", False) or "lm_head.weight" not in weights.specs()
     return torch.tensor(weights.load("model.embed_tokens.weight" if tied else "lm_head.weight"))

@@ -17,7 +17,7 @@ from pipeline.weights.merging.live_weights import LiveWeights
 from pipeline.weights.merging.merge import Rounding
 
 if TYPE_CHECKING:  # it imports transformers, which need not be there
-    from pipeline.weights.layer_loading import ModelWeights
+    from pipeline.weights.layer_loading import ModelTensors
 
 CHEAP: Final = 2_000_000_000  # bytes of weights up to which logits are compared without being asked for
 _MAX_TOKENS: Final = 1024  # of all texts together, padding included
@@ -92,7 +92,7 @@ def _compare(
 
     written = PlainWeights(merged)
     live = LiveWeights(base, adapter, written.config, rounding.value)
-    ways: dict[str, ModelWeights] = {"plain_merge": written}
+    ways: dict[str, ModelTensors] = {"plain_merge": written}
     if rounding is not Rounding.NONE:
         plain = LiveWeights(base, adapter, written.config, None, plain=True)
         ways = {"nf4_merge": written, "plain_merge": plain}

@@ -16,7 +16,7 @@ import numpy as np
 
 from pipeline.weights.awq_checkpoint import linear_names
 from pipeline.weights.awq_format import PackedWeight, dequantize
-from pipeline.weights.checkpoint_config import read_config
+from pipeline.weights.checkpoint_config import read_config_json
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint
 from pipeline.weights.tensors import Array, TensorSpec
@@ -41,7 +41,7 @@ class PlainWeights:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.config = read_config(folder)
+        self.config = read_config_json(folder)
         self._source = SafetensorsCheckpoint(folder)
         self._tensors = self._source.specs()
         method, self._group_size = _quantization(folder, self.config.get("quantization_config"))

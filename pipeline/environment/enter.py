@@ -16,7 +16,7 @@ def ensure(name: str) -> None:
 
     Takes milliseconds if the environment is complete. Exits with a message if it cannot be installed.
     """
-    venv = prepare(name)
+    venv = installed_environment(name)
     # Programs that are started by name must come from the environment too: Cog's server starts its worker as `python`.
     first, path = f"{venv / 'bin'}{os.pathsep}", os.environ.get("PATH", os.defpath)
     os.environ.update(VIRTUAL_ENV=str(venv), PATH=path if path.startswith(first) else first + path)
@@ -60,12 +60,12 @@ def environment(engine: str, speculation: str | None, uses_gpu: bool, has_vllm: 
     return "vllm-gpu" if engine == "auto" and uses_gpu and has_vllm else "cpu"
 
 
-def prepare(name: str) -> Path:
+def installed_environment(name: str) -> Path:
     """The folder of environment `name`, installed if need be."""
     if name not in ENVIRONMENTS:
         sys.exit(f"Unknown environment {name!r}; there are {', '.join(ENVIRONMENTS)}.")
     if name in BUILT_ON:
-        prepare(BUILT_ON[name])
+        installed_environment(BUILT_ON[name])
     venv = ROOT / ENVIRONMENTS[name]
     if not is_current(venv, name):
         from pipeline.environment.install import install  # slow to import, and only needed to install

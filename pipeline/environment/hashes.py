@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from pipeline.environment.enter import prepare
+from pipeline.environment.enter import installed_environment
 from pipeline.environment.uv import Uv
 from pipeline.paths import CODE
 
@@ -31,7 +31,7 @@ def write_hashes(uv: Uv) -> None:
 
 def write_sbom() -> None:
     """Write the image's packages in CycloneDX's form, with a tool of an environment of its own."""
-    program = prepare("sbom") / "bin" / "cyclonedx-py"
+    program = installed_environment("sbom") / "bin" / "cyclonedx-py"
     pins = "".join(f"{name}=={version}\n" for name, version in sorted(_pins(HASHES / f"{_IMAGE}.txt")))
     # Without the hashes, which are in the file beside it: with them it has 1.2 MB.
     command = [str(program), "requirements", "-", "--output-reproducible", "--of", "JSON", "-o", str(SBOM)]

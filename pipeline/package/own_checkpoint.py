@@ -11,7 +11,7 @@ from typing import Any, Final
 from pipeline.package.errors import PackageError
 from pipeline.package.task_choice import TaskChoice, task_content
 from pipeline.weights.atomic import place_file, write_json
-from pipeline.weights.checkpoint_config import read_config
+from pipeline.weights.checkpoint_config import read_config_json
 from pipeline.weights.console import byte_bar, say
 from pipeline.weights.safetensors_io import shard_names
 from serving.text import Tokenizer
@@ -81,7 +81,7 @@ def open_checkpoint(folder: Path) -> OwnCheckpoint:
         raise PackageError(
             f"{folder} is a LoRA adapter; merge it first: scripts/merge_lora BASE {folder} MERGED, then give MERGED"
         )
-    config = read_config(folder)
+    config = read_config_json(folder)
     tensors = _tensor_files(folder)
     if not (folder / "tokenizer.json").is_file():
         raise PackageError(

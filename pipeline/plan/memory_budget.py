@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.weights.checkpoint_config import read_config
+from pipeline.weights.checkpoint_config import read_config_json
 from serving.errors import WeightsError
 from serving.weights.draft_weights import DRAFT_MODEL
 from serving.weights.safetensors_header import TensorEntry, read_safetensors_header
@@ -80,7 +80,7 @@ def read_shape(folder: Path) -> ModelShape:
         CheckpointError: the folder has no config.json.
         WeightsError: it has no tensors, or a field of config.json is missing or wrong.
     """
-    config = read_config(folder)
+    config = read_config_json(folder)
     tensors: dict[str, TensorEntry] = {}
     for path in sorted(folder.glob("*.safetensors")):
         tensors |= read_safetensors_header(path).tensors

@@ -14,7 +14,7 @@ from pipeline.package.task_choice import TaskChoice
 from pipeline.prepare.errors import PrepareError
 from pipeline.weights.bases import BASES
 from pipeline.weights.calibration import check_texts
-from pipeline.weights.checkpoint_config import read_config
+from pipeline.weights.checkpoint_config import read_config_json
 from pipeline.weights.digest import sha256
 
 
@@ -117,7 +117,7 @@ def is_quantized(folder: Path) -> bool:
     Raises:
         CheckpointError: it has no config.json.
     """
-    return "quantization_config" in read_config(folder)
+    return "quantization_config" in read_config_json(folder)
 
 
 def check_options(options: PrepareOptions, *, quantized: bool | None) -> None:

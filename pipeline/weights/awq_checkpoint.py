@@ -19,7 +19,7 @@ from pipeline.weights.console import progress_bar
 from pipeline.weights.error_feedback import quantize_with_feedback
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint, write_safetensors
-from pipeline.weights.tensors import Array, Checkpoint, Fingerprinted, Progress, TensorSpec, no_progress
+from pipeline.weights.tensors import Array, CheckpointTensors, Fingerprinted, Progress, TensorSpec, no_progress
 
 _LINEAR = re.compile(r"(model\.layers\.\d+\.\w+\.(?:q|k|v|o|gate|up|down)_proj)\.weight")
 _PARTS = ("qweight", "qzeros", "scales")
@@ -49,7 +49,7 @@ class AwqCheckpoint:
         CheckpointError: a layer's shape does not fit the group size.
     """
 
-    def __init__(self, source: Checkpoint, search: AwqSearchResult) -> None:
+    def __init__(self, source: CheckpointTensors, search: AwqSearchResult) -> None:
         self._source = source
         self._search = search
         self._source_specs = source.specs()
@@ -128,7 +128,9 @@ def quantize_folder(
     return result
 
 
-def write_awq_model(path: Path, source: Checkpoint, search: AwqSearchResult, progress: Progress = no_progress) -> None:
+def write_awq_model(
+    path: Path, source: CheckpointTensors, search: AwqSearchResult, progress: Progress = no_progress
+) -> None:
     """Write the quantized tensors to one file.
 
     Raises:

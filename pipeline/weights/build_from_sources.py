@@ -28,10 +28,10 @@ from pipeline.weights.gguf_source import (
     tokenizer_config,
     tokenizer_json,
 )
-from pipeline.weights.merging.lora_adapter import LoraAdapter, MergedCheckpoint
+from pipeline.weights.merging.lora_adapter import MergedCheckpoint, PeftAdapter
 from pipeline.weights.recipes import Sources
 from pipeline.weights.safetensors_io import write_safetensors
-from pipeline.weights.tensors import Checkpoint
+from pipeline.weights.tensors import CheckpointTensors
 from serving.drafting.ngrams import DRAFT_TABLE, NgramTable
 from serving.text import Tokenizer
 from serving.weights import WeightsLock
@@ -112,10 +112,10 @@ def _load_search(sources: Sources) -> AwqSearchResult:
     return load_search_result(sources.search)
 
 
-def _merged(base: Checkpoint, adapter: Path | None) -> Checkpoint:
+def _merged(base: CheckpointTensors, adapter: Path | None) -> CheckpointTensors:
     if adapter is None or not adapter.exists():
         return base
-    return MergedCheckpoint(base, LoraAdapter(adapter))
+    return MergedCheckpoint(base, PeftAdapter(adapter))
 
 
 def write_tokenizer(gguf: GgufCheckpoint, folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.weights.errors import CheckpointError
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config_json(folder: Path) -> dict[str, Any]:
     """The config.json of a checkpoint.
 
     Raises:
@@ -31,9 +31,9 @@ def unquantized_config(folder: Path) -> dict[str, Any]:
     """The config.json of an unquantized checkpoint.
 
     Raises:
-        CheckpointError: as `read_config`, or the checkpoint is quantized.
+        CheckpointError: as `read_config_json`, or the checkpoint is quantized.
     """
-    config = read_config(folder)
+    config = read_config_json(folder)
     quantization = config.get("quantization_config")
     if quantization is not None:
         method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else "unknown"

@@ -62,7 +62,7 @@ def _about_files(error: OSError | SafetensorError) -> str | None:
 
 
 @contextmanager
-def progress_bar(title: str, checkpoint: tensors.Checkpoint) -> Iterator[tensors.Progress]:
+def progress_bar(title: str, checkpoint: tensors.CheckpointTensors) -> Iterator[tensors.Progress]:
     """A progress bar over the bytes of a checkpoint; call it with the number of bytes done."""
     with byte_bar(title, sum(spec.nbytes for spec in checkpoint.specs().values())) as progress:
         yield progress

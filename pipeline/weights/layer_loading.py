@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from pipeline.weights.errors import CheckpointError
-from pipeline.weights.tensors import Array, Checkpoint
+from pipeline.weights.tensors import Array, CheckpointTensors
 
 _EMBEDDING = "model.embed_tokens.weight"
 
 
-class RowSource(Checkpoint, Protocol):
+class RowSource(CheckpointTensors, Protocol):
     """A checkpoint that can also read single rows."""
 
     def load_rows(self, name: str, rows: Sequence[int]) -> Array:
@@ -30,7 +30,7 @@ class RowSource(Checkpoint, Protocol):
         ...
 
 
-class ModelWeights(RowSource, Protocol):
+class ModelTensors(RowSource, Protocol):
     """A whole model: its tensors and its config.json."""
 
     @property

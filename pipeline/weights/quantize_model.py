@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from pipeline.environment.enter import prepare
+from pipeline.environment.enter import installed_environment
 from pipeline.paths import ENVIRONMENT
 from pipeline.weights.awq_checkpoint import linear_names, quantize_folder
 from pipeline.weights.awq_format import NIBBLES
@@ -83,7 +83,7 @@ def quantize_with_search(
     Raises:
         CheckpointError: another process writes to this folder.
     """
-    python = prepare("awq") / "bin" / "python"
+    python = installed_environment("awq") / "bin" / "python"
     state = SearchState.beside(output.absolute())
     with state.alone():
         QuantizeJob(

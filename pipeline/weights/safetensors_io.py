@@ -16,13 +16,13 @@ import numpy as np
 
 from pipeline.weights.atomic import partial_file
 from pipeline.weights.errors import CheckpointError
-from pipeline.weights.tensors import Array, Checkpoint, Progress, TensorSpec, no_progress
+from pipeline.weights.tensors import Array, CheckpointTensors, Progress, TensorSpec, no_progress
 from serving.weights.safetensors_header import SafetensorsHeader, read_safetensors_header
 
 
 def write_safetensors(
     path: Path,
-    checkpoint: Checkpoint,
+    checkpoint: CheckpointTensors,
     metadata: Mapping[str, str] | None = None,
     progress: Progress = no_progress,
 ) -> None:

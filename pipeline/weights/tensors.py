@@ -80,7 +80,7 @@ class TensorSpec:
         return np.frombuffer(data, dtype=_ARRAY_TYPES[self.dtype]).reshape(self.shape)
 
 
-class Checkpoint(Protocol):
+class CheckpointTensors(Protocol):
     """Named tensors, which are computed or read when they are loaded, so that only one is in memory at a time."""
 
     def specs(self) -> dict[str, TensorSpec]:
@@ -115,7 +115,7 @@ class ArraysInMemory:
 class Fingerprinted:
     """A checkpoint that hashes each tensor when it is loaded; the hash does not depend on files or order."""
 
-    def __init__(self, source: Checkpoint) -> None:
+    def __init__(self, source: CheckpointTensors) -> None:
         self._source = source
         self._digests: dict[str, str] = {}
 

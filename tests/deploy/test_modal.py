@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.environment.enter import prepare
+from pipeline.environment.enter import installed_environment
 from tasks.honeycomb.query import parse_query
 from tests.cog.tiny_weights import make_tiny_weights
 
@@ -27,7 +27,7 @@ print(json.dumps([app.name, answers]))
 @pytest.mark.timeout(600)  # the first time, the environment is made
 def test_its_functions_run_locally(tmp_path: Path) -> None:
     settings = make_tiny_weights(tmp_path)
-    python = prepare("modal") / "bin" / "python"
+    python = installed_environment("modal") / "bin" / "python"
     env = {**os.environ, **settings, "ENGINE": "fake", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([python, "-c", PROGRAM], env=env, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ from pipeline.weights.atomic import partial_file, replace_folder, write_json
 from pipeline.weights.console import say
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.merging.companions import copy_common
-from pipeline.weights.merging.lora_adapter import LoraAdapter
+from pipeline.weights.merging.lora_adapter import PeftAdapter
 from serving.adapters.combination import Combination, Method
 from serving.adapters.combine import LowRank, combine_layer
 
@@ -58,9 +58,9 @@ def merge_adapters(folders: Sequence[Path], combination: Combination, output: Pa
     say(f"Merged {len(adapters)} adapters of {len(layers)} layers into {output}, rank {_ranks(layers)}")
 
 
-def _open(folder: Path) -> LoraAdapter:
+def _open(folder: Path) -> PeftAdapter:
     """An adapter that has factors of linear layers and nothing else."""
-    adapter = LoraAdapter(folder)
+    adapter = PeftAdapter(folder)
     specs = adapter.tensors.specs()
     found = {
         "uses DoRA": adapter.config.dora,
@@ -77,7 +77,7 @@ def _open(folder: Path) -> LoraAdapter:
     return adapter
 
 
-def _part(adapter: LoraAdapter, layer: str) -> LowRank:
+def _part(adapter: PeftAdapter, layer: str) -> LowRank:
     change = adapter.change(layer)
     return LowRank(torch.from_numpy(change.down), torch.from_numpy(change.up), change.scaling)
 

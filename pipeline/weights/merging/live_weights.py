@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.weights.checkpoint_config import unquantized_config
-from pipeline.weights.merging.lora_adapter import LoraAdapter
+from pipeline.weights.merging.lora_adapter import PeftAdapter
 from pipeline.weights.merging.merge_plan import plan_merge
 from pipeline.weights.merging.row_merge import changes_of_rows, decode_rows, merged_rows
 from pipeline.weights.merging.sources import open_base
@@ -33,7 +33,7 @@ class LiveWeights:
         self, base: Path, adapter: Path, config: dict[str, Any], double: bool | None, *, plain: bool = False
     ) -> None:
         self.config = config
-        self._adapter = LoraAdapter(adapter)
+        self._adapter = PeftAdapter(adapter)
         self._plan = plan_merge(open_base(base), self._adapter, unquantized_config(base))
         self._double = None if plain else double
         self._plain = plain

@@ -1,6 +1,6 @@
 """The tensors of a PEFT adapter, sorted by what they do to the base, and the changes that they make to weights.
 
-adapter = LoraAdapter(Path("my-adapter"))
+adapter = PeftAdapter(Path("my-adapter"))
 adapter.change("model.layers.0.mlp.up_proj").merge(weight)
 merged = MergedCheckpoint(base, adapter)  # a checkpoint whose tensors are merged when they are loaded
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.merging.sources import open_adapter
-from pipeline.weights.tensors import Array, Checkpoint, TensorSpec
+from pipeline.weights.tensors import Array, CheckpointTensors, TensorSpec
 from serving.errors import WeightsError
 from serving.weights.adapter_config import AdapterConfig, read_adapter_config
 
@@ -56,7 +56,7 @@ class Copies:
         return self.copied.get(name) or self.beneath.get(name)
 
 
-class LoraAdapter:
+class PeftAdapter:
     """An adapter as PEFT writes it.
 
     Raises:
@@ -269,7 +269,7 @@ class MergedCheckpoint:
         CheckpointError: the adapter was trained on a model with other layers, or is more than A and B.
     """
 
-    def __init__(self, base: Checkpoint, adapter: LoraAdapter) -> None:
+    def __init__(self, base: CheckpointTensors, adapter: PeftAdapter) -> None:
         self._base = base
         self._adapter = adapter
         self._layers = set(adapter.layers())
@@ -291,7 +291,7 @@ class MergedCheckpoint:
         return self._adapter.change(layer).merge(tensor) if layer in self._layers else tensor
 
 
-def check_shape(specs: dict[str, TensorSpec], adapter: LoraAdapter, layer: str) -> None:
+def check_shape(specs: dict[str, TensorSpec], adapter: PeftAdapter, layer: str) -> None:
     """Check that a checkpoint has the layer as the adapter changes it.
 
     Raises:

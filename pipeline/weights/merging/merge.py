@@ -21,7 +21,7 @@ from pipeline.weights.console import byte_bar, say
 from pipeline.weights.end_tokens import tell_end_tokens
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.merging.companions import check_tokenizer, write_companions, write_config
-from pipeline.weights.merging.lora_adapter import LoraAdapter
+from pipeline.weights.merging.lora_adapter import PeftAdapter
 from pipeline.weights.merging.merge_plan import (
     MergePlan,
     PlannedTensor,
@@ -74,7 +74,7 @@ def merge_folder(
     started, cpu = time.monotonic(), time.process_time()
     if output.resolve() in {folder.resolve() for folder in (base, adapter)}:
         raise CheckpointError(f"{output} is the base or the adapter; give another folder for the result")
-    config, source, lora = unquantized_config(base), open_base(base), LoraAdapter(adapter)
+    config, source, lora = unquantized_config(base), open_base(base), PeftAdapter(adapter)
     plan = plan_merge(source, lora, config)
     check_tokenizer(base, adapter, plan.rows)
     limit = parse_size(shard_size) if shard_size else None
@@ -112,7 +112,7 @@ def merge_folder(
 
 
 def _write_shards(
-    folder: Path, shards: _Shards, lora: LoraAdapter, rounding: Rounding, state: MergeState
+    folder: Path, shards: _Shards, lora: PeftAdapter, rounding: Rounding, state: MergeState
 ) -> tuple[dict[str, Sums], int]:
     """Write what is not finished; returns all differences, and how many shards were finished before."""
     found: dict[str, Sums] = {}

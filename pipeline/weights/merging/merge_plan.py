@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.weights.atomic import write_json
 from pipeline.weights.errors import CheckpointError
-from pipeline.weights.merging.lora_adapter import HEAD, LoraAdapter, check_shape
+from pipeline.weights.merging.lora_adapter import HEAD, PeftAdapter, check_shape
 from pipeline.weights.merging.sources import TensorSource
 from pipeline.weights.tensors import TensorSpec
 
@@ -81,7 +81,7 @@ class MergePlan:
         return {name: tensor.spec for name, tensor in self.tensors.items()}
 
 
-def plan_merge(base: TensorSource, adapter: LoraAdapter, config: dict[str, Any]) -> MergePlan:
+def plan_merge(base: TensorSource, adapter: PeftAdapter, config: dict[str, Any]) -> MergePlan:
     """What a merge of the adapter into the base writes.
 
     Raises:
@@ -109,7 +109,7 @@ def plan_merge(base: TensorSource, adapter: LoraAdapter, config: dict[str, Any])
     return MergePlan(tensors, untied, rows, rows if resized else None)
 
 
-def _differ(adapter: LoraAdapter, embedding: str) -> bool:
+def _differ(adapter: PeftAdapter, embedding: str) -> bool:
     """Whether the adapter makes a tied embedding and head different."""
     layer = embedding.removesuffix(".weight")
     if {layer, HEAD} & set(adapter.layers()):
@@ -122,7 +122,7 @@ def _differ(adapter: LoraAdapter, embedding: str) -> bool:
     return mine is None or its is None or not _same(adapter, mine, its)
 
 
-def _same_change(adapter: LoraAdapter, layer: str) -> bool:
+def _same_change(adapter: PeftAdapter, layer: str) -> bool:
     """Whether embedding and head have the same LoRA, as PEFT's ensure_weight_tying makes them."""
     if not {layer, HEAD} <= set(adapter.layers()):
         return False
@@ -131,7 +131,7 @@ def _same_change(adapter: LoraAdapter, layer: str) -> bool:
     return plain and mine.up.shape == its.up.shape and bool((mine.up == its.up).all() and (mine.down == its.down).all())
 
 
-def _same_rows(adapter: LoraAdapter, layer: str) -> bool:
+def _same_rows(adapter: PeftAdapter, layer: str) -> bool:
     """Whether the trained rows of the head are those of the embedding, as PEFT saves them for tied ones."""
     if layer not in adapter.tokens:
         return False
@@ -139,7 +139,7 @@ def _same_rows(adapter: LoraAdapter, layer: str) -> bool:
     return all(np.array_equal(one, other) for one, other in zip(mine, its, strict=True))
 
 
-def _same(adapter: LoraAdapter, one: str, other: str) -> bool:
+def _same(adapter: PeftAdapter, one: str, other: str) -> bool:
     """Whether two of the adapter's tensors are equal; parts of them are read at a time."""
     spec, read = adapter.spec(one), adapter.tensors.read
     if spec != adapter.spec(other):
@@ -150,7 +150,7 @@ def _same(adapter: LoraAdapter, one: str, other: str) -> bool:
     )
 
 
-def _copy(tensors: dict[str, PlannedTensor], adapter: LoraAdapter, embedding: str | None, tied: bool) -> None:
+def _copy(tensors: dict[str, PlannedTensor], adapter: PeftAdapter, embedding: str | None, tied: bool) -> None:
     """Replace the base's tensors by those that the adapter has whole."""
     copies = adapter.copies
     for module in adapter.config.saved:
@@ -180,7 +180,7 @@ def _is_of(name: str, module: str) -> bool:
     return f".{name.rpartition('.')[0]}".endswith(f".{module}")
 
 
-def _add_lora(tensors: dict[str, PlannedTensor], adapter: LoraAdapter, layer: str) -> None:
+def _add_lora(tensors: dict[str, PlannedTensor], adapter: PeftAdapter, layer: str) -> None:
     weight, bias = f"{layer}.weight", f"{layer}.bias"
     check_shape({name: tensor.spec for name, tensor in tensors.items() if name == weight}, adapter, layer)
     tensors[weight] = replace(tensors[weight], lora=layer)
@@ -192,7 +192,7 @@ def _add_lora(tensors: dict[str, PlannedTensor], adapter: LoraAdapter, layer: st
         tensors[bias] = replace(tensors[bias], bias=layer)
 
 
-def _add_tokens(tensors: dict[str, PlannedTensor], adapter: LoraAdapter, layer: str) -> None:
+def _add_tokens(tensors: dict[str, PlannedTensor], adapter: PeftAdapter, layer: str) -> None:
     weight = f"{layer}.weight"
     rows, values = adapter.token_rows(layer)
     shape = tensors[weight].spec.shape if weight in tensors else None

@@ -20,7 +20,7 @@ import numpy as np
 
 from pipeline.weights.atomic import partial_file
 from pipeline.weights.errors import CheckpointError
-from pipeline.weights.merging.lora_adapter import LoraAdapter, LoraChange
+from pipeline.weights.merging.lora_adapter import LoraChange, PeftAdapter
 from pipeline.weights.merging.merge_plan import PlannedTensor
 from pipeline.weights.merging.nf4 import BLOCK, Nf4Constants, block_maxima
 from pipeline.weights.safetensors_io import layout
@@ -41,7 +41,7 @@ class TensorWriter:
         progress: called with the number of bytes written.
     """
 
-    def __init__(self, adapter: LoraAdapter, double: bool | None, progress: Progress) -> None:
+    def __init__(self, adapter: PeftAdapter, double: bool | None, progress: Progress) -> None:
         self._adapter = adapter
         self._double = double
         self._progress = progress
@@ -88,7 +88,7 @@ class TensorWriter:
 
 
 def changes_of_rows(
-    adapter: LoraAdapter, double: bool | None, name: str, tensor: PlannedTensor, pool: ThreadPoolExecutor
+    adapter: PeftAdapter, double: bool | None, name: str, tensor: PlannedTensor, pool: ThreadPoolExecutor
 ) -> RowMerge | None:
     """What changes a tensor's rows; None if they are copied. `double` is as in `TensorWriter`."""
     constants = None

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.environment.enter import prepare
+from pipeline.environment.enter import installed_environment
 from tests.gateway.gateway_server import MODEL, GatewayServer
 from tests.gateway.replicate.answers import asked
 from tests.gateway.started_cog import SLOWER
@@ -25,7 +25,7 @@ SCRIPT = Path(__file__).with_name("beta_client.py")
 @pytest.fixture(scope="module")
 def found(keyed_gateway: GatewayServer) -> dict[str, Any]:
     """What the client got."""
-    python = prepare("replicate2") / "bin" / "python"
+    python = installed_environment("replicate2") / "bin" / "python"
     own = {"REPLICATE_BASE_URL": f"{keyed_gateway.url}/v1", "REPLICATE_API_TOKEN": keyed_gateway.keys["alice"]}
     env = {**os.environ, **own, "REPLICATE_POLL_INTERVAL": "0.1"}
     done = subprocess.run([python, SCRIPT, MODEL, SLOWER], env=env, capture_output=True, text=True, timeout=200)

@@ -15,7 +15,7 @@ from lab.bench.lineup import EngineFailedError
 from lab.bench.offline_command import batch_table, bench_batch, read_rows
 from lab.bench.offline_runners import Measured, OfflineAnswer, VllmOffline, find_runner, run_measured
 from lab.bench.peers import PEERS, Peer, WeightForms
-from pipeline.environment.enter import prepare
+from pipeline.environment.enter import installed_environment
 from pipeline.paths import ROOT
 from tests.free_ports import free_port
 from tests.lab.bench.bench_fixtures import write_weights
@@ -90,7 +90,7 @@ def test_a_command_s_memory_counts_its_children(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.index
 def test_ray_data_asks_a_server_a_whole_batch_at_a_time(tmp_path: Path) -> None:
-    python = prepare("ray-data") / "bin" / "python"
+    python = installed_environment("ray-data") / "bin" / "python"
     payloads, out, server = tmp_path / "payloads", tmp_path / "out", tmp_path / "server.py"
     payloads.write_text("".join(json.dumps({"prompt": [i]}) + "\n" for i in range(40)))
     server.write_text(SERVER)

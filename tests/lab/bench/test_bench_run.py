@@ -23,7 +23,7 @@ from lab.bench.peers import PEERS, Peer, WeightForms
 from lab.bench.protocol import Ask, Batch, at_rate
 from lab.bench.questions import HoneycombQuestions, read_teams
 from lab.bench.workloads import Batches, Plan, Workload
-from pipeline.environment.enter import prepare
+from pipeline.environment.enter import installed_environment
 from tests.lab.bench.bench_fixtures import write_weights
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -96,7 +96,7 @@ def test_a_paused_engine_uses_no_processor_time_and_continues_afterwards(process
 def test_llama_has_all_that_its_process_imports() -> None:
     """Its environment has fewer packages than the others."""
     code = "import lab.bench.worker, lab.bench.llama_engine"
-    subprocess.run([prepare("llama") / "bin" / "python", "-c", code], cwd=ROOT, check=True)
+    subprocess.run([installed_environment("llama") / "bin" / "python", "-c", code], cwd=ROOT, check=True)
 
 
 def test_the_reason_why_an_engine_does_not_start_is_reported(tmp_path: Path) -> None:

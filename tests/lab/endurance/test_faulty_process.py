@@ -20,7 +20,7 @@ from lab.endurance.all_rows import ROWS
 from lab.endurance.engine_death import engine_death
 from lab.endurance.own_weights import lock_text, settings
 from lab.endurance.row import QUICK, verdict
-from lab.endurance.stage import SLOTS, Gateway
+from lab.endurance.stage import SLOTS, RunningGateway
 from lab.processes import family, running
 from pipeline.paths import ROOT
 from tests.lab.endurance.faulty_process import PORT, ProcessFaults, arguments
@@ -68,8 +68,8 @@ class FaultyStage:
     plain_server = own_server
 
     @contextmanager
-    def gateway(self, server: SimpleNamespace) -> Iterator[Gateway]:
-        yield Gateway(server.url, server.process.pid)
+    def gateway(self, server: SimpleNamespace) -> Iterator[RunningGateway]:
+        yield RunningGateway(server.url, server.process.pid)
 
     def stats(self, server: SimpleNamespace) -> dict[str, Any]:
         return dict(httpx.get(f"{server.url}/stats", timeout=60, trust_env=False).json())

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.environment.enter import prepare
+from pipeline.environment.enter import installed_environment
 from tests.free_ports import free_port
 
 BUCKET = "answers"
@@ -62,7 +62,7 @@ class StorageServer:
 @contextmanager
 def storage_server(scheme: str, log: Path, *, refuses: bool = False) -> Iterator[StorageServer]:
     """A server that runs, with its bucket; with `refuses`, one of S3 that knows no account after making the bucket."""
-    programs = prepare("storage-servers") / "bin"
+    programs = installed_environment("storage-servers") / "bin"
     port = str(free_port())
     command = {
         "s3": [programs / "moto_server", "--host", "127.0.0.1", "--port", port],

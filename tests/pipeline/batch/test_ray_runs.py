@@ -15,7 +15,7 @@ from typing import NoReturn
 import psutil
 import pytest
 
-from pipeline.environment.enter import prepare
+from pipeline.environment.enter import installed_environment
 from tests.cog.tiny_weights import make_tiny_weights
 from tests.pipeline.batch.batch_command import ROOT, Command
 
@@ -54,7 +54,7 @@ def command(tmp_path_factory: pytest.TempPathFactory, settings: dict[str, str]) 
 @pytest.fixture(scope="module")
 def cluster(settings: dict[str, str]) -> Iterator[tuple[str, psutil.Process]]:
     """The address of a Ray cluster, and the process that all its processes are below."""
-    python = prepare("ray") / "bin" / "python"
+    python = installed_environment("ray") / "bin" / "python"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen([python, "-c", HEAD], cwd=ROOT, env={**os.environ, **settings}, text=True, **pipes) as head:
         assert head.stdin is not None

@@ -19,7 +19,7 @@ import jsonschema
 import pytest
 
 from lab.endurance.cog_process import CogServer
-from pipeline.environment.enter import prepare
+from pipeline.environment.enter import installed_environment
 from pipeline.paths import ROOT
 from pipeline.prepare.record import read_record
 from pipeline.weights.atomic import write_json
@@ -49,7 +49,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / name).write_bytes((ROOT / name).read_bytes())
             (folder / name).chmod((ROOT / name).stat().st_mode)
     (folder / ".venv").symlink_to(sys.prefix)
-    (folder / ".venv-awq").symlink_to(prepare("awq"))
+    (folder / ".venv-awq").symlink_to(installed_environment("awq"))
     (ROOT / "weights" / ".cache").mkdir(parents=True, exist_ok=True)
     (folder / "weights").mkdir()
     (folder / "weights" / ".cache").symlink_to(ROOT / "weights" / ".cache")

@@ -16,7 +16,7 @@ from pipeline.train.rounding import layer_rounding
 from pipeline.weights.awq_checkpoint import AwqCheckpoint
 from pipeline.weights.awq_format import PackedWeight, dequantize
 from pipeline.weights.awq_search_result import CLIP_STEPS, AwqSearchResult, ScaleGroup
-from pipeline.weights.merging.lora_adapter import LoraAdapter, MergedCheckpoint
+from pipeline.weights.merging.lora_adapter import MergedCheckpoint, PeftAdapter
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint
 from tests.pipeline.train.training_fixtures import CONFIG, some_examples, write_base
 
@@ -65,7 +65,7 @@ def model(base: Path) -> LoraModel:
 
 def served(base: Path, adapter: Path, search: AwqSearchResult) -> LlamaForCausalLM:
     """The model with the dequantized tensors that scripts/build_weights would write."""
-    quantized = AwqCheckpoint(MergedCheckpoint(SafetensorsCheckpoint(base), LoraAdapter(adapter)), search)
+    quantized = AwqCheckpoint(MergedCheckpoint(SafetensorsCheckpoint(base), PeftAdapter(adapter)), search)
     state = {}
     for name in load_file(base / "model.safetensors"):
         linear = name.removesuffix(".weight")

@@ -19,7 +19,7 @@ from pipeline.weights.awq_format import quantize as rounded_to_four_bits
 from pipeline.weights.awq_search_result import AwqSearchResult, ScaleGroup, load_search_result, save_search_result
 from pipeline.weights.gguf_source import GgufCheckpoint, generation_config, tokenizer_json
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint, write_safetensors
-from pipeline.weights.tensors import Checkpoint, Fingerprinted
+from pipeline.weights.tensors import CheckpointTensors, Fingerprinted
 from tests.pipeline.weights.checkpoint_fixtures import write_gguf
 
 ROOT = Path(__file__).parents[3]
@@ -57,7 +57,7 @@ def quantize(model: Path, output: Path, *options: str) -> subprocess.CompletedPr
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
 
 
-def logits(model: Path, quantized: Checkpoint | None = None) -> torch.Tensor:
+def logits(model: Path, quantized: CheckpointTensors | None = None) -> torch.Tensor:
     """The model's logits on the texts, with the quantized weights if there are any."""
     llama = LlamaForCausalLM.from_pretrained(model)
     if quantized is not None:

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from pipeline.weights.errors import CheckpointError
-from pipeline.weights.merging.lora_adapter import LoraAdapter
+from pipeline.weights.merging.lora_adapter import PeftAdapter
 from tests.pipeline.weights.merging.trained_adapters import QWEN, trained
 from tests.serving.weights.fuzzing import CASES, run
 
@@ -29,7 +29,7 @@ def test_adapter_configurations(tmp_path: Path) -> None:
     def check(text: bytes) -> bool:
         config.write_bytes(text)
         try:
-            adapter = LoraAdapter(folder)
+            adapter = PeftAdapter(folder)
             tokens = [adapter.token_rows(layer)[0] for layer in adapter.tokens]
         except CheckpointError as error:
             assert str(folder) in str(error)

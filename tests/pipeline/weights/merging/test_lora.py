@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from pipeline.weights.merging.lora_adapter import LoraAdapter, MergedCheckpoint
+from pipeline.weights.merging.lora_adapter import MergedCheckpoint, PeftAdapter
 from pipeline.weights.merging.merge import merge_folder
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint
 from tests.pipeline.weights.merging.trained_adapters import LLAMA, trained
@@ -20,10 +20,10 @@ def test_bf16_is_summed_in_fp32_and_rounded_once(tmp_path: Path) -> None:
     base, merged = SafetensorsCheckpoint(tmp_path / "base"), SafetensorsCheckpoint(tmp_path / "out")
     name = "model.layers.1.mlp.up_proj.weight"
     assert merged.specs()[name].dtype == "BF16"
-    exact = LoraAdapter(tmp_path / "adapter").change(name.removesuffix(".weight")).merge(base.load(name))
+    exact = PeftAdapter(tmp_path / "adapter").change(name.removesuffix(".weight")).merge(base.load(name))
     expected = torch.from_numpy(exact).to(torch.bfloat16).float().numpy()
     np.testing.assert_array_equal(merged.load(name), expected)
-    in_memory = MergedCheckpoint(base, LoraAdapter(tmp_path / "adapter"))
+    in_memory = MergedCheckpoint(base, PeftAdapter(tmp_path / "adapter"))
     np.testing.assert_array_equal(in_memory.load(name), exact)
 
 
@@ -35,7 +35,7 @@ def test_sums_run_over_the_rank_in_order(tmp_path: Path) -> None:
     down = tensors[f"base_model.model.{name}.lora_A.weight"].numpy()
     up = tensors[f"base_model.model.{name}.lora_B.weight"].numpy()
     weight = SafetensorsCheckpoint(tmp_path / "base").load(f"{name}.weight")
-    found = LoraAdapter(tmp_path / "adapter").change(name).merge(weight)
+    found = PeftAdapter(tmp_path / "adapter").change(name).merge(weight)
     for row, column in [(0, 0), (31, 47), (17, 5)]:
         total = np.float32(0)
         for rank in range(4):
@@ -46,5 +46,5 @@ def test_sums_run_over_the_rank_in_order(tmp_path: Path) -> None:
 def test_layers_without_adapter_are_not_changed(tmp_path: Path) -> None:
     trained(tmp_path, LLAMA)
     base = SafetensorsCheckpoint(tmp_path / "base")
-    merged = MergedCheckpoint(base, LoraAdapter(tmp_path / "adapter"))
+    merged = MergedCheckpoint(base, PeftAdapter(tmp_path / "adapter"))
     np.testing.assert_array_equal(merged.load("lm_head.weight"), base.load("lm_head.weight"))
