@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pipeline.train.draft_examples import make_pairs
-from pipeline.train.draft_network import DraftModel
+from pipeline.train.draft_network import DraftNetwork
 from pipeline.train.draft_trainer import train
 from serving.drafting.draft_model import WordTokenizer
 from serving.drafting.load_drafter import as_numpy
@@ -27,11 +27,11 @@ def write_draft_model(
     markers: Sequence[Sequence[int]] = ((7, 8),),
     answer_tokens: Sequence[int] = tuple(range(20, 60)),
     trigrams: Sequence[tuple[int, int, int]] = (),
-) -> tuple[DraftModel, Tensor]:
+) -> tuple[DraftNetwork, Tensor]:
     """Write a draft model with random weights to the folder; return it and its embedding [VOCAB, WIDTH]."""
     torch.manual_seed(0)
     embedding = (torch.randn(VOCAB, WIDTH) * 0.1).to(dtype)
-    model = DraftModel(embedding, size=SIZE, num_layers=2)
+    model = DraftNetwork(embedding, size=SIZE, num_layers=2)
     with torch.no_grad():
         for parameter in model.parameters():
             noise = torch.randn_like(parameter) * (0.12 if parameter.dim() > 1 else 0.1)
@@ -61,7 +61,7 @@ def fit_draft_model(
     torch.manual_seed(0)
     marker = [answers[0][0][0]]
     pairs = make_pairs(answers, [marker], WordTokenizer(tokenizer), cut_answers=False)
-    model = DraftModel(embedding, size=32, num_layers=1)
+    model = DraftNetwork(embedding, size=32, num_layers=1)
     limits = {"minutes": 60.0, "max_steps": 150, "rate": 2e-2, "batch": len(pairs)}
     train(model, pairs, order=random.Random(0), change=lambda pair: pair, report=lambda *_: None, **limits)
     tokens = {token for _, answer in pairs for token in answer}

@@ -3,7 +3,7 @@
 It computes the same as the kernels in `serving.kernels`: rotary attention, RMS norms and SiLU as in Llama (Touvron et
 al. 2023). Input and output embeddings are one projection of the large model's frozen embedding.
 
-    model = DraftModel(embedding, size=128, num_layers=2); model.loss(ids, targets).backward()
+    model = DraftNetwork(embedding, size=128, num_layers=2); model.loss(ids, targets).backward()
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Layer(nn.Module):
         return x + added
 
 
-class DraftModel(nn.Module):
+class DraftNetwork(nn.Module):
     """The draft model of one checkpoint.
 
     Args:

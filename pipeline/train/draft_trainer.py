@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 import torch
 
 from pipeline.train.draft_examples import Pair, batch_tensors, batches
-from pipeline.train.draft_network import DraftModel
+from pipeline.train.draft_network import DraftNetwork
 
 _WARM_UP = 100  # steps
 Report = Callable[[int, float, float, float], None]  # step, progress from 0 to 1, loss, fraction of right tokens
 
 
 def train(
-    model: DraftModel,
+    model: DraftNetwork,
     pairs: Sequence[Pair],
     *,
     minutes: float,
@@ -64,7 +64,7 @@ def train(
     return step
 
 
-def evaluate(model: DraftModel, pairs: Sequence[Pair], batch: int) -> tuple[float, float]:
+def evaluate(model: DraftNetwork, pairs: Sequence[Pair], batch: int) -> tuple[float, float]:
     """(loss, fraction of right tokens), means over batches of held-out pairs, in float32."""
     results = []
     with torch.no_grad():

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pipeline.train.draft_network import DraftModel
+from pipeline.train.draft_network import DraftNetwork
 from pipeline.train.errors import AdapterError
 
 _RIDGE = 10.0  # keeps the fit solvable; between 1 and 1,000 it changes nothing
@@ -38,7 +38,7 @@ def shared_tokens(tokenizer: Path, other: Path) -> Tensor:
     return torch.tensor(pairs)
 
 
-def transfer(model: DraftModel, path: Path, *, embedding: Tensor, shared: Tensor) -> None:
+def transfer(model: DraftNetwork, path: Path, *, embedding: Tensor, shared: Tensor) -> None:
     """Set the weights of `model` from the draft model of another base.
 
     Args:
@@ -48,10 +48,10 @@ def transfer(model: DraftModel, path: Path, *, embedding: Tensor, shared: Tensor
         shared: from `shared_tokens`.
 
     Raises:
-        AdapterError: as `DraftModel.restore`.
+        AdapterError: as `DraftNetwork.restore`.
     """
     size = model.final_norm.shape[0]
-    other = DraftModel(embedding, size=size, num_layers=len(model.layers))
+    other = DraftNetwork(embedding, size=size, num_layers=len(model.layers))
     other.restore(path)
     with torch.no_grad():
         vectors, biases = other.token_vectors(shared[:, 1])

@@ -28,7 +28,7 @@ from pipeline.train.draft_examples import (
     frequent_tokens,
     make_pairs,
 )
-from pipeline.train.draft_network import DraftModel
+from pipeline.train.draft_network import DraftNetwork
 from pipeline.train.draft_start import committed_start, draft_shape, embedding_signs, read_embedding, run_record
 from pipeline.train.draft_trainer import evaluate, train
 from pipeline.train.draft_transfer import shared_tokens, transfer
@@ -259,9 +259,9 @@ def _describe(data: Path, examples: int) -> dict[str, Any]:
     return describe_data(data / "train.jsonl" if data.is_dir() else data, examples)
 
 
-def _make_model(weights: Path, embedding: Tensor, settings: DrafterSettings) -> DraftModel:
+def _make_model(weights: Path, embedding: Tensor, settings: DrafterSettings) -> DraftNetwork:
     """A model with the checkpoint's embedding, initialized randomly or from a file."""
-    model = DraftModel(embedding, size=settings.size, num_layers=settings.layers)
+    model = DraftNetwork(embedding, size=settings.size, num_layers=settings.layers)
     other = settings.init_weights
     if settings.init is not None and other is not None:
         shared = shared_tokens(weights / TOKENIZER, other / TOKENIZER)
@@ -274,7 +274,7 @@ def _make_model(weights: Path, embedding: Tensor, settings: DrafterSettings) -> 
 
 
 def _run(
-    model: DraftModel,
+    model: DraftNetwork,
     pairs: list[Pair],
     rename: Callable[[Pair], Pair],
     order: random.Random,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.train.draft_network import DraftModel
+from pipeline.train.draft_network import DraftNetwork
 from pipeline.train.draft_transfer import shared_tokens, transfer
 from pipeline.train.errors import AdapterError
 
@@ -20,10 +20,10 @@ def vocabulary(path: Path, vocab: object) -> Path:
     return path
 
 
-def draft_file(folder: Path, embedding: torch.Tensor) -> tuple[Path, DraftModel]:
+def draft_file(folder: Path, embedding: torch.Tensor) -> tuple[Path, DraftNetwork]:
     """A random draft model whose layers do something."""
     torch.manual_seed(0)
-    model = DraftModel(embedding, size=SIZE, num_layers=2)
+    model = DraftNetwork(embedding, size=SIZE, num_layers=2)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     path = folder / "draft.model"
@@ -44,7 +44,7 @@ def test_shared_tokens_of_another_embedding_give_the_same_logits(tmp_path: Path)
     other = torch.randn(NEW_TOKENS, NEW_WIDTH, generator=generator)
     other[ids] = 1000 * embedding @ turn  # the scale of an embedding must not matter
     path, before = draft_file(tmp_path, embedding)
-    after = DraftModel(other, size=SIZE, num_layers=2)
+    after = DraftNetwork(other, size=SIZE, num_layers=2)
     transfer(after, path, embedding=embedding, shared=shared_tokens(new, old))
     prompt, candidates = torch.arange(12)[None], torch.arange(20, 60)
     seen = torch.arange(1, 13)[None]

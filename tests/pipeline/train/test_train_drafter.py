@@ -27,7 +27,7 @@ from pipeline.train.draft_examples import (
     frequent_tokens,
     make_pairs,
 )
-from pipeline.train.draft_network import DraftModel
+from pipeline.train.draft_network import DraftNetwork
 from pipeline.train.draft_predictions import read_predictions
 from pipeline.train.draft_start import committed_start, read_embedding
 from pipeline.train.draft_trainer import evaluate, train
@@ -239,7 +239,7 @@ def test_trigrams_with_hardly_any_exceptions_count_as_certain() -> None:
 
 def test_training_continues_from_fewer_layers_and_new_layers_change_nothing_at_first(tmp_path: Path) -> None:
     embedding, ids = torch.randn(50, 32), torch.tensor([[3, 4, 5]])
-    first, more = (DraftModel(embedding, size=32, num_layers=n) for n in (1, 3))
+    first, more = (DraftNetwork(embedding, size=32, num_layers=n) for n in (1, 3))
     torch.nn.init.normal_(first.layers[0].down.weight)
     first.save(tmp_path / DRAFT_MODEL, markers=[[1]], answer_tokens=[2], trigrams=[])
     more.restore(tmp_path / DRAFT_MODEL)
@@ -249,13 +249,13 @@ def test_training_continues_from_fewer_layers_and_new_layers_change_nothing_at_f
 
 def test_training_continues_only_from_a_file_of_the_same_size(tmp_path: Path) -> None:
     embedding = torch.randn(50, 32)
-    first, second = (DraftModel(embedding, size=32, num_layers=2) for _ in range(2))
+    first, second = (DraftNetwork(embedding, size=32, num_layers=2) for _ in range(2))
     first.save(tmp_path / DRAFT_MODEL, markers=[[1]], answer_tokens=[2], trigrams=[])
     second.restore(tmp_path / DRAFT_MODEL)
     ids = torch.tensor([[3, 4, 5]])
     logits = [model.logits(ids, ids[0], torch.tensor([[1, 2, 3]])) for model in (first, second)]
     torch.testing.assert_close(*logits, rtol=1e-2, atol=1e-2)
-    for other in (DraftModel(embedding, size=64, num_layers=2), DraftModel(embedding, size=32, num_layers=1)):
+    for other in (DraftNetwork(embedding, size=64, num_layers=2), DraftNetwork(embedding, size=32, num_layers=1)):
         with pytest.raises(AdapterError, match=r"draft\.model"):
             other.restore(tmp_path / DRAFT_MODEL)
     (tmp_path / "other").write_bytes(b"nothing")
@@ -267,7 +267,7 @@ def test_drafts_of_a_trained_model_follow_the_question(tmp_path: Path) -> None:
     torch.manual_seed(0)
     pairs = read_pairs(write_data(tmp_path), "columns-first")
     embedding = torch.randn(TOKENIZER.vocab_size, 32)
-    model = DraftModel(embedding, size=32, num_layers=2)
+    model = DraftNetwork(embedding, size=32, num_layers=2)
     before, _ = evaluate(model, pairs, 20)
     reports: list[int] = []
     steps = train(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pipeline.train.draft_examples import batch_tensors
-from pipeline.train.draft_network import DraftModel
+from pipeline.train.draft_network import DraftNetwork
 from serving.drafting.draft_model import create_draft_kernel
 from serving.kernels.draft_base import CACHE_BLOCK, MAX_GENERATED, NUM_TOP, DraftKernel
 from serving.kernels.draft_cpp import CppDraft
@@ -63,7 +63,7 @@ def of_tokens(top) -> np.ndarray:
     return probabilities
 
 
-def expect(model: DraftModel, parts: list[list[int]], answer: Sequence[int] = ()):
+def expect(model: DraftNetwork, parts: list[list[int]], answer: Sequence[int] = ()):
     """The top tokens of the torch module."""
     ids, _, seen = batch_tensors([(parts, list(answer))])
     last = sum(map(len, parts)) + len(answer) - 1
