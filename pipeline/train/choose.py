@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.answer_format.errors import ExamplesError
-from pipeline.train.prompt import TEXT, PromptChoice, choose_prompt
-from pipeline.train.read_examples import Example, ExampleFiles, Part
+from pipeline.train.template_choice import TEXT, PromptChoice, choose_prompt
+from pipeline.train.example_files import Example, ExampleFiles, Part
 from pipeline.train.rewrite_answers import ITEM_SEPARATOR, KEY_SEPARATOR, AnswerWriter
 from pipeline.train.split import Likeness, Split, num_alike, split
 from pipeline.train.survey import Survey, TaskName, survey
+from pipeline.train.template_choice import TEXT, PromptChoice, choose_prompt
 from pipeline.train.write_parts import CASES_FILE, Line, Written, write_parts
 from pipeline.weights.atomic import write_json, write_text
 from tasks.chat.inputs import ChatInputs

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Final
 
 from pipeline.answer_format.errors import ExamplesError
-from pipeline.train.read_examples import Part
+from pipeline.train.example_files import Part
 
 MIN_EXAMPLES: Final = 10
 _MAX_HELD_OUT: Final = 500  # examples of a part that is not trained on

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pipeline.answer_format.errors import ExamplesError
+from pipeline.train.example_files import MAX_REPORTED, Example, ExampleFiles, Part, json_fault, refuse
 from pipeline.train.infer_schema import Shape
-from pipeline.train.prompt import MAX_FIELDS
-from pipeline.train.read_examples import MAX_REPORTED, Example, ExampleFiles, Part, json_fault, refuse
 from pipeline.train.split import InputKeys
+from pipeline.train.template_choice import MAX_FIELDS
 
 TaskName = Literal["schema", "chat"]
 _MOST_JSON = 0.5  # of outputs written as texts: with more of them JSON, the others are taken for mistakes

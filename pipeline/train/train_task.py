@@ -30,7 +30,7 @@ from pipeline.prepare.steps import CLOSER, search_path
 from pipeline.train.card import Measured, write_card
 from pipeline.train.choose import SCHEMA_FILE, Choice, choose
 from pipeline.train.draft_start import run_record
-from pipeline.train.read_examples import Part
+from pipeline.train.example_files import Part
 from pipeline.train.record import RunRecord
 from pipeline.weights.atomic import write_json
 from pipeline.weights.bases import BASES

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from pipeline.answer_format.errors import ExamplesError
-from pipeline.train.read_examples import MAX_REPORTED, Example, ExampleFiles, Part
+from pipeline.train.example_files import MAX_REPORTED, Example, ExampleFiles, Part
 from pipeline.train.split import Split
 from pipeline.weights.atomic import partial_file
 

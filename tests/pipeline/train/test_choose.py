@@ -13,7 +13,7 @@ from pipeline.evaluate.case_tokens import case_tokens
 from pipeline.package.task_choice import TaskChoice, task_content
 from pipeline.paths import ROOT
 from pipeline.train.choose import Choice, choose
-from pipeline.train.read_examples import Part
+from pipeline.train.example_files import Part
 from serving.text import Tokenizer
 from tasks.errors import TaskFileError
 from tasks.task import create_evaluation

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.answer_format.errors import ExamplesError
-from pipeline.train.read_examples import Part
+from pipeline.train.example_files import Part
 from pipeline.train.split import InputKeys, Likeness, Split, held_out_size, num_alike, split
 
 WORDS = ["red", "green", "blue", "one", "two", "Three", "café"]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipeline.train.read_examples import field_text
+from pipeline.train.example_files import field_text
 from tasks.json_text import write_answer
 from tasks.schema.options import RESERVED_INPUTS
 from tasks.schema.template import Template

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.answer_format.errors import ExamplesError
-from pipeline.train.read_examples import ExampleFiles, Part
+from pipeline.train.example_files import ExampleFiles, Part
 from pipeline.train.survey import survey
 from tasks.json_text import write_answer
 from tests.pipeline.train.example_files import write
