@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from pipeline.train.errors import AdapterError
+from pipeline.train.errors import TrainingError
 from pipeline.train.lora_model import TARGETS, LoraModel
 from pipeline.train.optimizer import OPTIMIZERS
 from pipeline.train.packing import Packs, tokenize_cases
@@ -109,7 +109,7 @@ def train(
         }
         record = _record(output, choices, description, resume)
         _run(model, train_packs, held_out, output, settings, record, resume)
-    except (AdapterError, CheckpointError, TaskError, OSError, typer.BadParameter) as error:
+    except (TrainingError, CheckpointError, TaskError, OSError, typer.BadParameter) as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from error
     if not record.finished:
@@ -139,7 +139,7 @@ def _read(
     left_out = f", {packs.left_out} with over {max_tokens} tokens left out" if packs.left_out else ""
     console.print(f"{path}: {packs.num_examples} examples, {len(packs)} packs{left_out}", soft_wrap=True)
     if not packs.num_examples:
-        raise AdapterError(f"{path}: all examples have over {max_tokens} tokens; give a higher --max-tokens")
+        raise TrainingError(f"{path}: all examples have over {max_tokens} tokens; give a higher --max-tokens")
     return packs, describe_data(path, packs.num_examples)
 
 

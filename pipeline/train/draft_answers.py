@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pipeline.in_flight import in_flight
-from pipeline.train.errors import AdapterError
+from pipeline.train.errors import TrainingError
 from serving.adapters.adapter_tasks import adapter_tasks
 from serving.adapters.known_adapters import KnownAdapters
 from serving.adapters.registry import AdapterEntry
@@ -93,7 +93,7 @@ class Drafted:
         """The task that makes its prompts.
 
         Raises:
-            AdapterError, TaskError: it cannot be used.
+            TrainingError, TaskError: it cannot be used.
         """
         made = self.checkpoint
         if self.name is None:
@@ -116,7 +116,7 @@ def ask(drafted: Drafted, task: Task, inputs: Sequence[Inputs], *, concurrency: 
         title: of the progress bar.
 
     Raises:
-        AdapterError: all inputs are refused; the message has the reason of the first.
+        TrainingError: all inputs are refused; the message has the reason of the first.
     """
     settings = Settings(engine="paged", weights_dir=drafted.weights, speculation="auto", max_num_seqs=concurrency)
     engine = create_engine(settings, drafted.checkpoint)
@@ -126,7 +126,7 @@ def ask(drafted: Drafted, task: Task, inputs: Sequence[Inputs], *, concurrency: 
         engine.close()
     refused = [one for one in found if isinstance(one, Exception)]
     if len(refused) == len(inputs):
-        raise AdapterError(f"no input can be answered: {refused[0] if refused else 'there is none'}")
+        raise TrainingError(f"no input can be answered: {refused[0] if refused else 'there is none'}")
     return [None if isinstance(one, Exception) else one for one in found]
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from pipeline.train.draft_answers import Drafted, Inputs, WrittenPrompt, ask
 from pipeline.train.draft_predictions import has_texts, is_database, read_predictions, read_texts
-from pipeline.train.errors import AdapterError
+from pipeline.train.errors import TrainingError
 from pipeline.weights.console import say
 from serving.errors import InvalidRequestError
 from tasks.errors import TaskError
@@ -69,7 +69,7 @@ class CaseReader:
                 newest, is held out.
 
         Raises:
-            AdapterError: there are too few cases, or the checkpoint can answer none.
+            TrainingError: there are too few cases, or the checkpoint can answer none.
             CheckpointError, TaskError: a file or the task is wrong.
         """
         if is_database(data):
@@ -84,7 +84,7 @@ class CaseReader:
             count = -(-len(cases) // _HELD_OUT)
             found = [cases[:-count], cases[-count:]]
         if not all(found):
-            raise AdapterError(f"{data}: too few examples; give at least 2, better 300 or more")
+            raise TrainingError(f"{data}: too few examples; give at least 2, better 300 or more")
         return found[0], found[1]
 
     def _predictions(self, path: Path) -> list[DraftCase]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from pipeline.train.errors import AdapterError
+from pipeline.train.errors import TrainingError
 from serving.drafting.draft_model import split_prompt
 from serving.text import Tokenizer
 from serving.weights.draft_weights import MAX_TOKENS
@@ -71,17 +71,17 @@ def common_marker(prompts: Sequence[Sequence[int]]) -> list[int]:
     """The last tokens of what all prompts begin with: a draft model reads what varies between prompts.
 
     Raises:
-        AdapterError: prompts have no fixed text before what varies.
+        TrainingError: prompts have no fixed text before what varies.
     """
     first, last = (
         min(prompts, key=tuple),
         max(prompts, key=tuple),
     )  # in lexicographic order; the others lie between them
     if tuple(first) == tuple(last):
-        raise AdapterError("all prompts are the same, so nothing shows which part of them varies; give other inputs")
+        raise TrainingError("all prompts are the same, so nothing shows which part of them varies; give other inputs")
     length = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     if not length:
-        raise AdapterError(
+        raise TrainingError(
             "the prompts begin with different tokens, so nothing says where a draft model should begin to read; "
             "put a fixed text before the input, by the task's template or chat template"
         )

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.train.errors import AdapterError
+from pipeline.train.errors import TrainingError
 from serving.weights.draft_weights import EPS, HEAD_DIM, MAX_TOKENS, ROPE_THETA, VECTOR_EPS
 
 _HIDDEN_PER_SIZE = 3
@@ -143,7 +143,7 @@ class DraftNetwork(nn.Module):
         """Load a file of the same width. Layers that it lacks are unchanged; new layers start as the identity.
 
         Raises:
-            AdapterError: it has another width, or more layers.
+            TrainingError: it has another width, or more layers.
         """
         try:
             tensors = load_file(path)
@@ -157,7 +157,7 @@ class DraftNetwork(nn.Module):
                     state[name] = tensors[name.removesuffix(".weight")].float()
             self.load_state_dict(state)
         except (SafetensorError, KeyError, RuntimeError) as error:
-            raise AdapterError(f"{path} is not a draft model of this size: {error}") from error
+            raise TrainingError(f"{path} is not a draft model of this size: {error}") from error
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

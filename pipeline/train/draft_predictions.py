@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import tokenizers
 
-from pipeline.train.errors import AdapterError
+from pipeline.train.errors import TrainingError
 from tasks.evaluation.cases import read_records
 
 _MAGIC: Final = b"SQLite format 3\0"
@@ -41,7 +41,7 @@ def read_predictions(path: Path, adapter: str | None) -> list[tuple[Mapping[str,
         adapter: the name of the adapter that they asked for; None for those that asked for none.
 
     Raises:
-        AdapterError: it is no such database, or has no such prediction.
+        TrainingError: it is no such database, or has no such prediction.
     """
     found: dict[str, tuple[Mapping[str, Any], str]] = {}
     others: Counter[str] = Counter()
@@ -56,7 +56,7 @@ def read_predictions(path: Path, adapter: str | None) -> list[tuple[Mapping[str,
     if not found:
         wanted = "without an adapter" if adapter is None else f"with the adapter {adapter!r}"
         there = ", ".join(f"{count:,} with {name}" for name, count in others.items()) or "none"
-        raise AdapterError(f"{path} has no successful prediction {wanted}, which are learned here; it has {there}")
+        raise TrainingError(f"{path} has no successful prediction {wanted}, which are learned here; it has {there}")
     return list(found.values())[::-1]
 
 
@@ -70,7 +70,7 @@ def _rows(path: Path) -> list[tuple[Mapping[str, Any], Any]]:
             rows = database.execute(query, (_NEWEST,)).fetchall()
         return [(json.loads(inputs), json.loads(output)) for inputs, output in rows]
     except (sqlite3.Error, ValueError) as error:
-        raise AdapterError(f"{path} is no database of a gateway's predictions: {error}") from error
+        raise TrainingError(f"{path} is no database of a gateway's predictions: {error}") from error
 
 
 def has_texts(path: Path) -> bool:
@@ -87,7 +87,7 @@ def read_texts(path: Path, tokenizer: Path) -> list[tuple[list[int], list[int]]]
         tokenizer: the checkpoint's tokenizer.json.
 
     Raises:
-        AdapterError: a line has another form.
+        TrainingError: a line has another form.
         CaseFileError: a line is not JSON.
     """
     encoder, found = tokenizers.Tokenizer.from_file(str(tokenizer)), []
@@ -96,7 +96,7 @@ def read_texts(path: Path, tokenizer: Path) -> list[tuple[list[int], list[int]]]
     for number, record in read_records(path, "give another file"):
         texts = [record.get(key) for key in ("prompt", "answer")] if isinstance(record, dict) else []
         if len(texts) != len(_TEXTS) or not all(isinstance(text, str) for text in texts):
-            raise AdapterError(f'{path}:{number}: a line is {{"prompt": text, "answer": text}}')
+            raise TrainingError(f'{path}:{number}: a line is {{"prompt": text, "answer": text}}')
         prompt, answer = texts
         found.append((encoder.encode(prompt).ids, encoder.encode(answer, add_special_tokens=False).ids))
     return found

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from pipeline.paths import ROOT
-from pipeline.train.errors import AdapterError
+from pipeline.train.errors import TrainingError
 from pipeline.weights.recipes import recipes
 from serving.weights.adapter_files import CONFIG as ADAPTER_CONFIG
 from serving.weights.draft_weights import DRAFT_MODEL
@@ -39,14 +39,14 @@ def read_embedding(weights: Path) -> Tensor:
     """The embedding [V, H] of the checkpoint in a folder.
 
     Raises:
-        AdapterError: no file has it.
+        TrainingError: no file has it.
     """
     for path in sorted(weights.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
             if _EMBEDDING in file.keys():  # noqa: SIM118, it is no mapping
                 tensor: Tensor = file.get_tensor(_EMBEDDING)
                 return tensor
-    raise AdapterError(f"{weights}: no *.safetensors there has {_EMBEDDING}, which a draft model shares")
+    raise TrainingError(f"{weights}: no *.safetensors there has {_EMBEDDING}, which a draft model shares")
 
 
 def draft_shape(path: Path) -> tuple[int, int]:

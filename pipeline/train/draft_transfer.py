@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pipeline.train.draft_network import DraftNetwork
-from pipeline.train.errors import AdapterError
+from pipeline.train.errors import TrainingError
 
 _RIDGE = 10.0  # keeps the fit solvable; between 1 and 1,000 it changes nothing
 
@@ -29,12 +29,12 @@ def shared_tokens(tokenizer: Path, other: Path) -> Tensor:
         other: tokenizer.json of the base that the other draft model belongs to.
 
     Raises:
-        AdapterError: a vocabulary is not a table of tokens, or they share no token.
+        TrainingError: a vocabulary is not a table of tokens, or they share no token.
     """
     first, second = _vocabulary(tokenizer), _vocabulary(other)
     pairs = [(first[text], second[text]) for text in sorted(first.keys() & second.keys())]
     if not pairs:
-        raise AdapterError(f"{tokenizer} and {other} share no token; leave out --from-weights")
+        raise TrainingError(f"{tokenizer} and {other} share no token; leave out --from-weights")
     return torch.tensor(pairs)
 
 
@@ -48,7 +48,7 @@ def transfer(model: DraftNetwork, path: Path, *, embedding: Tensor, shared: Tens
         shared: from `shared_tokens`.
 
     Raises:
-        AdapterError: as `DraftNetwork.restore`.
+        TrainingError: as `DraftNetwork.restore`.
     """
     size = model.final_norm.shape[0]
     other = DraftNetwork(embedding, size=size, num_layers=len(model.layers))
@@ -68,9 +68,9 @@ def _vocabulary(path: Path) -> dict[str, int]:
     try:
         vocabulary = json.loads(path.read_text())["model"]["vocab"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise AdapterError(f"{path}: not a tokenizer with a vocabulary: {error!r}") from error
+        raise TrainingError(f"{path}: not a tokenizer with a vocabulary: {error!r}") from error
     if not isinstance(vocabulary, dict):
-        raise AdapterError(
+        raise TrainingError(
             f"{path}: its vocabulary is not a table of tokens, as of a byte-level BPE; only such can be compared"
         )
     return vocabulary

@@ -32,7 +32,7 @@ from pipeline.train.draft_network import DraftNetwork
 from pipeline.train.draft_start import committed_start, draft_shape, embedding_signs, read_embedding, run_record
 from pipeline.train.draft_trainer import evaluate, train
 from pipeline.train.draft_transfer import shared_tokens, transfer
-from pipeline.train.errors import AdapterError
+from pipeline.train.errors import TrainingError
 from pipeline.train.record import describe_data, describe_hardware
 from pipeline.weights.atomic import partial_file, write_text
 from pipeline.weights.console import say
@@ -127,7 +127,7 @@ def train_drafter(data: Path, drafted: Drafted, output: Path, settings: DrafterS
         raise CheckpointError(f"--size {settings.size}: a multiple of {HEAD_DIM}")
     try:
         return _train(data, drafted, output, settings)
-    except (AdapterError, ServingError, TaskError, SafetensorError, ValueError, OSError) as error:
+    except (TrainingError, ServingError, TaskError, SafetensorError, ValueError, OSError) as error:
         raise CheckpointError(str(error)) from error
 
 
@@ -224,15 +224,15 @@ def _read_pairs(
     """The pairs of cases. A task that says its markers has whole answers only.
 
     Raises:
-        AdapterError: no case can be read, or a prompt has not all markers that its task says.
+        TrainingError: no case can be read, or a prompt has not all markers that its task says.
     """
     is_marked = isinstance(task, MarkedTask)
     if is_marked and any(find_last(case.prompt, marker) is None for case in cases for marker in markers):
-        raise AdapterError("a prompt's tokens do not have all markers of the task")
+        raise TrainingError("a prompt's tokens do not have all markers of the task")
     examples = ((case.prompt, case.answer) for case in cases)
     pairs = make_pairs(examples, markers, word_tokens, cut_answers=not is_marked)
     if not pairs:
-        raise AdapterError(f"no example has less than {MAX_TOKENS} tokens after the fixed begin of its prompt")
+        raise TrainingError(f"no example has less than {MAX_TOKENS} tokens after the fixed begin of its prompt")
     if left_out := len(cases) - len(pairs):
         say(f"{left_out:,} of {len(cases):,} examples are too long for a draft model, which reads {MAX_TOKENS} tokens")
     return pairs

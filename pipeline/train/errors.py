@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class AdapterError(Exception):
+class TrainingError(Exception):
     """An adapter, a draft model or training data cannot be used; the message says what to change."""

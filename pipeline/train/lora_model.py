@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from pipeline.train.answer_loss import answer_loss
-from pipeline.train.errors import AdapterError
+from pipeline.train.errors import TrainingError
 from pipeline.train.pack_attention import PACK_ATTENTION, PackLayout
 from pipeline.train.packing import Pack
 from pipeline.train.rounding import layer_rounding
@@ -51,16 +51,16 @@ class LoraModel:
         """Load a checkpoint, and add a new adapter of some layers that changes nothing yet. A and B are float32.
 
         Raises:
-            AdapterError: transformers cannot load the folder, or the checkpoint is quantized.
+            TrainingError: transformers cannot load the folder, or the checkpoint is quantized.
         """
         try:
             if getattr(AutoConfig.from_pretrained(base, local_files_only=True), "quantization_config", None):
-                raise AdapterError(f"{base}: quantized; train on the unquantized checkpoint it was made from")
+                raise TrainingError(f"{base}: quantized; train on the unquantized checkpoint it was made from")
             model: Any = AutoModelForCausalLM.from_pretrained(
                 base, dtype=dtype, attn_implementation=PACK_ATTENTION, local_files_only=True
             )
         except (OSError, ValueError) as error:
-            raise AdapterError(f"{base}: transformers cannot load it: {error}") from error
+            raise TrainingError(f"{base}: transformers cannot load it: {error}") from error
         config = LoraConfig(
             r=rank, lora_alpha=alpha, target_modules=list(targets), lora_dropout=0.0, task_type="CAUSAL_LM"
         )
@@ -123,11 +123,11 @@ class LoraModel:
         """Continue from an adapter of the same rank and alpha.
 
         Raises:
-            AdapterError: it has another rank or alpha, or belongs to another base.
+            TrainingError: it has another rank or alpha, or belongs to another base.
         """
         config = read_adapter_config(folder)
         if (config.r, config.lora_alpha) != (self.rank, self.alpha):
-            raise AdapterError(
+            raise TrainingError(
                 f"{folder}: rank {config.r} and alpha {config.lora_alpha}, the model has {self.rank} and "
                 f"{self.alpha}; pass --rank {config.r} --alpha {config.lora_alpha}"
             )
@@ -137,7 +137,7 @@ class LoraModel:
         )
         shapes, wanted = ({name: tuple(t.shape) for name, t in tensors.items()} for tensors in (state, expected))
         if wrong := sorted(name for name in shapes.keys() | wanted.keys() if shapes.get(name) != wanted.get(name)):
-            raise AdapterError(
+            raise TrainingError(
                 f"{folder}: {len(wrong)} tensors are missing, unknown or of another shape, for example {wrong[0]}: "
                 f"{shapes.get(wrong[0])} where the base needs {wanted.get(wrong[0])}; wrong base model?"
             )
@@ -149,9 +149,9 @@ def read_adapter_config(folder: Path) -> LoraConfig:
     """The adapter_config.json of a folder.
 
     Raises:
-        AdapterError: there is none.
+        TrainingError: there is none.
     """
     if not (folder / "adapter_config.json").is_file():
-        raise AdapterError(f"{folder / 'adapter_config.json'} does not exist; give a folder with a LoRA adapter")
+        raise TrainingError(f"{folder / 'adapter_config.json'} does not exist; give a folder with a LoRA adapter")
     config: LoraConfig = LoraConfig.from_pretrained(str(folder))
     return config

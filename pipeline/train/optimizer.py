@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 import torch
 from torch import Tensor
 
-from pipeline.train.errors import AdapterError
+from pipeline.train.errors import TrainingError
 
 MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}  # of a parameter, in its shape
 OPTIMIZERS = tuple(MOMENTS)
@@ -54,11 +54,11 @@ class AdapterOptimizer:
         """Continue with the moments of `state`, which other entries may accompany, after so many steps.
 
         Raises:
-            AdapterError: they are another optimizer's.
+            TrainingError: they are another optimizer's.
         """
         for i, parameter in enumerate(self._parameters):
             if missing := [name for name in MOMENTS[self.name] if f"{i}.{name}" not in state]:
-                raise AdapterError(
+                raise TrainingError(
                     f"the checkpoint has no {missing[0]!r}: it was made with another optimizer than {self.name}; "
                     "resume with --optimizer as in the first run, or give another --output"
                 )

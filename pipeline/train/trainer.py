@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pipeline.train.allocator import KeptMemory
-from pipeline.train.errors import AdapterError
+from pipeline.train.errors import TrainingError
 from pipeline.train.lora_model import LoraModel
 from pipeline.train.optimizer import AdapterOptimizer
 from pipeline.train.packing import Pack, PackStream
@@ -87,13 +87,13 @@ class Trainer:
         """Load the parameters and moments of the last checkpoint.
 
         Raises:
-            AdapterError: the checkpoint belongs to a run with another rank, base or optimizer.
+            TrainingError: the checkpoint belongs to a run with another rank, base or optimizer.
         """
         state, parameters = load_file(self.output / STATE), self.model.parameters()
         saved = [state[f"{i}.parameter"] for i in range(sum(name.endswith(".parameter") for name in state))]
         sizes = [sum(t.numel() for t in tensors) for tensors in (saved, parameters)]
         if [t.shape for t in saved] != [p.shape for p in parameters]:
-            raise AdapterError(
+            raise TrainingError(
                 f"{self.output / STATE}: {sizes[0]:,} parameters, this run has {sizes[1]:,}; "
                 "resume with the rank and base of the first run, or give another --output"
             )

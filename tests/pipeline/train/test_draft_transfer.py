@@ -10,7 +10,7 @@ import torch
 
 from pipeline.train.draft_network import DraftNetwork
 from pipeline.train.draft_transfer import shared_tokens, transfer
-from pipeline.train.errors import AdapterError
+from pipeline.train.errors import TrainingError
 
 SIZE, OLD_WIDTH, NEW_WIDTH, OLD_TOKENS, NEW_TOKENS = 32, 40, 48, 90, 120
 
@@ -67,11 +67,11 @@ def test_only_tokens_with_the_same_text_are_shared(tmp_path: Path) -> None:
 )
 def test_vocabularies_that_cannot_be_compared_are_refused(tmp_path: Path, vocab: object, message: str) -> None:
     new = vocabulary(tmp_path / "new.json", {"a": 0})
-    with pytest.raises(AdapterError, match=message):
+    with pytest.raises(TrainingError, match=message):
         shared_tokens(new, vocabulary(tmp_path / "old.json", vocab))
 
 
 def test_a_file_without_a_vocabulary_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{}")
-    with pytest.raises(AdapterError, match=r"broken.json: not a tokenizer"):
+    with pytest.raises(TrainingError, match=r"broken.json: not a tokenizer"):
         shared_tokens(tmp_path / "broken.json", tmp_path / "broken.json")

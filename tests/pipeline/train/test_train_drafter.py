@@ -32,7 +32,7 @@ from pipeline.train.draft_predictions import read_predictions
 from pipeline.train.draft_start import committed_start, read_embedding
 from pipeline.train.draft_trainer import evaluate, train
 from pipeline.train.drafter_run import DrafterSettings, Passes, train_drafter
-from pipeline.train.errors import AdapterError
+from pipeline.train.errors import TrainingError
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
 from serving.drafting.draft_model import WordTokenizer
@@ -187,7 +187,7 @@ def test_a_draft_model_reads_what_differs_between_prompts() -> None:
 
 @pytest.mark.parametrize(("prompts", "problem"), [([[1, 2], [3]], "different tokens"), ([[1, 2]] * 2, "are the same")])
 def test_prompts_that_do_not_show_where_to_read_are_refused(prompts: list[list[int]], problem: str) -> None:
-    with pytest.raises(AdapterError, match=problem):
+    with pytest.raises(TrainingError, match=problem):
         common_marker(prompts)
 
 
@@ -256,10 +256,10 @@ def test_training_continues_only_from_a_file_of_the_same_size(tmp_path: Path) ->
     logits = [model.logits(ids, ids[0], torch.tensor([[1, 2, 3]])) for model in (first, second)]
     torch.testing.assert_close(*logits, rtol=1e-2, atol=1e-2)
     for other in (DraftNetwork(embedding, size=64, num_layers=2), DraftNetwork(embedding, size=32, num_layers=1)):
-        with pytest.raises(AdapterError, match=r"draft\.model"):
+        with pytest.raises(TrainingError, match=r"draft\.model"):
             other.restore(tmp_path / DRAFT_MODEL)
     (tmp_path / "other").write_bytes(b"nothing")
-    with pytest.raises(AdapterError, match="other"):
+    with pytest.raises(TrainingError, match="other"):
         second.restore(tmp_path / "other")
 
 
@@ -404,7 +404,7 @@ async def test_kept_predictions_of_a_gateway_that_runs_are_read_and_it_notices_n
     assert sorted(file.name for file in tmp_path.iterdir()) == there
     found = read_predictions(path, "letters")
     assert found == [({"text": "c"}, '{"name": "letter"}')]
-    with pytest.raises(AdapterError, match=r"no successful prediction with the adapter 'x'.*it has .* with no adapter"):
+    with pytest.raises(TrainingError, match=r"no successful prediction with the adapter 'x'.*it has .* with no adapter"):
         read_predictions(path, "x")
 
 
@@ -418,7 +418,7 @@ def test_a_log_of_prompts_and_answers_is_read_as_a_server_reads_it(checkpoint: P
         (r["prompt"], r["answer"]) for r in lines
     ]
     path.write_text('{"prompt": "a", "answer": "b"}\n{"prompt": "a"}')
-    with pytest.raises(AdapterError, match=r"log.jsonl:2: a line is .*\"answer\": text"):
+    with pytest.raises(TrainingError, match=r"log.jsonl:2: a line is .*\"answer\": text"):
         CaseReader(drafted, drafted.create_task(), Answers.AUTO).read(path)
 
 
@@ -493,7 +493,7 @@ def test_inputs_that_the_task_refuses_are_left_out(checkpoint: Path, tmp_path: P
     cases, held_out = reader(checkpoint, Answers.AUTO).read(tmp_path / "cases.jsonl")
     assert [case.inputs["text"] for case in cases + held_out] == ["a", "b", "c"]
     (tmp_path / "cases.jsonl").write_text(json.dumps({"input": " "}))
-    with pytest.raises(AdapterError, match=r"no input can be answered: .*blank"):
+    with pytest.raises(TrainingError, match=r"no input can be answered: .*blank"):
         reader(checkpoint, Answers.AUTO).read(tmp_path / "cases.jsonl")
 
 

@@ -11,7 +11,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from pipeline.train.errors import AdapterError
+from pipeline.train.errors import TrainingError
 from pipeline.train.lora_model import LoraModel
 from pipeline.train.packing import TokenizedExample, make_pack
 from tests.pipeline.train.training_fixtures import some_examples, write_base
@@ -98,7 +98,7 @@ def test_an_adapter_is_read_back_from_its_files(base: Path, tmp_path: Path) -> N
     again.load_adapter(tmp_path)
     pack = make_pack(some_examples())
     assert again.loss(pack).item() == model.loss(pack).item()
-    with pytest.raises(AdapterError, match=r"--rank 4 --alpha 8"):
+    with pytest.raises(TrainingError, match=r"--rank 4 --alpha 8"):
         LoraModel.load(base, 8, ALPHA).load_adapter(tmp_path)
 
 
@@ -110,7 +110,7 @@ def test_an_adapter_of_another_base_is_refused_by_tensor(base: Path, tmp_path: P
 
     name = sorted(tensors)[0]
     save_file({**tensors, name: tensors[name][:, :-1].contiguous()}, tmp_path / "adapter_model.safetensors")
-    with pytest.raises(AdapterError, match=name.replace(".", r"\.")):
+    with pytest.raises(TrainingError, match=name.replace(".", r"\.")):
         model.load_adapter(tmp_path)
 
 
@@ -118,10 +118,10 @@ def test_a_quantized_base_is_refused(tmp_path: Path) -> None:
     base = write_base(tmp_path / "quantized")
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "awq", "bits": 4}}))
-    with pytest.raises(AdapterError, match="train on the unquantized checkpoint"):
+    with pytest.raises(TrainingError, match="train on the unquantized checkpoint"):
         LoraModel.load(base, rank=4, alpha=8)
 
 
 def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(AdapterError, match="cannot load"):
+    with pytest.raises(TrainingError, match="cannot load"):
         LoraModel.load(tmp_path, RANK, ALPHA)
