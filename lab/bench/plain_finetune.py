@@ -18,9 +18,8 @@ import typer
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, get_linear_schedule_with_warmup
 
-from pipeline.train.examples import tokenize_cases
 from pipeline.train.lora_model import TARGETS
-from pipeline.train.packing import TokenizedExample
+from pipeline.train.packing import TokenizedExample, tokenize_cases
 
 _BATCH, _RATE, _WARM_UP = 16, 2e-4, 0.03
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.answer_format.errors import ExamplesError
-from pipeline.train.template_choice import TEXT, PromptChoice, choose_prompt
 from pipeline.train.example_files import Example, ExampleFiles, Part
 from pipeline.train.rewrite_answers import ITEM_SEPARATOR, KEY_SEPARATOR, AnswerWriter
 from pipeline.train.split import Likeness, Split, num_alike, split

@@ -404,7 +404,9 @@ async def test_kept_predictions_of_a_gateway_that_runs_are_read_and_it_notices_n
     assert sorted(file.name for file in tmp_path.iterdir()) == there
     found = read_predictions(path, "letters")
     assert found == [({"text": "c"}, '{"name": "letter"}')]
-    with pytest.raises(TrainingError, match=r"no successful prediction with the adapter 'x'.*it has .* with no adapter"):
+    with pytest.raises(
+        TrainingError, match=r"no successful prediction with the adapter 'x'.*it has .* with no adapter"
+    ):
         read_predictions(path, "x")
 
 
