@@ -6,13 +6,12 @@ import json
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -22,37 +21,31 @@ from pipeline.train.draft_examples import (
     Pair,
     Renamer,
     WordRenamer,
-    WordTokens,
     certain_trigrams,
     common_marker,
     frequent_tokens,
-    make_pairs,
 )
-from pipeline.train.draft_network import DraftNetwork
+from pipeline.train.draft_fit import fit, read_pairs, start_network
 from pipeline.train.draft_start import committed_start, draft_shape, embedding_signs, read_embedding, run_record
-from pipeline.train.draft_trainer import evaluate, train
-from pipeline.train.draft_transfer import shared_tokens, transfer
+from pipeline.train.draft_trainer import evaluate
 from pipeline.train.errors import TrainingError
 from pipeline.train.record import describe_data, describe_hardware
 from pipeline.weights.atomic import partial_file, write_text
 from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
-from serving.drafting.draft_model import WordTokenizer, find_last
+from serving.drafting.draft_model import find_last
 from serving.drafting.load_drafter import as_numpy
 from serving.errors import ServingError
 from serving.text import Tokenizer
 from serving.weights.adapter_files import adapter_digest
-from serving.weights.draft_weights import DRAFT_MODEL, HEAD_DIM, MAX_TOKENS, DraftWeights
+from serving.weights.draft_weights import DRAFT_MODEL, HEAD_DIM, DraftWeights
 from tasks.errors import TaskError
 from tasks.task import MarkedTask, Task
 
-TOKENIZER = "tokenizer.json"
 _MINUTES, _MINUTES_FROM = 20.0, 5.0  # from scratch, and from a draft model
 _MEASURED = 60  # held-out inputs that are asked
 _KNOWN = 0.9  # fraction of the prompts that have a marker of the draft model that training goes on from
-_CURVE_STEPS = 100  # between two points of the recorded curve
-Curve = list[tuple[int, float, float]]  # step, loss, fraction of right tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,22 +128,21 @@ def _train(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings
     torch.manual_seed(settings.seed)
     tokenizer, embedding = drafted.tokenizer, read_embedding(drafted.weights)
     settings = _complete(settings, drafted, embedding)
-    task, size, word_tokens = drafted.create_task(), len(embedding), WordTokenizer(tokenizer)
+    task, size = drafted.create_task(), len(embedding)
     cases, held_out = CaseReader(drafted, task, settings.answers).read(data)
     before = DraftWeights.load(settings.init, as_numpy(embedding)) if settings.continues and settings.init else None
     markers = _markers(cases, task, tokenizer, before)
-
-    def known_words(text: Sequence[int]) -> list[int]:
-        return [token for token in word_tokens(text) if token < size]  # a tokenizer may have more than the model
-
-    pairs, held_out_pairs = (_read_pairs(some, task, markers, known_words) for some in (cases, held_out))
+    pairs, held_out_pairs = (_read_pairs(some, task, markers, tokenizer, size) for some in (cases, held_out))
     say(f"{len(pairs):,} examples to learn from, {len(held_out_pairs):,} held out")
     init_digest = None if settings.init is None else f"sha256:{sha256(settings.init)}"  # `output` may replace the file
-    model, order = _make_model(drafted.weights, embedding, settings), random.Random(settings.seed)
+    order, other = random.Random(settings.seed), settings.init_weights
+    model = start_network(drafted.weights, embedding, settings.size, settings.layers, settings.init, other)
     # Where a task says its markers, names to copy are a part of their own.
     is_marked = isinstance(task, MarkedTask)
     rename = Renamer(pairs, tokenizer, order) if is_marked else WordRenamer(pairs, tokenizer, size, order)
-    steps, curve = _run(model, pairs, rename, order, settings)
+    assert settings.minutes is not None, "_complete has set them"
+    options = {"rate": settings.rate, "batch": settings.batch, "max_steps": settings.max_steps}
+    steps, curve = fit(model, pairs, rename, order, minutes=settings.minutes, **options)
     loss, hits = evaluate(model, held_out_pairs, settings.batch)
     say(f"{steps:,} steps; {hits:.1%} of the held-out answers' tokens are right")
     with tempfile.TemporaryDirectory() as folder:
@@ -163,7 +155,6 @@ def _train(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings
             return False
         with partial_file(output / DRAFT_MODEL) as partial:
             shutil.copy(made, partial)  # with its mode
-    other = settings.init_weights
     record = {
         "settings": asdict(settings) | {"init": init_digest, "init_weights": other and other.name},
         "data": _describe(data, len(pairs)),
@@ -219,7 +210,7 @@ def _markers(
 
 
 def _read_pairs(
-    cases: Sequence[DraftCase], task: Task, markers: Sequence[Sequence[int]], word_tokens: WordTokens
+    cases: Sequence[DraftCase], task: Task, markers: Sequence[Sequence[int]], tokenizer: Tokenizer, size: int
 ) -> list[Pair]:
     """The pairs of cases. A task that says its markers has whole answers only.
 
@@ -229,13 +220,8 @@ def _read_pairs(
     is_marked = isinstance(task, MarkedTask)
     if is_marked and any(find_last(case.prompt, marker) is None for case in cases for marker in markers):
         raise TrainingError("a prompt's tokens do not have all markers of the task")
-    examples = ((case.prompt, case.answer) for case in cases)
-    pairs = make_pairs(examples, markers, word_tokens, cut_answers=not is_marked)
-    if not pairs:
-        raise TrainingError(f"no example has less than {MAX_TOKENS} tokens after the fixed begin of its prompt")
-    if left_out := len(cases) - len(pairs):
-        say(f"{left_out:,} of {len(cases):,} examples are too long for a draft model, which reads {MAX_TOKENS} tokens")
-    return pairs
+    examples = [(case.prompt, case.answer) for case in cases]
+    return read_pairs(examples, markers, tokenizer, size, cut_answers=not is_marked)
 
 
 def _measure(drafted: Drafted, task: Task, inputs: Sequence[Inputs], made: Path) -> Passes:
@@ -257,56 +243,3 @@ def _measure(drafted: Drafted, task: Task, inputs: Sequence[Inputs], made: Path)
 
 def _describe(data: Path, examples: int) -> dict[str, Any]:
     return describe_data(data / "train.jsonl" if data.is_dir() else data, examples)
-
-
-def _make_model(weights: Path, embedding: Tensor, settings: DrafterSettings) -> DraftNetwork:
-    """A model with the checkpoint's embedding, initialized randomly or from a file."""
-    model = DraftNetwork(embedding, size=settings.size, num_layers=settings.layers)
-    other = settings.init_weights
-    if settings.init is not None and other is not None:
-        shared = shared_tokens(weights / TOKENIZER, other / TOKENIZER)
-        transfer(model, settings.init, embedding=read_embedding(other), shared=shared)
-    elif settings.init is not None:
-        model.restore(settings.init)
-    for layer in model.layers:
-        layer.compile(dynamic=True)  # otherwise elementwise operations take half of the time
-    return model
-
-
-def _run(
-    model: DraftNetwork,
-    pairs: list[Pair],
-    rename: Callable[[Pair], Pair],
-    order: random.Random,
-    settings: DrafterSettings,
-) -> tuple[int, Curve]:
-    """Train with a progress bar; return the number of steps and the loss curve."""
-    assert settings.minutes is not None, "_complete has set them"
-    curve: Curve = []
-    columns: tuple[Any, ...] = (
-        "{task.description}",
-        BarColumn(),
-        TextColumn("{task.fields[state]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns) as progress:
-        task = progress.add_task("Training", total=1.0, state="")
-
-        def report(step: int, fraction: float, loss: float, hits: float) -> None:
-            progress.update(task, completed=fraction, state=f"step {step} loss {loss:.3f} right {hits:.1%}")
-            if step % _CURVE_STEPS == 0:
-                curve.append((step, round(loss, 4), round(hits, 4)))
-
-        steps = train(
-            model,
-            pairs,
-            minutes=settings.minutes,
-            rate=settings.rate,
-            batch=settings.batch,
-            order=order,
-            change=rename,
-            report=report,
-            max_steps=settings.max_steps,
-        )
-    return steps, curve

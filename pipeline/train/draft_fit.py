@@ -1,0 +1,116 @@
+"""Start the network of a draft model, and train it with a progress bar. No engine and no task is needed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor
+
+from pipeline.train.draft_examples import Pair, make_pairs
+from pipeline.train.draft_network import DraftNetwork
+from pipeline.train.draft_start import read_embedding
+from pipeline.train.draft_trainer import train
+from pipeline.train.draft_transfer import shared_tokens, transfer
+from pipeline.train.errors import TrainingError
+from pipeline.weights.console import say
+from serving.drafting.draft_model import WordTokenizer
+from serving.text import Tokenizer
+from serving.weights.draft_weights import MAX_TOKENS
+
+TOKENIZER: Final = "tokenizer.json"
+_CURVE_STEPS: Final = 100  # between two points of the recorded curve
+Curve = list[tuple[int, float, float]]  # step, loss, fraction of right tokens
+
+
+def start_network(
+    weights: Path, embedding: Tensor, size: int, layers: int, init: Path | None, init_weights: Path | None = None
+) -> DraftNetwork:
+    """A network with the checkpoint's embedding, initialized randomly or from a draft model.
+
+    Args:
+        weights: folder of the checkpoint.
+        embedding: [V, H] of the checkpoint.
+        size: width of the network.
+        layers: number of its layers.
+        init: a draft.model to start from; None starts from random weights.
+        init_weights: folder of the checkpoint that `init` belongs to, if it has another base.
+
+    Raises:
+        TrainingError: `init` does not fit.
+    """
+    model = DraftNetwork(embedding, size=size, num_layers=layers)
+    if init is not None and init_weights is not None:
+        shared = shared_tokens(weights / TOKENIZER, init_weights / TOKENIZER)
+        transfer(model, init, embedding=read_embedding(init_weights), shared=shared)
+    elif init is not None:
+        model.restore(init)
+    for layer in model.layers:
+        layer.compile(dynamic=True)  # otherwise elementwise operations take half of the time
+    return model
+
+
+def read_pairs(
+    examples: Sequence[tuple[Sequence[int], Sequence[int]]],
+    markers: Sequence[Sequence[int]],
+    tokenizer: Tokenizer,
+    size: int,
+    *,
+    cut_answers: bool,
+) -> list[Pair]:
+    """The parts of prompts that a draft model reads, and the answers; says how many are too long.
+
+    Args:
+        examples: token ids of prompts and answers.
+        markers: see `split_prompt`.
+        tokenizer: of the prompts.
+        size: number of the embedding's rows; a tokenizer may have more tokens.
+        cut_answers: see `make_pairs`.
+
+    Raises:
+        TrainingError: none can be read.
+    """
+    words = WordTokenizer(tokenizer)
+
+    def known_words(text: Sequence[int]) -> list[int]:
+        return [token for token in words(text) if token < size]
+
+    pairs = make_pairs(examples, markers, known_words, cut_answers=cut_answers)
+    if not pairs:
+        raise TrainingError(f"no example has less than {MAX_TOKENS} tokens after the fixed begin of its prompt")
+    if left_out := len(examples) - len(pairs):
+        say(f"{left_out:,} of {len(examples):,} examples are too long: a draft model reads {MAX_TOKENS} tokens")
+    return pairs
+
+
+def fit(
+    model: DraftNetwork,
+    pairs: list[Pair],
+    rename: Callable[[Pair], Pair],
+    order: random.Random,
+    *,
+    minutes: float,
+    **options: Any,
+) -> tuple[int, Curve]:
+    """Train with a progress bar; return the number of steps and the loss curve. `train` has the arguments."""
+    curve: Curve = []
+    columns: tuple[Any, ...] = (
+        "{task.description}",
+        BarColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns) as progress:
+        task = progress.add_task("Training", total=1.0, state="")
+
+        def report(step: int, fraction: float, loss: float, hits: float) -> None:
+            progress.update(task, completed=fraction, state=f"step {step} loss {loss:.3f} right {hits:.1%}")
+            if step % _CURVE_STEPS == 0:
+                curve.append((step, round(loss, 4), round(hits, 4)))
+
+        steps = train(model, pairs, minutes=minutes, order=order, change=rename, report=report, **options)
+    return steps, curve
