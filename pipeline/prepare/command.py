@@ -22,7 +22,7 @@ from pipeline.package.task_choice import (
     TemplateFile,
 )
 from pipeline.prepare.errors import PrepareError, PrepareRefusedError, PrepareStopped
-from pipeline.prepare.options import PrepareOptions
+from pipeline.prepare.options import DRAFTER, PrepareOptions
 from pipeline.prepare.record import StepRecord, find_record
 from pipeline.prepare.run import planned, prepare, work_path
 from pipeline.weights.bases import BASES
@@ -49,7 +49,8 @@ def main(
     cases: Annotated[
         Path | None,
         typer.Option(
-            help='JSONL of {"input", "output"} that the comparison scores; without --calibration also for the search',
+            help='JSONL of {"input", "output"} that the comparison scores and a draft model learns from; without '
+            "--calibration also for the search",
             **_FILE,
         ),
     ] = None,
@@ -66,11 +67,15 @@ def main(
     limit_weights: Annotated[float | None, typer.Option(min=0, help="see scripts/compare --help")] = None,
     limit_logits: Annotated[float | None, typer.Option(min=0, help="see scripts/compare --help")] = None,
     limit_score: Annotated[float | None, typer.Option(min=0, help="see scripts/compare --help")] = None,
+    no_drafter: Annotated[bool, typer.Option("--no-drafter", help="train no draft model")] = False,
+    drafter_minutes: Annotated[
+        float | None, typer.Option(min=0.01, help="training of the draft model, see scripts/train_drafter --help")
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="keep what the steps left, for other options later")] = False,
     force: Annotated[bool, typer.Option("--force", help="replace another checkpoint at --out")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the steps and do nothing")] = False,
 ) -> None:
-    """Take a base and an adapter to a merged, quantized, checked and locked checkpoint with a task file.
+    """Take a base and an adapter to a merged, quantized, checked and locked checkpoint with task file and draft model.
 
     Run it again after a stop or a failure: finished steps are not repeated. Each step is a command of its own, which
     --dry-run prints.
@@ -94,6 +99,8 @@ def main(
         merge_options=("--nf4",) if nf4 else (),
         quantize_options=_given(group_size=group_size, tensor_parallel=tensor_parallel, max_tokens=max_tokens),
         compare_options=_given(limit_weights=limit_weights, limit_logits=limit_logits, limit_score=limit_score),
+        drafter_options=_given(minutes=drafter_minutes),
+        skipped=(DRAFTER,) if no_drafter else (),
     )
     with report_errors(PrepareError, PackageError):
         if dry_run:

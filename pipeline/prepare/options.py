@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pipeline.fetching.source import FolderSource, parse_source
 from pipeline.package.task_choice import TaskChoice
@@ -16,6 +16,9 @@ from pipeline.weights.bases import BASES
 from pipeline.weights.calibration import check_texts
 from pipeline.weights.checkpoint_config import read_config_json
 from pipeline.weights.digest import sha256
+
+DRAFTER: Final = "draft-model"  # the step that trains one
+DRAFTER_CASES: Final = 50  # fewer are not worth the training
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +31,15 @@ class PrepareOptions:
         out: the folder of the finished checkpoint.
         choice: the task and its options.
         calibration: JSONL of texts for the AWQ search.
-        cases: JSONL of the task's cases: for the comparison's scores, and for the search where there is no
-            calibration.
+        cases: JSONL of the task's cases: for the comparison's scores, for the search where there is no calibration,
+            and for the draft model.
         quantize: whether to quantize at all.
         reuse_search: an earlier result of the AWQ search, with which the adapter was trained; None searches.
         merge_options: further arguments of scripts/merge_lora.
         quantize_options: further arguments of scripts/quantize_awq.
         compare_options: further arguments of scripts/compare.
+        drafter_options: further arguments of scripts/train_drafter.
+        skipped: names of steps that are left out, of those that can be.
     """
 
     base: str
@@ -48,6 +53,8 @@ class PrepareOptions:
     merge_options: tuple[str, ...] = ()
     quantize_options: tuple[str, ...] = ()
     compare_options: tuple[str, ...] = ()
+    drafter_options: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
     def described(self) -> dict[str, Any]:
         """The options that were given, as JSON."""
@@ -135,7 +142,7 @@ def check_options(options: PrepareOptions, *, quantized: bool | None) -> None:
         )
     given = {
         "--calibration": options.calibration is not None,
-        "--cases": options.cases is not None,
+        "--cases": options.cases is not None and DRAFTER in options.skipped,
         "--group-size, --max-tokens or --tensor-parallel": bool(options.quantize_options),
         "--reuse-search": options.reuse_search is not None,
         "--limit-weights, --limit-logits or --limit-score": bool(options.compare_options),
@@ -153,8 +160,23 @@ def check_options(options: PrepareOptions, *, quantized: bool | None) -> None:
         raise PrepareError(
             f"{options.quantize_options[0]} is for a new search, and --reuse-search makes none; give one"
         )
+    if options.drafter_options and (DRAFTER in options.skipped or options.cases is None):
+        why = "--no-drafter leaves it out" if DRAFTER in options.skipped else "there are no --cases to learn from"
+        raise PrepareError(f"{options.drafter_options[0]} is for the draft model, and {why}; leave it out")
     if options.calibration is not None:
         check_texts(options.calibration)
+
+
+def count_cases(options: PrepareOptions) -> int:
+    """How many cases there are to learn drafts from; 0 where no draft model is wanted.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if options.cases is None or DRAFTER in options.skipped:
+        return 0
+    with options.cases.open("rb") as lines:
+        return sum(1 for line in lines if line.strip())
 
 
 def has_texts(options: PrepareOptions) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
@@ -16,6 +16,7 @@ from pipeline.prepare.errors import PrepareError
 from pipeline.weights.atomic import write_text
 from pipeline.weights.digest import sha256 as file_sha256
 
+DRAFT_RUN: Final = "draft-run.json"  # how a draft model was trained
 _STATE = "state.json"
 
 
@@ -103,6 +104,11 @@ class PrepareRecord(_Part):
 def record_path(checkpoint: Path) -> Path:
     """Where the record of a checkpoint is written."""
     return checkpoint.with_name(f"{checkpoint.name}.prepare.json")
+
+
+def draft_record_path(checkpoint: Path) -> Path:
+    """Where the record of the training of a checkpoint's draft model is written."""
+    return checkpoint.with_name(f"{checkpoint.name}.{DRAFT_RUN}")
 
 
 def find_record(checkpoint: Path) -> Path | None:

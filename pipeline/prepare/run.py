@@ -18,7 +18,16 @@ from pipeline.environment.waiting_lock import take_lock
 from pipeline.package.new_package import check_name
 from pipeline.prepare.child_process import run_measured
 from pipeline.prepare.errors import PrepareError, PrepareRefusedError
-from pipeline.prepare.options import PrepareOptions, base_is_quantized, check_options, has_texts, is_quantized
+from pipeline.prepare.options import (
+    DRAFTER,
+    DRAFTER_CASES,
+    PrepareOptions,
+    base_is_quantized,
+    check_options,
+    count_cases,
+    has_texts,
+    is_quantized,
+)
 from pipeline.prepare.record import (
     FileRecord,
     PrepareRecord,
@@ -27,10 +36,11 @@ from pipeline.prepare.record import (
     StepRecord,
     StepState,
     are_whole,
+    draft_record_path,
     read_record,
     written_files,
 )
-from pipeline.prepare.steps import Step, fetch_steps, later_steps, lock_path, lock_step, placing
+from pipeline.prepare.steps import Step, fetch_steps, last_steps, later_steps, lock_path, placing
 from pipeline.weights.atomic import replace_folder
 from pipeline.weights.bases import BASES
 from pipeline.weights.console import say
@@ -66,6 +76,7 @@ def prepare(options: PrepareOptions, *, keep: bool = False, replace: bool = Fals
             # Names are below the checkpoint, not below the work folder.
             record = _record(options, made_from, steps, {name.partition("/")[2]: file for name, file in files.items()})
             (work_path(out) / lock_path(out).name).replace(lock_path(out))
+            _replace(draft_record_path(work_path(out) / out.name), draft_record_path(out))
             record.write(out)
             replace_folder(work_path(out) / out.name, out)
         if not keep:
@@ -85,7 +96,7 @@ def planned(options: PrepareOptions) -> list[Step]:
         quantized = options.quantize and not has_texts(options)  # else it could not be done
     work = work_path(options.out)
     steps, ways = later_steps(options, work, quantized=quantized)
-    return [*fetch_steps(options, work), *steps, *ways[0], lock_step(options, work, placing(ways[0]))]
+    return [*fetch_steps(options, work), *steps, *ways[0], *last_steps(options, work, placing(ways[0]))]
 
 
 def _check(options: PrepareOptions) -> bool | None:
@@ -123,7 +134,8 @@ class _Run:
         fetching = fetch_steps(self._options, self._folder)
         guess = bool(base_is_quantized(self._options))
         steps, ways = later_steps(self._options, self._folder, quantized=guess)
-        expected = len(fetching) + len(steps) + len(ways[0]) + 1
+        last = len(last_steps(self._options, self._folder, placing(ways[0])))
+        expected = len(fetching) + len(steps) + len(ways[0]) + last
         _check_space(self._folder, fetching)
         records = [self._step(step, number, expected) for number, step in enumerate(fetching, 1)]
         quantized = is_quantized(self._folder / "base")
@@ -131,7 +143,7 @@ class _Run:
         base_bytes = sum(file.size for file in self._done["fetch-base"].files.values())
         steps, ways = later_steps(self._options, self._folder, quantized=quantized, base_bytes=base_bytes)
         _check_space(self._folder, [*steps, *ways[0]])
-        total = len(fetching) + len(steps) + len(ways[0]) + 1
+        total = len(fetching) + len(steps) + len(ways[0]) + last
         records += [self._step(step, number, total) for number, step in enumerate(steps, len(records) + 1)]
         for number, way in enumerate(ways):
             if number > 0:
@@ -147,8 +159,16 @@ class _Run:
                 f"or --unquantized serves the weights as they are. Its command:\n  {ways[-1][-1].shown()}"
             )
         place = placing(way)
-        records.append(self._step(lock_step(self._options, self._folder, place), total, total))
-        return records, self._done[place].files
+        if 0 < (count := count_cases(self._options)) < DRAFTER_CASES:
+            say(
+                f"{count} cases are too few for a draft model, which needs {DRAFTER_CASES} inputs: answers take more "
+                "passes of the model. With more inputs, scripts/train_drafter makes one later"
+            )
+        ending = last_steps(self._options, self._folder, place)
+        records += [self._step(step, number, total) for number, step in enumerate(ending, len(records) + 1)]
+        drafts = self._done[DRAFTER].files if DRAFTER in self._done else {}
+        inside = f"{self._options.out.name}/"
+        return records, self._done[place].files | {n: file for n, file in drafts.items() if n.startswith(inside)}
 
     def _is_refused(self, step: Step) -> bool:
         record = self._done[step.name].record
@@ -178,7 +198,9 @@ class _Run:
         say(f"{title}: {step.shown()}")
         code, cost = run_measured(step.argv(), self._lock)
         report = step.read_report()
-        if code != 0 and not (step.may_refuse and code == 1 and report is not None):
+        if code == 1 and step.is_optional:
+            say(f"The step {step.name} failed; what it said is above. The checkpoint is made without it")
+        elif code != 0 and not (step.may_refuse and code == 1 and report is not None):
             raise PrepareError(
                 f"the step {step.name} failed with exit code {code}; what it said is above. Run this command again to "
                 f"go on from here, or repeat the step alone:\n  {step.shown()}"
@@ -198,7 +220,7 @@ class _Run:
 
     def _written(self, step: Step) -> dict[str, FileRecord]:
         files = written_files(step.writes, self._folder)
-        if step.writes and not files:
+        if step.writes and not files and not step.is_optional:
             raise PrepareError(f"the step {step.name} succeeded and wrote nothing:\n  {step.shown()}")
         return files
 
@@ -296,6 +318,14 @@ def _size(path: Path) -> int:
     if path.is_file():
         return path.stat().st_size
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def _replace(made: Path, place: Path) -> None:
+    """Move a file that may not have been made; then one of an earlier checkpoint there is removed."""
+    if made.is_file():
+        made.replace(place)
+    else:
+        place.unlink(missing_ok=True)
 
 
 def _remove(path: Path) -> None:

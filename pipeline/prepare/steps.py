@@ -1,6 +1,7 @@
 """The steps to a checkpoint: commands of this repository, each with what it reads and writes, and their order.
 
-They fetch, merge, write the task file, then quantize, place and compare, again if the comparison refuses, and lock.
+They fetch, merge, write the task file, then quantize, place and compare, again if the comparison refuses; then they
+train a draft model, and lock.
 """
 
 from __future__ import annotations
@@ -13,9 +14,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.paths import CODE
-from pipeline.prepare.options import PrepareOptions, digest, identity, local_folder
-from pipeline.prepare.record import FileRecord
+from pipeline.prepare.options import (
+    DRAFTER,
+    DRAFTER_CASES,
+    PrepareOptions,
+    count_cases,
+    digest,
+    identity,
+    local_folder,
+)
+from pipeline.prepare.record import FileRecord, draft_record_path
 from pipeline.weights.bases import BASES
+from serving.weights.draft_weights import DRAFT_MODEL
 
 QUANTIZED_SHARE = 0.45  # of the unquantized bytes, at most: 4 of 16 bits and the embedding as it is
 # What is tried when the comparison refuses: scales for 32 weights, which add half a bit a weight, found on more texts.
@@ -37,6 +47,7 @@ class Step:
         continues: whether the command goes on with what an interrupted run of it left; otherwise that is removed.
         space: about how many bytes it writes; what is not known in advance counts as 0.
         may_refuse: whether exit code 1 with a report that has not passed is a result.
+        is_optional: whether the others go on if it fails with exit code 1, or writes nothing.
     """
 
     name: str
@@ -48,6 +59,7 @@ class Step:
     continues: bool = False
     space: int = 0
     may_refuse: bool = False
+    is_optional: bool = False
 
     def argv(self) -> list[str]:
         """The command as it is run."""
@@ -239,11 +251,33 @@ def placing(way: list[Step]) -> str:
     return next(step.name for step in way if step.name.startswith("place"))
 
 
-def lock_step(options: PrepareOptions, work: Path, placed_by: str) -> Step:
-    """Lock the checkpoint that the step `placed_by` put in place."""
-    lock = work / lock_path(options.out).name
-    command = ("lock_weights", str(work / options.out.name), "--lock", str(lock))
-    return Step("lock", command, writes=(lock,), needs=(placed_by,))
+def last_steps(options: PrepareOptions, work: Path, placed_by: str) -> list[Step]:
+    """Train a draft model for the checkpoint that the step `placed_by` put in place, and lock it.
+
+    There is no draft model without enough cases.
+
+    Raises:
+        OSError: the file of cases cannot be read.
+    """
+    folder, lock = work / options.out.name, work / lock_path(options.out).name
+    steps = []
+    if options.cases is not None and count_cases(options) >= DRAFTER_CASES:
+        report = work / f"{DRAFTER}.json"
+        command = ("train_drafter", "--weights", str(folder), "--data", str(options.cases), *options.drafter_options)
+        steps.append(
+            Step(
+                DRAFTER,
+                (*command, "--json", str(report)),
+                writes=(folder / DRAFT_MODEL, draft_record_path(folder)),
+                needs=(placed_by,),
+                reads=(options.cases,),
+                report=report,
+                is_optional=True,
+            )
+        )
+    needs = (placed_by, *(step.name for step in steps))
+    lock_command = ("lock_weights", str(folder), "--lock", str(lock))
+    return [*steps, Step("lock", lock_command, writes=(lock,), needs=needs)]
 
 
 def _task_arguments(options: PrepareOptions) -> tuple[str, ...]:

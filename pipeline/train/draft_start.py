@@ -13,12 +13,12 @@ from safetensors import safe_open
 from torch import Tensor
 
 from pipeline.paths import ROOT
+from pipeline.prepare.record import DRAFT_RUN, draft_record_path
 from pipeline.train.errors import TrainingError
 from pipeline.weights.recipes import recipes
 from serving.weights.adapter_files import CONFIG as ADAPTER_CONFIG
 from serving.weights.draft_weights import DRAFT_MODEL
 
-DRAFT_RUN: Final = "draft-run.json"  # the record of a run
 _EMBEDDING: Final = "model.embed_tokens.weight"
 _SIGNS: Final = 4096  # of values that are compared
 _SAME: Final = 0.9  # fraction of the same signs; half of them are the same in embeddings of different models
@@ -30,8 +30,7 @@ def run_record(folder: Path) -> Path:
     It is in the folder. But a checkpoint's files are locked, and an adapter's have a digest: there it is beside it.
     """
     if any((folder / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
-        whole = folder.resolve()
-        return whole.with_name(f"{whole.name}.{DRAFT_RUN}")
+        return draft_record_path(folder.resolve())
     return folder / DRAFT_RUN
 
 

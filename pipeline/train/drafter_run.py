@@ -30,7 +30,7 @@ from pipeline.train.draft_start import committed_start, draft_shape, embedding_s
 from pipeline.train.draft_trainer import evaluate
 from pipeline.train.errors import TrainingError
 from pipeline.train.record import describe_data, describe_hardware
-from pipeline.weights.atomic import partial_file, write_text
+from pipeline.weights.atomic import partial_file, write_json, write_text
 from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
@@ -104,7 +104,9 @@ class Passes:
         return self.new < min(self.without, self.old if replaces_old and self.old is not None else self.without)
 
 
-def train_drafter(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings) -> bool:
+def train_drafter(
+    data: Path, drafted: Drafted, output: Path, settings: DrafterSettings, report: Path | None = None
+) -> bool:
     """Train a draft model; write it and its record (`run_record`) if it saves passes, and return whether it does.
 
     Args:
@@ -112,6 +114,7 @@ def train_drafter(data: Path, drafted: Drafted, output: Path, settings: DrafterS
         drafted: the checkpoint or adapter that it drafts for.
         output: folder for the draft model. If it is the one where `drafted` has its own, the new one must be better.
         settings: of the run.
+        report: JSON file for what was measured, also where nothing is kept.
 
     Raises:
         CheckpointError: an input cannot be used; the message says why.
@@ -119,12 +122,12 @@ def train_drafter(data: Path, drafted: Drafted, output: Path, settings: DrafterS
     if settings.size % HEAD_DIM:
         raise CheckpointError(f"--size {settings.size}: a multiple of {HEAD_DIM}")
     try:
-        return _train(data, drafted, output, settings)
+        return _train(data, drafted, output, settings, report)
     except (TrainingError, ServingError, TaskError, SafetensorError, ValueError, OSError) as error:
         raise CheckpointError(str(error)) from error
 
 
-def _train(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings) -> bool:
+def _train(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings, report: Path | None) -> bool:
     torch.manual_seed(settings.seed)
     tokenizer, embedding = drafted.tokenizer, read_embedding(drafted.weights)
     settings = _complete(settings, drafted, embedding)
@@ -150,7 +153,11 @@ def _train(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings
         tokens = sorted({*frequent_tokens(pairs), *(() if before is None else before.answer_tokens)})
         model.save(made, markers=markers, answer_tokens=tokens, trigrams=certain_trigrams(pairs))
         passes = _measure(drafted, task, [case.inputs for case in held_out[-_MEASURED:]], made)
-        if not passes.has_fewest(replaces_old=settings.continues or output.resolve() == drafted.folder.resolve()):
+        is_kept = passes.has_fewest(replaces_old=settings.continues or output.resolve() == drafted.folder.resolve())
+        if report is not None:
+            measured = {"passes": asdict(passes), "examples": len(pairs), "steps": steps, "right": hits}
+            write_json(report, {"kept": is_kept} | measured)
+        if not is_kept:
             say("not kept, because it saves no passes; more examples, --minutes, or another --from may help")
             return False
         with partial_file(output / DRAFT_MODEL) as partial:

@@ -176,7 +176,7 @@ def _prepare(
 
     def prepare(folder: Path, *more: str) -> tuple[str, ...]:
         given = ("prepare", "--base", str(base), "--adapter", str(folder), "--out", str(out))
-        return (*given, "--task-file", str(choice.task_file), "--keep", *more)
+        return (*given, "--task-file", str(choice.task_file), "--no-drafter", "--keep", *more)
 
     rounded = work / "adapter-rounded"
     changed = {"--output": str(rounded), "--minutes": f"{minutes:g}"}

@@ -14,7 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.package.task_choice import TaskChoice
+from pipeline.prepare.errors import PrepareError
+from pipeline.prepare.options import DRAFTER, PrepareOptions
 from pipeline.prepare.record import PrepareRecord, read_record
+from pipeline.prepare.run import planned
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint
 from serving.weights import verify
 from tests.pipeline.package.checkpoints import digests
@@ -108,6 +112,54 @@ def test_a_comparison_past_its_limit_fails_and_a_higher_limit_continues_from_the
     record = record_of(out)
     assert record.comparison is not None and record.comparison["passed"] is True
     assert "quantization_config" in json.loads((out / "config.json").read_text())
+
+
+@pytest.mark.timeout(1800)
+def test_a_draft_model_is_trained_where_there_are_cases_enough_and_nothing_fails_without_it(
+    sources: Path, tmp_path: Path
+) -> None:
+    """Whether it is kept hangs on the time that there was for its training; the record says it."""
+    out, cases = tmp_path / "tiny", tmp_path / "cases.jsonl"
+    options = ("--unquantized", "--cases", cases, "--force", "--keep", "--drafter-minutes", "0.3")
+    cases.write_text('{"input": " "}\n' * 50)
+    refused = prepare(sources, out, *options)
+    assert refused.returncode == 0 and "The step draft-model failed" in refused.stderr, refused.stderr
+    assert started(refused.stderr) == [*STEPS[:-1], "draft-model", "lock"]
+    cases.write_text("".join(json.dumps({"input": letter * 4}) + "\n" for letter in "abcdefgh" * 8))
+    made = prepare(sources, out, *options)
+    assert made.returncode == 0 and started(made.stderr) == ["place", "draft-model", "lock"], made.stderr
+    record, lock = record_of(out), verify(out, out.with_name("tiny.lock"))
+    report = record.steps[-2].report
+    assert report is not None and report["passes"]["inputs"] == 7 and report["examples"] == 57
+    files = [{file.path for file in lock.files}, record.files, {path.name for path in out.iterdir()}]
+    assert [report["kept"]] * 3 == ["draft.model" in names for names in files]
+    assert out.with_name("tiny.draft-run.json").is_file() == report["kept"]
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "problem"),
+    [
+        (50, {}, None),
+        (49, {}, None),
+        (50, {"skipped": (DRAFTER,)}, "--cases: for quantizing"),
+        (0, {"drafter_options": ("--minutes", "1")}, "there are no --cases to learn from"),
+    ],
+)
+def test_cases_that_are_too_few_train_no_draft_model_and_options_without_effect_are_refused(
+    tmp_path: Path, count: int, options: dict[str, tuple[str, ...]], problem: str | None
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    cases = tmp_path / "cases.jsonl"
+    cases.write_text('{"input": "a"}\n\n' * count)
+    given = cases if count else None
+    chosen = PrepareOptions(
+        str(tmp_path), None, tmp_path / "out", TaskChoice("chat"), cases=given, quantize=False, **options
+    )
+    if problem is not None:
+        with pytest.raises(PrepareError, match=problem):
+            planned(chosen)
+    else:
+        assert (DRAFTER in [step.name for step in planned(chosen)]) == (count == 50)
 
 
 def test_finished_steps_are_not_repeated(sources: Path, undisturbed: Path) -> None:
