@@ -11,9 +11,9 @@ from rich.console import Console
 
 from pipeline.plan.advice import DEFAULT_EFFICIENCY, Demand, choose
 from pipeline.plan.memory_budget import cpu_memory, cpu_resident, gpu_memory, has_bfloat16, read_shape
-from pipeline.plan.report import as_json, print_advice, print_plan
+from pipeline.plan.report import as_json, draw, print_advice, print_plan
 from pipeline.plan.speed import GPUS, Load, fit
-from pipeline.weights.console import report_errors
+from pipeline.weights.console import report_errors, say
 from pipeline.weights.default_weights import weights_or_default
 
 _NAMES = ", ".join(gpu.name for gpu in GPUS)
@@ -40,6 +40,7 @@ def main(
         float, typer.Option(help="share of the roofline that the engine reaches (assumed)", min=0.01, max=1.0)
     ] = DEFAULT_EFFICIENCY,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the plan to this file; - for stdout")] = None,
+    picture: Annotated[Path | None, typer.Option(help="draw the memory into this PNG file")] = None,
 ) -> None:
     """Show which GPUs a model fits on, how many requests each holds, how fast it is and what it costs."""
     console = Console(stderr=json_file == Path("-"), highlight=False, soft_wrap=True)
@@ -66,6 +67,9 @@ def main(
             if advice is None:
                 raise typer.BadParameter(f"--gpu {gpu}: the model does not fit, or the name is not one of {_NAMES}")
             print_advice(advice, console)
+        if picture is not None:
+            draw(picture, memory, load, fits)
+            say(f"Wrote {picture}")
         if json_file is not None:
             text = json.dumps(as_json(shape, memory, load, fits, price, advice), indent=2)
             print(text) if json_file == Path("-") else json_file.write_text(text + "\n", "utf-8")

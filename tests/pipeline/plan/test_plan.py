@@ -152,12 +152,13 @@ def test_the_command_writes_all_it_prints(tmp_path):
     model = tiny_checkpoints.tiny_llama()
     tiny_checkpoints.save(model, tmp_path / "model")
     command = [sys.executable, str(ROOT / "scripts" / "plan"), str(tmp_path / "model"), "--context", "512"]
-    options = ["--prompt-tokens", "100", "--rps", "2", "--latency", "2"]
+    options = ["--prompt-tokens", "100", "--rps", "2", "--latency", "2", "--picture", str(tmp_path / "plan.png")]
     done = subprocess.run([*command, *options, "--json", "-"], capture_output=True, text=True, check=True)
     plan = json.loads(done.stdout)
     assert plan["memory_bytes"]["kv_per_token"] == read_shape(tmp_path / "model").kv_bytes_per_token()
     assert [gpu["name"] for gpu in plan["gpus"]] == [gpu.name for gpu in GPUS]
     assert plan["advice"]["hosting"] == "dedicated"
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     assert "Maximum concurrency for 512 tokens per request" in done.stderr
     wrong = subprocess.run([*command, "--context", "999999"], capture_output=True, text=True)
     assert wrong.returncode == 2
