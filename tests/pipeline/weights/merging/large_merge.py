@@ -1,6 +1,6 @@
 """Time a merge of a 7B-shaped random checkpoint with a rank-16 adapter on all linear layers, and measure its memory.
 
-    .venv/bin/python -m tests.pipeline.weights.merging.large_merge FOLDER --json docs/results/road-7b-merge.json
+    .venv/bin/python -m tests.pipeline.weights.merging.large_merge FOLDER --json docs/results/prepare-7b-merge.json
 
 FOLDER gets 29 GB, which are deleted at the end.
 """
