@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final
 
 import httpx
@@ -59,7 +57,7 @@ def precompute(
     raise typer.Exit(1 if num_failed else 0)
 
 
-async def _send(lines: list[InputLine | WrongLine], client: httpx.AsyncClient, concurrency: int, refresh: bool) -> int:
+async def _send(lines: list[Line], client: httpx.AsyncClient, concurrency: int, refresh: bool) -> int:
     """Send all lines, and return how many of them failed.
 
     Raises:
@@ -69,10 +67,10 @@ async def _send(lines: list[InputLine | WrongLine], client: httpx.AsyncClient, c
     bar = Progress(*columns, console=_console, disable=not _console.is_terminal)
     task = bar.add_task("", total=len(lines))
 
-    def on_line(problem: WrongLine | None) -> None:
+    def on_line(line: Line) -> None:
         bar.update(task, completed=runner.num_done, description=f"{_rate(runner, start)} a second")
-        if problem is not None:
-            _say(f"line {problem.number}: {problem.reason}")
+        if line.problem is not None:
+            _say(f"line {line.number}: {line.problem}")
 
     async with client:
         gateway = GatewayClient(client, refresh=refresh)
@@ -87,7 +85,7 @@ async def _send(lines: list[InputLine | WrongLine], client: httpx.AsyncClient, c
 
 
 def _summary(runner: LineRunner, num_lines: int, start: float) -> str:
-    counts = f"{runner.counts[Outcome.NEW]:,} new, {runner.counts[Outcome.CACHED]:,} already cached"
+    counts = f"{runner.num_new:,} new, {runner.num_cached:,} already cached"
     rest = num_lines - runner.num_done
     unsent = f", {rest:,} not finished; run it again to continue" if rest else ""
     return f"{num_lines:,} lines: {counts}, {runner.num_failed:,} failed{unsent} ({_rate(runner, start)} a second)"
@@ -99,13 +97,6 @@ def _rate(runner: LineRunner, start: float) -> str:
 
 def _say(text: str) -> None:
     _console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-class Outcome(Enum):
-    """What became of one line."""
-
-    NEW = "new"
-    CACHED = "already cached"
 
 
 class LineError(Exception):
@@ -147,8 +138,8 @@ class GatewayClient:
             raise GatewayUnusableError(f"the gateway at {self._client.base_url}: {_reason(response)}")
         self._path = f"/v1/models/{response.json()['data'][0]['root']}/predictions"
 
-    async def predict(self, inputs: Mapping[str, Any]) -> Outcome:
-        """Make one prediction and wait for its answer.
+    async def predict(self, inputs: Mapping[str, Any]) -> bool:
+        """Make one prediction and wait for its answer; whether the cache had it already.
 
         Raises:
             LineError: the prediction is refused or fails, or its answer is not kept.
@@ -162,12 +153,9 @@ class GatewayClient:
                 raise LineError("the prediction was deleted while it ran")
         if prediction["status"] != "succeeded":
             raise LineError(str(prediction.get("error") or prediction["status"]))
-        match prediction["metrics"].get("cached"):
-            case True:
-                return Outcome.CACHED
-            case False:
-                return Outcome.NEW
-        raise LineError(_NOT_KEPT)
+        if "cached" not in prediction["metrics"]:
+            raise LineError(_NOT_KEPT)
+        return bool(prediction["metrics"]["cached"])
 
     async def _create(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         refusals = 0
@@ -213,28 +201,42 @@ def _reason(response: httpx.Response) -> str:
     return " ".join(str(text or f"answered {response.status_code}").split())
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the file.
+
+    Args:
+        number: the line's number, from 1.
+        inputs: the inputs of its prediction by name.
+        problem: why it cannot be read, or its prediction failed, for people; None where nothing is wrong.
+    """
+
+    number: int
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    problem: str | None = None
+
+
 class LineRunner:
     """Sends the lines of a file, several at once, and counts what became of them.
 
     Args:
-        predict: makes one prediction.
-        on_line: is called after each line, with the problem if it failed.
+        predict: makes one prediction; whether the cache had its answer.
+        on_line: is called after each line, with its problem if it failed.
     """
 
     def __init__(
-        self, predict: Callable[[Mapping[str, Any]], Awaitable[Outcome]], on_line: Callable[[WrongLine | None], None]
+        self, predict: Callable[[Mapping[str, Any]], Awaitable[bool]], on_line: Callable[[Line], None]
     ) -> None:
         self._predict = predict
         self._on_line = on_line
-        self.counts: Counter[Outcome] = Counter()
-        self.num_failed = 0
+        self.num_new = self.num_cached = self.num_failed = 0
 
     @property
     def num_done(self) -> int:
         """The number of lines that were answered or failed."""
-        return self.counts.total() + self.num_failed
+        return self.num_new + self.num_cached + self.num_failed
 
-    async def run(self, lines: Iterable[InputLine | WrongLine], concurrency: int) -> None:
+    async def run(self, lines: Iterable[Line], concurrency: int) -> None:
         """Send all lines, `concurrency` at once.
 
         Raises:
@@ -244,7 +246,7 @@ class LineRunner:
 
         async def work() -> None:
             for line in waiting:
-                await self._run_line(line)
+                self._on_line(await self._send(line))
 
         workers = [asyncio.create_task(work()) for _ in range(concurrency)]
         try:
@@ -253,64 +255,34 @@ class LineRunner:
             for worker in workers:
                 worker.cancel()
 
-    async def _run_line(self, line: InputLine | WrongLine) -> None:
-        problem = line if isinstance(line, WrongLine) else await self._problem_of(line)
-        self.num_failed += problem is not None
-        self._on_line(problem)
-
-    async def _problem_of(self, line: InputLine) -> WrongLine | None:
-        try:
-            self.counts[await self._predict(line.inputs)] += 1
-        except LineError as error:
-            return WrongLine(line.number, str(error))
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class InputLine:
-    """Inputs of one prediction.
-
-    Args:
-        number: the line's number, from 1.
-        inputs: the inputs by name.
-    """
-
-    number: int
-    inputs: dict[str, Any]
+    async def _send(self, line: Line) -> Line:
+        """Have a line answered; returns it, with the problem if there is one."""
+        if line.problem is None:
+            try:
+                was_cached = await self._predict(line.inputs)
+            except LineError as error:
+                line = replace(line, problem=str(error))
+            else:
+                self.num_cached += was_cached
+                self.num_new += not was_cached
+        self.num_failed += line.problem is not None
+        return line
 
 
-@dataclass(frozen=True, slots=True)
-class WrongLine:
-    """A line that cannot be read, or whose prediction failed.
-
-    Args:
-        number: the line's number, from 1.
-        reason: why it cannot be read, or its prediction failed, for people.
-    """
-
-    number: int
-    reason: str
-
-
-def read_lines(lines: Iterable[bytes]) -> Iterator[InputLine | WrongLine]:
+def read_lines(lines: Iterable[bytes]) -> Iterator[Line]:
     """The inputs of each line that is not blank: an object of inputs, or an object that has them as `input`."""
     for number, line in enumerate(lines, start=1):
-        content = line.removeprefix(b"\xef\xbb\xbf").strip()
-        if not content:
+        text = line.removeprefix(b"\xef\xbb\xbf").strip()
+        if not text:
             continue
         try:
-            yield InputLine(number, _inputs_of(json.loads(content)))
+            content = json.loads(text)
         except (ValueError, RecursionError) as error:  # also text that is not UTF-8
-            yield WrongLine(number, str(error) if isinstance(error, _NoInputsError) else f"is not JSON: {error}")
-
-
-class _NoInputsError(ValueError):
-    pass
-
-
-def _inputs_of(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        kind = "a list" if isinstance(value, list) else "no object"
-        raise _NoInputsError(f'is {kind}; give an object of inputs such as {{"text": "…"}} on each line')
-    inner = value.get("input")
-    return inner if isinstance(inner, dict) else value
+            yield Line(number, problem=f"is not JSON: {error}")
+            continue
+        if isinstance(content, dict):
+            inner = content.get("input")
+            yield Line(number, inner if isinstance(inner, dict) else content)
+        else:
+            kind = "a list" if isinstance(content, list) else "no object"
+            yield Line(number, problem=f'is {kind}; give an object of inputs such as {{"text": "…"}} on each line')

@@ -13,10 +13,8 @@ from typer.testing import CliRunner
 from gateway.precompute import (
     GatewayClient,
     GatewayUnusableError,
-    InputLine,
+    Line,
     LineRunner,
-    Outcome,
-    WrongLine,
     app,
     read_lines,
 )
@@ -28,31 +26,31 @@ from tests.gateway.running import until
 PROPERTIES = {"text": {"type": "string"}, "temperature": {"type": "number", "default": 0.0}}
 
 
-def lines_of(*texts: str) -> list[InputLine]:
-    return [InputLine(number, {"text": text}) for number, text in enumerate(texts, start=1)]
+def lines_of(*texts: str) -> list[Line]:
+    return [Line(number, {"text": text}) for number, text in enumerate(texts, start=1)]
 
 
 async def precomputed(client: httpx.AsyncClient, lines, *, refresh=False, concurrency=2) -> tuple[int, int, list]:
     """How many were new and already cached, and the problems."""
-    problems: list[WrongLine] = []
+    problems: list[Line] = []
     gateway = GatewayClient(client, refresh=refresh)
     await gateway.connect()
-    runner = LineRunner(gateway.predict, lambda problem: problem and problems.append(problem))
+    runner = LineRunner(gateway.predict, lambda line: line.problem and problems.append(line))
     await runner.run(lines, concurrency)
     assert runner.num_done == len(lines)
-    return runner.counts[Outcome.NEW], runner.counts[Outcome.CACHED], problems
+    return runner.num_new, runner.num_cached, problems
 
 
 def test_both_shapes_of_lines_are_read_and_wrong_ones_are_explained():
     file = b'\xef\xbb\xbf{"text": "\xc3\xa9"}\n\n{"input": {"text": "b"}, "expected": 1}\r\n{"input": "c"}\n'
     file += b'["d"]\n{"text": \n{"text": "\xff"}\n7'
     *good, array, cut, binary, number = read_lines(io.BytesIO(file))
-    assert good == [InputLine(1, {"text": "é"}), InputLine(3, {"text": "b"}), InputLine(4, {"input": "c"})]
+    assert good == [Line(1, {"text": "é"}), Line(3, {"text": "b"}), Line(4, {"input": "c"})]
     assert [problem.number for problem in (array, cut, binary, number)] == [5, 6, 7, 8]
-    assert array.reason.startswith("is a list; give an object of inputs such as")
-    assert cut.reason.startswith("is not JSON: Expecting value")
-    assert "utf-8" in binary.reason
-    assert number.reason.startswith("is no object")
+    assert array.problem.startswith("is a list; give an object of inputs such as")
+    assert cut.problem.startswith("is not JSON: Expecting value")
+    assert "utf-8" in binary.problem
+    assert number.problem.startswith("is no object")
 
 
 async def test_lines_are_new_then_cached_and_new_again_when_asked(tmp_path):
@@ -65,14 +63,14 @@ async def test_lines_are_new_then_cached_and_new_again_when_asked(tmp_path):
 
 async def test_problems_name_their_line(tmp_path):
     async with FakeCog(properties=PROPERTIES) as cog, open_app(tmp_path, cog, **CACHE) as client:
-        wrong = [InputLine(4, {"txt": "a"}), InputLine(5, {"text": "a", "temperature": 0.5}), WrongLine(6, "bad")]
+        wrong = [Line(4, {"txt": "a"}), Line(5, {"text": "a", "temperature": 0.5}), Line(6, problem="bad")]
         new, _, problems = await precomputed(client, [*lines_of("a"), *wrong], concurrency=1)
         assert (new, [problem.number for problem in problems]) == (1, [4, 5, 6])
-        assert "is not an input of this model; it has text, temperature" in problems[0].reason
-        assert "only greedy answers are" in problems[1].reason
+        assert "is not an input of this model; it has text, temperature" in problems[0].problem
+        assert "only greedy answers are" in problems[1].problem
         cog.end = {"status": "failed", "error": "the model is tired"}
         _, _, [problem] = await precomputed(client, lines_of("b"))
-        assert problem == WrongLine(1, "the model is tired")
+        assert (problem.number, problem.problem) == (1, "the model is tired")
 
 
 async def test_no_more_than_asked_run_at_once_and_full_gateways_and_slow_answers_are_waited_for(tmp_path):
