@@ -236,6 +236,10 @@ class Model:
                         yield shown
             except ContextLengthError as error:
                 raise _too_long(task, error) from error
+            except (GeneratorExit, asyncio.CancelledError):  # nobody wants the rest
+                counts = {"input_token_count": len(prompt.token_ids), "output_token_count": len(token_ids)}
+                answer.metrics |= counts
+                raise
         metrics, reason = output.metrics, output.finish_reason
         assert metrics is not None, "an engine's last delta has metrics"
         assert reason is not None, "an engine's last delta has a finish reason"

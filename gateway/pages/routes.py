@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import JsonValue
 
 from gateway.cache.answer_cache import ORIGINAL
-from gateway.corrections.correction import Kind, State
+from gateway.corrections.correction import Correction, Kind, State
 from gateway.corrections.routes import corrections_of
 from gateway.errors import GatewayError, NotFoundError, UnauthorizedError, UnavailableError
 from gateway.gateway import Gateway, get_gateway, get_whole_gateway
@@ -29,8 +29,10 @@ from gateway.pages.form_fields import as_text, form_fields
 from gateway.pages.profile import profile_for
 from gateway.predictions.prediction import Prediction, output_text
 from gateway.replicate.objects import base_url
+from gateway.upstream.model_info import ModelInfo
 
 _router = APIRouter()
+_TITLE: Final = 80  # characters
 _START_SECONDS = "2"  # until a page that waits for the model asks again
 # Scripts and styles are files of this server; none is inline, so no text of a model or caller can become one.
 _HEADERS: Final = {
@@ -63,9 +65,17 @@ async def permalink(
     """The page of one prediction. Who has the link may see it, also without a key: an id cannot be guessed."""
     prediction = await _find(gateway, prediction_id)
     own = await _own_gateway(request, prediction_id)
+    try:
+        info = await gateway.model.read()
+    except UnavailableError:  # the page needs no server
+        info = None
     return render_page(
         "prediction.html",
+        **_code(request, gateway, info),
         prediction=prediction,
+        title=_title(prediction, info, gateway),
+        is_other=info is not None and (info.name, info.version) != (prediction.model, prediction.version),
+        input=json.dumps(dict(prediction.input)),
         inputs={name: as_text(value) for name, value in prediction.input.items()},
         output=output_text(prediction.output),
         metrics=json.dumps({name: value for name, value in prediction.metrics.items() if name != ORIGINAL}),
@@ -150,26 +160,54 @@ async def _playground(request: Request, gateway: Gateway, tweak: str | None, cor
     info = await gateway.model.read()
     profile = profile_for(info.input_properties, gateway.settings.playground)
     values: Mapping[str, JsonValue] = profile.examples[0].input if profile.examples else {}
-    if tweak is not None:
-        values = (await _find(gateway, tweak)).input
-    elif correction is not None:
-        found = await asyncio.to_thread(corrections_of(gateway).get, correction)
-        if found is None:
-            raise NotFoundError("There is no such correction. It may have been deleted.")
-        values = found.input
+    notice = ""
+    if tweak is not None or correction is not None:
+        source = await (_find(gateway, tweak) if tweak is not None else _find_correction(gateway, correction or ""))
+        lost = [name for name in source.input if name not in info.input_properties]
+        if lost:
+            notice = (
+                f"{source.model or 'Another model'} was asked with {', '.join(lost)}, which {info.name} does not have."
+            )
+        if len(lost) < len(source.input):
+            values = source.input
     return render_page(
         "playground.html",
+        **_code(request, gateway, info),
         model=info.name,
         version=info.version,
-        base=base_url(request, gateway.settings),
+        notice=notice,
         fields=form_fields(info.openapi, profile, values),
         examples=[(example.title, json.dumps(example.input)) for example in profile.examples],
-        openai=info.has_conversations or bool(info.required_texts),
-        texts=() if info.has_conversations else info.required_texts,
-        keys=gateway.callers is not None,
         corrects=gateway.corrections is not None,
         admin=gateway.is_admin,
     )
+
+
+def _code(request: Request, gateway: Gateway, info: ModelInfo | None) -> dict[str, Any]:
+    """What the code of a call depends on beside its inputs."""
+    has_conversations = info is not None and info.has_conversations
+    texts = () if info is None or has_conversations else info.required_texts
+    return {
+        "base": base_url(request, gateway.settings),
+        "openai": has_conversations or bool(texts),
+        "texts": texts,
+        "keys": gateway.callers is not None,
+    }
+
+
+def _title(prediction: Prediction, info: ModelInfo | None, gateway: Gateway) -> str:
+    """The text that a prediction was asked with, which people know it by."""
+    first = () if info is None else profile_for(info.input_properties, gateway.settings.playground).first
+    texts = (prediction.input.get(name) for name in (*first, *prediction.input))
+    text = next((" ".join(text.split()) for text in texts if isinstance(text, str) and text.strip()), "Prediction")
+    return text if len(text) <= _TITLE else f"{text[: _TITLE - 1]}…"
+
+
+async def _find_correction(gateway: Gateway, correction_id: str) -> Correction:
+    found = await asyncio.to_thread(corrections_of(gateway).get, correction_id)
+    if found is None:
+        raise NotFoundError("There is no such correction. It may have been deleted.")
+    return found
 
 
 async def _find(gateway: Gateway, prediction_id: str) -> Prediction:
@@ -202,6 +240,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(moment=_moment, as_text=as_text)
+    environment.tests["prose"] = lambda text: isinstance(text, str) and not text.lstrip().startswith(("{", "["))
     return environment
 
 

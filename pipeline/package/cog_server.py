@@ -42,6 +42,7 @@ READY on {url}  (Ctrl-C ends it)
 _ADDRESSES = """
   Playground  {url}/
   API   {url}/v1  as Replicate's: REPLICATE_BASE_URL={url}, model {model}
+                  as OpenAI's: OPENAI_BASE_URL={url}/v1, model {model}
 """
 
 

@@ -129,8 +129,8 @@ class ChatInputs(BaseModel):
         except ValidationError as error:
             raise _explain(error) from error
         if bool(given.prompt) == bool(given.messages):
-            problem = "and messages are both given" if given.prompt else "and messages are both empty"
-            raise InputError("prompt", problem, "give one of the two")
+            problem = "both are given" if given.prompt else "both are empty"
+            raise InputError("prompt or messages", problem, "give one of the two")
         return given
 
     def sampling(self, defaults: Defaults) -> SamplingParams:

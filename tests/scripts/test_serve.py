@@ -58,6 +58,7 @@ def test_the_gateway_is_beside_it_and_ends_with_it(serve, tmp_path):
     server.wait_for("/health-check")
     url = f"http://127.0.0.1:{ports[1]}"
     assert f"REPLICATE_BASE_URL={url}, model local/tiny" in server.said
+    assert f"OPENAI_BASE_URL={url}/v1, model local/tiny" in server.said
     assert f"Playground  {url}/\n" in server.said
     assert '<h2 id="input-title">Input</h2>' in httpx.get(url).text
     body = {"input": {"nlq": "a", "cols": "a"}}

@@ -78,10 +78,12 @@ async def test_errors_say_why_and_leave_what_was_written(folder: Path) -> None:
 async def test_whoever_stops_reading_ends_the_work(folder: Path) -> None:
     model = await Model.open(folder)
     num_running = writes(model, json.dumps({"n": 10**60}), step_seconds=0.02)
-    async with aclosing(model.answer(text="many").pieces()) as pieces:
+    answer = model.answer(text="many")
+    async with aclosing(answer.pieces()) as pieces:
         async for _ in pieces:
             assert num_running() == 1
             break
+    assert answer.metrics == {"input_token_count": answer.metrics["input_token_count"], "output_token_count": 1}
     await model.engine.health(60)  # a step later
     assert num_running() == 0
     model.close()

@@ -62,6 +62,7 @@ export class InputForm {
     const names = match ? match[1].split(/,| or | and /).map((name) => name.trim()) : [];
     const known = names.filter((name) => this.fields.has(name));
     if (!known.length) return [{ name: null, message: text }];
-    return known.slice(0, 1).map((name) => ({ name, message: match[2] }));
+    // An error of several inputs is shown beside the first, and names them all.
+    return [{ name: known[0], message: names.length > 1 ? text : match[2] }];
   }
 }

@@ -6,9 +6,10 @@ const MAX_CHARACTERS = 200_000; // longer texts are shown as they are
 const MAX_DEPTH = 100;
 const LINE = 64; // characters of a list that stays on one line
 
-/** Show a text in a `pre`: JSON objects and lists as such, all else as it is. */
+/** Show a text in a `pre`: JSON objects and lists as such, all else as prose. */
 export function showJson(target, text) {
   const tree = text.length <= MAX_CHARACTERS && /^\s*[{[]/.test(text) ? parse(text) : null;
+  target.classList.toggle("prose", tree === null);
   target.replaceChildren(...(tree === null ? [text] : layOut(tree, "")));
 }
 

@@ -87,7 +87,10 @@ function startClock() {
   const show = () => showText(byId("elapsed"), `${((performance.now() - start) / 1000).toFixed(1)} s`);
   show();
   const timer = setInterval(show, 100);
-  return () => clearInterval(timer);
+  return () => {
+    clearInterval(timer);
+    showText(byId("elapsed"), ""); // the figures have the time that the server measured
+  };
 }
 
 byId("form").addEventListener("submit", (event) => {
@@ -105,7 +108,7 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   run();
 });
-byId("reset").addEventListener("click", () => {
+byId("clear").addEventListener("click", () => {
   form.fill({});
   code.update();
 });

@@ -1,11 +1,14 @@
 // The page of one prediction: follows it while it runs; share, delete.
 import { get, remove } from "./api.js";
+import { CodeTabs } from "./code_tabs.js";
 import { byId, copy, showText } from "./dom.js";
 import { follow } from "./events.js";
 import { ResultView, outputText } from "./result.js";
 import { Verdict } from "./verdict.js";
 
-const { id, status, metrics } = byId("prediction").dataset;
+const { id, status, metrics, input, model, base, openai, texts, keys } = byId("prediction").dataset;
+const call = { base, model, keys: keys !== undefined, input: JSON.parse(input) };
+new CodeTabs(() => call, { openai: openai !== undefined, texts: texts ? texts.split(" ") : [] });
 const result = new ResultView();
 const verdict = new Verdict();
 result.setStatus(status);

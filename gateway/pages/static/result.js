@@ -5,6 +5,15 @@ import { indented, showJson } from "./json_view.js";
 import { makeTabs } from "./tabs.js";
 import { showTokens } from "./tokens.js";
 
+// What stands where an answer would be.
+const EMPTY_TEXTS = {
+  idle: "The answer appears here.",
+  starting: "The model reads the input.",
+  processing: "The model reads the input.",
+  succeeded: "The answer is empty.",
+  failed: "There is no answer.",
+  canceled: "Cancelled before anything was written.",
+};
 const STATUS_TEXTS = { starting: "waiting", processing: "running", canceled: "cancelled" };
 
 export class ResultView {
@@ -41,10 +50,11 @@ export class ResultView {
   setStatus(status) {
     byId("status").dataset.status = status;
     byId("status").textContent = STATUS_TEXTS[status] ?? status;
+    byId("pretty").dataset.empty = EMPTY_TEXTS[status] ?? "";
   }
 
   setMetrics(metrics) {
-    showFigures(byId("figures"), metrics);
+    showFigures(byId("figures"), byId("more-figures"), metrics);
     showTokens(metrics.token_trace);
     if (byId("tab-tokens").hidden && !byId("view-tokens").hidden) this.select(byId("tab-pretty"));
   }

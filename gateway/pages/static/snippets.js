@@ -46,7 +46,8 @@ function cog({ input }) {
   const words = Object.entries(input).map(
     ([name, value]) => `-i ${name}=${quote(typeof value === "string" ? value : JSON.stringify(value))}`,
   );
-  return ["cog predict", ...words].join(" \\\n  ");
+  return `# In the package's folder. Cog needs Docker; scripts/predict, or ./package.py predict, takes the same -i without it.
+${["cog predict", ...words].join(" \\\n  ")}`;
 }
 
 // predict's inputs that OpenAI's API has, by its names there; the gateway takes the others in extra_body.

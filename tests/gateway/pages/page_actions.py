@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 def fill(page: Page, question: str, columns: str = "['a', 'b']") -> None:
     """Replace the form's inputs; the columns are pasted."""
-    page.get_by_role("button", name="Reset").click()
+    page.get_by_role("button", name="Clear").click()
     page.get_by_label("nlq").fill(question)
     paste(page, columns)
 

@@ -50,7 +50,7 @@ def test_who_has_only_the_link_follows_a_running_prediction(open_keyed_page, key
     held.unlink()
     wait_for_status(page, "succeeded")
     assert answer(page)["filters"][0]["value"] == "hold"
-    expect(page.locator("#figures")).to_contain_text("Model passes")
+    expect(page.locator("#more-figures")).to_contain_text("Model passes")
     expect(page.locator("#page-error")).to_be_hidden()
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+
 import pytest
 from playwright.sync_api import expect
 
 from tests.gateway.gateway_server import GatewayServer
-from tests.gateway.pages.page_actions import answer, expect_chips
+from tests.gateway.pages.page_actions import answer, code_of, expect_chips
 from tests.gateway.started_cog import SLOWEST
 
 pytestmark = pytest.mark.server
@@ -17,10 +20,17 @@ def test_the_page_has_all_that_is_known_and_tweak_takes_the_inputs_along(open_pa
     done = gateway.wait_for(created["id"], "succeeded")
     page = open_page(f"/p/{created['id']}")
     assert page.url == created["urls"]["web"]
+    page.get_by_text("More figures").click()
     text = page.locator("main").inner_text()
     for part in ("how <many>?", "['x', 'y']", "300", done["version"], "Weights digest", "Model passes"):
         assert part in text
     assert answer(page)["filters"][0]["value"] == "how <many>?"
+    expect(page.get_by_role("heading", level=1)).to_have_text("how <many>?")
+    assert page.title() == "how <many>?"
+    expect(page.get_by_text("created by a different version")).to_have_count(0)
+    assert json.loads(subprocess.run(["bash", "-c", code_of(page, "curl")], capture_output=True, check=True).stdout)[
+        "input"
+    ] == {"nlq": "how <many>?", "cols": "['x', 'y']", "max_tokens": 300}
     page.get_by_role("link", name="Tweak").click()
     expect(page.get_by_label("nlq")).to_have_value("how <many>?")
     expect_chips(page, ["x", "y"])
@@ -32,6 +42,7 @@ def test_a_failed_prediction_says_why(open_page, gateway: GatewayServer):
     gateway.wait_for(created["id"], "failed")
     page = open_page(f"/p/{created['id']}")
     expect(page.locator("#prediction-error")).to_contain_text("nlq: is blank")
+    expect(page.get_by_role("heading", level=1)).to_have_text("a")
 
 
 def test_delete_asks_and_then_deletes(open_page, gateway: GatewayServer):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tasks.honeycomb.columns import parse_columns
 from tests.gateway.gateway_server import MODEL, GatewayServer
@@ -46,8 +46,11 @@ def test_an_answer_appears_while_it_is_written_and_then_its_figures_and_tokens(o
     assert answer(page)["filters"][0]["value"] == SLOWER
     assert json.loads(page.locator("#text").text_content()) == answer(page)
     expect(page.locator("#live")).to_contain_text("Answered in")
-    expect(page.locator("#figures")).to_contain_text("First token")
-    expect(page.locator("#figures")).to_contain_text("Model passes")
+    expect(page.locator("#figures dt")).to_have_text(["Total time", "First token", "Tokens per second"])
+    expect(page.locator("#elapsed")).to_be_hidden()
+    expect(page.locator("#more-figures")).to_be_hidden()
+    page.get_by_text("More figures").click()
+    expect(page.locator("#more-figures")).to_contain_text("Model passes")
     expect(page.get_by_role("button", name="Run")).to_be_enabled()
     text = copied(page, "#copy-output")
     assert json.loads(text) == answer(page)
@@ -68,7 +71,9 @@ def test_cancel_ends_the_prediction_and_keeps_what_was_written(open_page, gatewa
     page.get_by_role("button", name="Cancel").click()
     wait_for_status(page, "canceled")
     expect(page.locator("#pretty")).to_contain_text("breakdowns")
+    expect(page.locator("#figures dt")).to_have_text(["Total time", "Output tokens", "Input tokens"])
     expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
+    expect(page.get_by_role("button", name="Correct", exact=True)).to_be_hidden()
     address = page.get_by_role("link", name="Permalink").get_attribute("href")
     assert gateway.get(address.removeprefix("/p/"))["status"] == "canceled"
 
@@ -82,14 +87,52 @@ def test_an_error_is_shown_beside_the_input_that_it_names(open_page):
     expect(page.get_by_label("nlq")).to_have_attribute("aria-invalid", "true")
     expect(page.get_by_label("nlq")).to_be_focused()
     wait_for_status(page, "failed")
+    assert shown_in_place_of_an_answer(page) == '"There is no answer."'
     page.get_by_label("nlq").fill("short")
     expect(error).to_be_hidden()
+
+
+def shown_in_place_of_an_answer(page: Page) -> str:
+    return str(page.locator("#pretty").evaluate("element => getComputedStyle(element, '::before').content"))
+
+
+def test_an_error_of_several_inputs_keeps_their_names(open_page):
+    page = open_page()
+    text = "Prediction failed: InputError: nlq or cols: both are empty; give one of the two"
+    errors = page.evaluate(
+        """async (text) => {
+            const { InputForm } = await import("/static/form.js");
+            return new InputForm(document.getElementById("form"), () => {}).errorsIn(text);
+        }""",
+        text,
+    )
+    assert errors == [{"name": "nlq", "message": "nlq or cols: both are empty; give one of the two"}]
+
+
+def test_prose_is_not_shown_as_code(open_page):
+    page = open_page()
+    families = page.evaluate(
+        """async () => {
+            const { showJson } = await import("/static/json_view.js");
+            const pretty = document.getElementById("pretty");
+            const shown = (text) => (showJson(pretty, text), getComputedStyle(pretty).fontFamily);
+            return [shown("Paris is the capital."), shown('{"a": 1}')];
+        }"""
+    )
+    assert ["mono" in family for family in families] == [False, True]
+
+
+def test_clear_empties_what_has_no_default(open_page):
+    page = open_page()
+    page.get_by_role("button", name="Clear").click()
+    expect(page.get_by_label("nlq")).to_have_value("")
+    expect(page.locator("#input-max_tokens")).to_have_value("512")
 
 
 def test_what_the_schema_refuses_is_not_sent(open_page, gateway: GatewayServer):
     before = gateway.create(nlq="before", cols="a")["id"]
     page = open_page()
-    page.get_by_role("button", name="Reset").click()
+    page.get_by_role("button", name="Clear").click()
     page.get_by_text("More settings").click()
     page.get_by_label("max_tokens").fill("9999")
     page.get_by_text("More settings").click()
@@ -194,6 +237,7 @@ def test_the_code_in_every_language_makes_the_form_s_call(open_page, gateway: Ga
     assert json.loads(code.partition("const input = ")[2].partition(";\nfor await")[0]) == INPUTS
     assert f'replicate.stream("{MODEL}", {{ input }})' in code
 
-    code = code_of(page, "cog predict").replace("cog predict", "printf '%s\\0'")
+    code = code_of(page, "cog predict").replace("\ncog predict", "\nprintf '%s\\0'")
+    assert code.startswith("# In the package's folder. Cog needs Docker;")
     words = printed("bash", "-c", code).split("\0")[:-1]
     assert words == ["-i", f"nlq={QUESTION}", "-i", f"cols={INPUTS['cols']}"], "each input is one word"

@@ -187,8 +187,8 @@ def test_an_input_of_the_wrong_type_is_422_and_named(
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({}, "prompt: and messages are both empty"),
-        ({"prompt": "a", "messages": [{"role": "user", "content": "b"}]}, "prompt: and messages are both given"),
+        ({}, "prompt or messages: both are empty"),
+        ({"prompt": "a", "messages": [{"role": "user", "content": "b"}]}, "prompt or messages: both are given"),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
         ({"prompt": "a", "top_p": 1.5}, "top_p"),
         ({"prompt": "a " * 9000}, "prompt or messages: "),

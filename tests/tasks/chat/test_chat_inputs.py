@@ -59,9 +59,9 @@ def test_an_integer_may_be_passed_as_a_float():
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({}, "prompt: and messages are both empty; give one of the two"),
-        ({"prompt": "", "messages": []}, "prompt: and messages are both empty"),
-        ({"prompt": "a", "messages": MESSAGES}, "prompt: and messages are both given; give one of the two"),
+        ({}, "prompt or messages: both are empty; give one of the two"),
+        ({"prompt": "", "messages": []}, "prompt or messages: both are empty"),
+        ({"prompt": "a", "messages": MESSAGES}, "prompt or messages: both are given; give one of the two"),
         ({"prompt": "a", "max_new_tokens": 5}, "max_new_tokens: there is no such input; there are prompt, messages,"),
         ({"prompt": 5}, "prompt: 5 does not fit; input should be a valid string"),
         ({"prompt": "a", "max_tokens": 1.5}, "max_tokens: 1.5 does not fit; input should be a valid integer"),
