@@ -24,6 +24,9 @@ from tasks.evaluation.cases import Evaluation
 from tasks.json_text import parse_json
 
 TASK_FILE: Final = "task.json"  # lies beside the checkpoint
+LIMIT_WORDS: Final = (
+    "Maximum tokens of the answer"  # in a template's predict.py; the task file's default comes after it
+)
 TASKS: Final = {
     "honeycomb": "tasks.honeycomb.task",
     "schema": "tasks.schema.task",

@@ -14,11 +14,11 @@ from serving.text.chat_template import ChatTemplate
 from serving.types import FinishReason
 from tasks.chat.inputs import ChatInputs, read_answer_schema
 from tasks.chat.messages import conversation
-from tasks.chat.options import ChatOptions
+from tasks.chat.options import ChatOptions, Defaults
 from tasks.errors import InputError, TaskFileError
 from tasks.evaluation.cases import Evaluation
 from tasks.json_answer import JsonReader, as_written
-from tasks.task import TASK_FILE, Prompt
+from tasks.task import LIMIT_WORDS, TASK_FILE, Prompt
 
 
 class TextReader:
@@ -152,8 +152,10 @@ def example_inputs(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def predict_source(content: Mapping[str, Any]) -> str:
-    """See `tasks.task.TaskModule`."""
-    return Path(__file__).with_name("predict.py").read_text("utf-8")
+    """See `tasks.task.TaskModule`. The task file's limit of an answer is named where callers read of it."""
+    source = Path(__file__).with_name("predict.py").read_text("utf-8")
+    limit = content.get("defaults", {}).get("max_tokens", Defaults().max_tokens)
+    return source.replace(LIMIT_WORDS, f"{LIMIT_WORDS}, by default {limit:,}")
 
 
 def evaluation(folder: Path) -> Evaluation:

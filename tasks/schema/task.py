@@ -25,7 +25,7 @@ from tasks.evaluation.cases import Evaluation
 from tasks.json_answer import JsonReader, as_written
 from tasks.schema.options import SAMPLING_INPUTS, Conversation, SchemaOptions
 from tasks.schema.template import Template
-from tasks.task import TASK_FILE, Prompt
+from tasks.task import LIMIT_WORDS, TASK_FILE, Prompt
 
 _PARAMETER: Final = re.compile(r"^        text: str = .*\n", re.MULTILINE)  # in predict.py
 _ARGUMENT: Final = re.compile(r"^            text=text,\n", re.MULTILINE)
@@ -200,7 +200,8 @@ def predict_source(content: Mapping[str, Any]) -> str:
         assert found is not None, "the template has exactly one text input"
         line = found[0]
         source = source.replace(line, "".join(re.sub(r"\btext(?=[:=,])", name, line) for name in names))
-    return source
+    limit = content.get("max_tokens", SchemaOptions.model_fields["max_tokens"].default)
+    return source.replace(LIMIT_WORDS, f"{LIMIT_WORDS}, by default {limit:,}")
 
 
 def evaluation(folder: Path) -> Evaluation:

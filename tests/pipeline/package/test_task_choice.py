@@ -118,3 +118,13 @@ def test_each_text_of_a_schema_task_is_an_input(tmp_path: Path) -> None:
     assert inputs["required"] == ["question", "table_rows"]
     assert "question=question,\n            table_rows=table_rows,\n            max_tokens" in source
     assert "text" not in inputs["properties"]
+
+
+def test_the_description_of_max_tokens_names_the_default_of_the_task_file():
+    chat = {"task": "chat", "defaults": {"max_tokens": 1200}}
+    for task_file, default in (
+        ({"task": "chat"}, "512"),
+        (chat, "1,200"),
+        ({"task": "schema", "max_tokens": 99}, "99"),
+    ):
+        assert f"Maximum tokens of the answer, by default {default}" in predict_source(task_file)
