@@ -19,6 +19,7 @@ from pipeline.weights.recipes import recipes
 from serving.weights.adapter_files import CONFIG as ADAPTER_CONFIG
 from serving.weights.draft_weights import DRAFT_MODEL
 
+_PRETRAINED: Final = ROOT / "examples" / "drafts"  # of scripts/dev/pretrain_drafter, a folder for each embedding
 _EMBEDDING: Final = "model.embed_tokens.weight"
 _SIGNS: Final = 4096  # of values that are compared
 _SAME: Final = 0.9  # fraction of the same signs; half of them are the same in embeddings of different models
@@ -67,7 +68,9 @@ def embedding_signs(embedding: Tensor) -> dict[str, object]:
 
 
 def committed_start(weights: Path, embedding: Tensor, *, size: int, layers: int) -> Path | None:
-    """The draft model of a recipe for this embedding, to start from; None for a recipe's own weights, or if none fits.
+    """A committed draft model for this embedding, to start from; None for a recipe's own weights, or if none fits.
+
+    Those that were pretrained for any task come before those of recipes, which know one task.
 
     Args:
         weights: folder of the checkpoint.
@@ -81,8 +84,8 @@ def committed_start(weights: Path, embedding: Tensor, *, size: int, layers: int)
     known = recipes(ROOT).values()
     if any(recipe.weights(ROOT).resolve() == weights.resolve() for recipe in known):
         return None
-    for recipe in known:
-        model, run = recipe.folder / DRAFT_MODEL, recipe.folder / DRAFT_RUN
+    for folder in (*sorted(_PRETRAINED.glob("*")), *(recipe.folder for recipe in known)):
+        model, run = folder / DRAFT_MODEL, folder / DRAFT_RUN
         if model.is_file() and run.is_file() and _fits(json.loads(run.read_text()), embedding, size, layers):
             return model
     return None
