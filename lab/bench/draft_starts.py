@@ -24,6 +24,7 @@ from typing import Any, Final
 import torch
 
 from pipeline.train.choose import choose
+from pipeline.train.draft_answers import Drafted, WrittenPrompt
 from pipeline.train.draft_cases import Answers, CaseReader, DraftCase
 from pipeline.train.draft_examples import (
     Pair,
@@ -33,12 +34,12 @@ from pipeline.train.draft_examples import (
     frequent_tokens,
     make_pairs,
 )
-from pipeline.train.draft_network import DraftModel
+from pipeline.train.draft_network import DraftNetwork
 from pipeline.train.draft_start import read_embedding
 from pipeline.train.draft_trainer import evaluate, train
 from pipeline.weights.atomic import write_json
 from serving.drafting.draft_model import WordTokenizer
-from serving.drafting.load_drafter import load_drafter
+from serving.drafting.load_drafter import DraftModelLoader, load_drafter
 from serving.drafting.speculative import LinearCost, SpeculativeDrafter
 from serving.engines.paged.request import Request
 from serving.grammar.compiler import GrammarCompiler
@@ -90,7 +91,7 @@ def read_bench(base: Path, data: Path, folder: Path) -> Bench:
             (folder / name).symlink_to((base / name).resolve())
     tokenizer = Tokenizer.from_dir(folder)
     task = create_task(folder, tokenizer)
-    cases, held_out = CaseReader(folder, tokenizer, task, Answers.GIVEN).read(folder)
+    cases, held_out = CaseReader(Drafted(folder), task, Answers.GIVEN).read(folder)
     return Bench(folder, tokenizer, task, read_embedding(base), cases, held_out)
 
 
@@ -98,7 +99,7 @@ def measure(bench: Bench, start: Path | None, examples: int, steps: int) -> dict
     """Train from a start with the first examples, and measure on those held out."""
     torch.manual_seed(0)
     order = random.Random(0)
-    model = DraftModel(bench.embedding, size=SIZE, num_layers=LAYERS)
+    model = DraftNetwork(bench.embedding, size=SIZE, num_layers=LAYERS)
     if start is not None:
         model.restore(start)
     pairs, held_out = bench.pairs(bench.cases[:examples] if steps else bench.cases), bench.pairs(bench.held_out)
@@ -115,13 +116,14 @@ def measure(bench: Bench, start: Path | None, examples: int, steps: int) -> dict
 
 def passes(bench: Bench, folder: Path) -> float:
     """Mean passes of an answer, one request after the other, with the draft model in a folder or without one."""
-    drafter = load_drafter(folder, bench.tokenizer, lambda: bench.embedding, _COST)
+    drafter = load_drafter(folder, DraftModelLoader(bench.tokenizer, lambda: bench.embedding), _COST)
     grammars = GrammarCompiler(bench.tokenizer, vocab_size=len(bench.embedding))
     counts = [_passes(drafter, grammars, bench.task, number, case) for number, case in enumerate(bench.held_out)]
     return round(sum(counts) / len(counts), 3)
 
 
 def _passes(drafter: SpeculativeDrafter, grammars: GrammarCompiler, task: Task, number: int, case: DraftCase) -> int:
+    assert not isinstance(case.inputs, WrittenPrompt), "cases of a task have its inputs"
     constraint = task.prepare(case.inputs).constraint
     state = None if constraint is None else grammars.compile(constraint)
     request = Request(GenerationRequest(str(number), tuple(case.prompt)), seed=0, grammar=state)

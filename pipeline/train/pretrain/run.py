@@ -11,14 +11,15 @@ from typing import Any, Final
 
 import torch
 
+from pipeline.prepare.record import DRAFT_RUN
 from pipeline.train.draft_examples import Pair, WordRenamer, frequent_tokens
-from pipeline.train.draft_network import DraftModel
-from pipeline.train.draft_start import DRAFT_RUN, embedding_signs, read_embedding
+from pipeline.train.draft_network import DraftNetwork
+from pipeline.train.draft_start import embedding_signs, read_embedding
 from pipeline.train.draft_trainer import evaluate, train
 from pipeline.train.pretrain.tasks import Maker
 from pipeline.train.pretrain.words import Words
-from pipeline.train.prompt import choose_prompt
 from pipeline.train.record import describe_data, describe_hardware
+from pipeline.train.template_choice import choose_prompt
 from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from serving.drafting.draft_model import WordTokenizer
@@ -67,7 +68,7 @@ def pretrain(weights: Path, output: Path, settings: PretrainSettings, schemas: P
         schemas: JSONL of {"schema": JSON Schema}, whose names of keys are used beside words; None for words only.
 
     Raises:
-        AdapterError: the checkpoint has no embedding, or `init` has another size.
+        TrainingError: the checkpoint has no embedding, or `init` has another size.
     """
     torch.manual_seed(settings.seed)
     order = random.Random(settings.seed)
@@ -75,7 +76,7 @@ def pretrain(weights: Path, output: Path, settings: PretrainSettings, schemas: P
     keys = () if schemas is None else key_names(schemas)
     pairs = draw_pairs(tokenizer, len(embedding), settings.examples + _HELD_OUT, order, keys)
     pairs, held_out = pairs[:-_HELD_OUT], pairs[-_HELD_OUT:]
-    model = DraftModel(embedding, size=settings.size, num_layers=settings.layers)
+    model = DraftNetwork(embedding, size=settings.size, num_layers=settings.layers)
     if settings.init is not None:
         model.restore(settings.init)
     for layer in model.layers:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from pipeline.train.pretrain.statements import make_statement
 from pipeline.train.pretrain.values import ENUMS, KINDS, TEXT, Kind, Node
 from pipeline.train.pretrain.words import Words, spell
-from pipeline.train.prompt import choose_prompt
+from pipeline.train.template_choice import choose_prompt
 from tasks.json_text import write_answer
 
 _SEPARATORS: Final = ((", ", ": "),) * 8 + ((",", ":"), (",", ": "))
