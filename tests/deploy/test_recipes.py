@@ -67,7 +67,7 @@ def test_the_environment_is_made_of_the_files_that_are_copied_first(tmp_path: Pa
                 shutil.copy(ROOT / source, tmp_path / target)
     command = next(one for one in instructions("RUN") if one[0] == "python")[2]
     imports = command.partition(";")[0]
-    code = f"{imports}\nfrom pipeline.environment import install\nprint(prepare.__module__)"
+    code = f"{imports}\nfrom pipeline.environment import install\nprint(installed_environment.__module__)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert (done.stderr, done.stdout) == ("", "pipeline.environment.enter\n")
 
