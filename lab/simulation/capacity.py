@@ -130,7 +130,7 @@ def plans(question: Question, console: Console) -> list[Plan]:
     """Simulate every rate with and without prefix routing, and print a table.
 
     Raises:
-        InputError: the result has no service times of the engine, or the file of arrivals cannot be used.
+        SimulationError: the result has no service times of the engine, or the file of arrivals cannot be used.
     """
     service = read_service_times(question.result, question.engine)
     scaling = None if question.cold_start is None else Scaling(minimum=1, cold_start=question.cold_start)

@@ -17,7 +17,7 @@ from rich.table import Table
 from lab.bench.protocol import arrival_times
 from lab.simulation.capacity import RATES, Question, as_json, plans
 from lab.simulation.fleet import Fleet, simulate
-from lab.simulation.inputs import Arrivals, InputError, ServiceTimes, read_service_times
+from lab.simulation.inputs import Arrivals, ServiceTimes, SimulationError, read_service_times
 from pipeline.weights.console import report_errors
 
 DRAWS: Final = 200  # simulations of one load, each with other service times
@@ -48,7 +48,7 @@ def main(
 ) -> None:
     """Simulate replicas behind the gateway: how many hold a 99th percentile, with and without prefix routing."""
     console = Console(stderr=json_file == Path("-"), highlight=False)
-    with report_errors(InputError):
+    with report_errors(SimulationError):
         if check:
             about: dict[str, Any] = {"compared": [asdict(one) for one in compare(simulate, engine, console)]}
         elif p99 is None:
@@ -88,13 +88,13 @@ def compare(result: Path, engine: str, console: Console) -> list[Compared]:
     """Simulate the workload `open` of a result of scripts/dev/bench with its own arrival times, and print a table.
 
     Raises:
-        InputError: the result has no such workload of the engine, or no service times.
+        SimulationError: the result has no such workload of the engine, or no service times.
     """
     service = read_service_times(result, engine)
     runs = [run for run in json.loads(result.read_text("utf-8"))["runs"] if run["engine"] == engine]
     loads = [run for run in runs if run["workload"] == "open"]
     if not loads:
-        raise InputError(f"{result} has no workload open of the engine {engine}; add it to --workloads")
+        raise SimulationError(f"{result} has no workload open of the engine {engine}; add it to --workloads")
     found = [one for run in loads for one in _compare(run, service)]
     console.print(_table(engine, found))
     return found

@@ -16,7 +16,7 @@ QUIET: Final = 0.5  # rate between bursts divided by the mean rate
 MIN_PERIODS: Final = 4
 
 
-class InputError(Exception):
+class SimulationError(Exception):
     """A file of arrivals or a result of the benchmark cannot be used; the message says why."""
 
 
@@ -85,7 +85,7 @@ def read_arrivals(path: Path) -> Arrivals:
     """Recorded arrivals: JSON lines of {"at": seconds, "prefix": text}, where `prefix` may be left out.
 
     Raises:
-        InputError: the file cannot be read, is empty, or a line has another format.
+        SimulationError: the file cannot be read, is empty, or a line has another format.
     """
     records: list[tuple[float, str]] = []
     try:
@@ -95,11 +95,11 @@ def read_arrivals(path: Path) -> Arrivals:
                     record = json.loads(line)
                     records.append((float(record["at"]), str(record.get("prefix", number))))
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
+        raise SimulationError(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f'{path}:{number}: a line is {{"at": seconds, "prefix": text}} ({error!r})') from error
+        raise SimulationError(f'{path}:{number}: a line is {{"at": seconds, "prefix": text}} ({error!r})') from error
     if not records:
-        raise InputError(f"{path} has no arrivals; a line is {{'at': seconds, 'prefix': text}}")
+        raise SimulationError(f"{path} has no arrivals; a line is {{'at': seconds, 'prefix': text}}")
     records.sort()
     numbers = {prefix: number for number, prefix in enumerate(dict.fromkeys(prefix for _, prefix in records))}
     times = np.array([at for at, _ in records])
@@ -131,12 +131,12 @@ def read_service_times(path: Path, engine: str) -> ServiceTimes:
     """The times in the workloads `one-new`, `one-seen`, `load-8` and `load-32` of a result of scripts/dev/bench.
 
     Raises:
-        InputError: the file cannot be read, or has no such workload of the engine.
+        SimulationError: the file cannot be read, or has no such workload of the engine.
     """
     try:
         runs = json.loads(path.read_text("utf-8"))["runs"]
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{path} is no result of scripts/dev/bench --json: {error!r}") from error
+        raise SimulationError(f"{path} is no result of scripts/dev/bench --json: {error!r}") from error
     mine = [run for run in runs if run["engine"] == engine and run["variant"] is None]
     new, seen = (_alone(path, mine, workload, engine) for workload in ("one-new", "one-seen"))
     speedup = {1: 1.0}
@@ -151,5 +151,5 @@ def read_service_times(path: Path, engine: str) -> ServiceTimes:
 def _alone(path: Path, runs: Sequence[Mapping[str, Any]], workload: str, engine: str) -> NDArray[np.float64]:
     seconds = [reply["e2e"] for run in runs if run["workload"] == workload for reply in run["replies"]]
     if not seconds:
-        raise InputError(f"{path} has no workload {workload} of the engine {engine}; give another --engine")
+        raise SimulationError(f"{path} has no workload {workload} of the engine {engine}; give another --engine")
     return np.array(seconds)

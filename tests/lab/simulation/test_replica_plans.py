@@ -19,8 +19,8 @@ from lab.simulation.command import compare, main
 from lab.simulation.fleet import Fleet, Scaling, simulate
 from lab.simulation.inputs import (
     Arrivals,
-    InputError,
     ServiceTimes,
+    SimulationError,
     generate,
     read_arrivals,
     read_service_times,
@@ -68,7 +68,7 @@ def test_a_committed_result_can_be_read() -> None:
 @pytest.mark.parametrize(("engine", "message"), [("none", "one-new of the engine none"), (None, "no result")])
 def test_a_file_without_service_times_is_refused(tmp_path: Path, engine: str | None, message: str) -> None:
     path = bench(tmp_path / "bench.json") if engine else tmp_path / "no.json"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(SimulationError, match=message):
         read_service_times(path, engine or "paged")
 
 
@@ -106,7 +106,7 @@ def test_recorded_arrivals(tmp_path: Path) -> None:
     assert arrivals.prefixes.tolist() == [0, 1, 1, 2]
     for text in ('{"time": 1}\n', "[]\n", "", "x"):
         path.write_text(text)
-        with pytest.raises(InputError, match="at"):
+        with pytest.raises(SimulationError, match="at"):
             read_arrivals(path)
 
 
