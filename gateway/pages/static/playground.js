@@ -5,6 +5,7 @@ import { byId, showText } from "./dom.js";
 import { follow } from "./events.js";
 import { seconds } from "./figures.js";
 import { InputForm } from "./form.js";
+import { JsonInput } from "./json_input.js";
 import { ResultView, outputText } from "./result.js";
 import { Verdict } from "./verdict.js";
 
@@ -14,12 +15,13 @@ const verdict = new Verdict();
 const form = new InputForm(byId("form"), () => code.update());
 const call = () => ({ base, model, version, keys: keys !== undefined, input: form.read().input });
 const code = new CodeTabs(call, { openai: openai !== undefined, texts: texts ? texts.split(" ") : [] });
+const json = new JsonInput(form, () => code.update());
 let running = null; // {id, isCancelled}: the run that is shown
 
 async function run() {
-  if (running) return;
+  if (running || !json.isRight) return;
   const { input, errors } = form.read();
-  form.showErrors(errors);
+  showErrors(errors);
   if (errors.length) return;
   form.commit();
   const mine = { id: null, isCancelled: false };
@@ -37,7 +39,7 @@ async function run() {
     if (!(error instanceof ApiError)) throw error;
     result.setStatus("failed");
     result.announce("Failed");
-    form.showErrors(error.fields.length ? error.fields : [{ name: null, message: error.message }]);
+    showErrors(error.fields.length ? error.fields : [{ name: null, message: error.message }]);
   } finally {
     stopClock();
     setRunning(null);
@@ -61,10 +63,16 @@ function showEnd(prediction) {
   result.setMetrics(prediction.metrics);
   result.setStatus(prediction.status);
   verdict.show(prediction, outputText(prediction.output));
-  if (prediction.error) form.showErrors(form.errorsIn(prediction.error));
+  if (prediction.error) showErrors(form.errorsIn(prediction.error));
   const time = seconds(prediction.metrics.total_time ?? 0);
   const texts = { succeeded: `Answered in ${time}`, canceled: "Cancelled", failed: `Failed: ${prediction.error}` };
   result.announce(texts[prediction.status] ?? prediction.status);
+}
+
+/** Errors of inputs are beside them in the form. */
+function showErrors(errors) {
+  if (errors.some(({ name }) => form.fields.has(name))) json.select(byId("tab-form"));
+  form.showErrors(errors);
 }
 
 function setRunning(mine) {
@@ -80,6 +88,12 @@ function setRunning(mine) {
   byId("permalink").hidden = true;
   // On a phone the answer is below the form.
   if (byId("output").getBoundingClientRect().top > innerHeight) byId("output").scrollIntoView({ block: "start" });
+}
+
+function fill(input) {
+  form.fill(input);
+  json.reset();
+  code.update();
 }
 
 function startClock() {
@@ -109,12 +123,10 @@ document.addEventListener("keydown", (event) => {
   run();
 });
 byId("clear").addEventListener("click", () => {
-  form.fill({});
-  code.update();
+  fill({});
 });
 for (const button of document.querySelectorAll("[data-example]")) {
   button.addEventListener("click", () => {
-    form.fill(JSON.parse(button.dataset.example));
-    code.update();
+    fill(JSON.parse(button.dataset.example));
   });
 }

@@ -12,7 +12,17 @@ from playwright.sync_api import Page, expect
 
 from tasks.honeycomb.columns import parse_columns
 from tests.gateway.gateway_server import MODEL, GatewayServer
-from tests.gateway.pages.page_actions import answer, code_of, copied, expect_chips, fill, paste, run, wait_for_status
+from tests.gateway.pages.page_actions import (
+    answer,
+    check_page,
+    code_of,
+    copied,
+    expect_chips,
+    fill,
+    paste,
+    run,
+    wait_for_status,
+)
 from tests.gateway.started_cog import SLOWER, SLOWEST
 
 pytestmark = pytest.mark.server
@@ -127,6 +137,32 @@ def test_clear_empties_what_has_no_default(open_page):
     page.get_by_role("button", name="Clear").click()
     expect(page.get_by_label("nlq")).to_have_value("")
     expect(page.locator("#input-max_tokens")).to_have_value("512")
+
+
+def test_the_input_can_be_typed_as_json_and_is_then_in_the_form(open_page):
+    page = open_page()
+    fill(page, "how many?")
+    page.get_by_role("tab", name="JSON", exact=True).click()
+    area = page.get_by_label("Input as JSON")
+    expect(page.get_by_label("nlq")).to_be_hidden()
+    assert json.loads(area.input_value()) == {"nlq": "how many?", "cols": '["a", "b"]'}
+    area.fill('{"nlq": "typed", "cols": "x, y", "max_tokens": 9999')
+    expect(page.locator("#input-json-error")).to_contain_text("is not JSON")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("#status")).to_have_attribute("data-status", "idle")
+    area.fill('{"nlq": "typed", "colls": []}')
+    expect(page.locator("#input-json-error")).to_have_text("colls: the model has no such input")
+    area.fill('{"nlq": "typed", "cols": "x, y", "max_tokens": 9999}')
+    assert '"nlq":"typed"' in code_of(page, "curl")
+    check_page(page)
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("#input-max_tokens-error")).to_be_visible()
+    expect_chips(page, ["x", "y"])
+    page.get_by_label("max_tokens").fill("300")
+    run(page)
+    assert answer(page)["breakdowns"] == ["x"]
+    page.get_by_role("tab", name="JSON", exact=True).click()
+    assert json.loads(area.input_value())["max_tokens"] == 300
 
 
 def test_what_the_schema_refuses_is_not_sent(open_page, gateway: GatewayServer):
