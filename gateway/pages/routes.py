@@ -65,10 +65,7 @@ async def permalink(
     """The page of one prediction. Who has the link may see it, also without a key: an id cannot be guessed."""
     prediction = await _find(gateway, prediction_id)
     own = await _own_gateway(request, prediction_id)
-    try:
-        info = await gateway.model.read()
-    except UnavailableError:  # the page needs no server
-        info = None
+    info = await _info(gateway)
     return render_page(
         "prediction.html",
         **_code(request, gateway, info),
@@ -82,6 +79,18 @@ async def permalink(
         corrects=own is not None and own.corrections is not None,
         admin=own is not None and own.is_admin,
     )
+
+
+@_router.get("/versions")
+async def versions(request: Request) -> Response:
+    """The versions whose predictions the caller sees, and which one is served."""
+    try:
+        gateway = await get_gateway(request)
+    except UnauthorizedError:
+        return RedirectResponse("/login", 303)
+    info = await _info(gateway)
+    served = None if info is None else (info.name, info.version)
+    return render_page("versions.html", versions=await gateway.store.versions(), served=served)
 
 
 @_router.get("/examples")
@@ -183,6 +192,14 @@ async def _playground(request: Request, gateway: Gateway, tweak: str | None, cor
     )
 
 
+async def _info(gateway: Gateway) -> ModelInfo | None:
+    """What is known of the model, for pages that need no server; None if there is none."""
+    try:
+        return await gateway.model.read()
+    except UnavailableError:
+        return None
+
+
 def _code(request: Request, gateway: Gateway, info: ModelInfo | None) -> dict[str, Any]:
     """What the code of a call depends on beside its inputs."""
     has_conversations = info is not None and info.has_conversations
@@ -273,4 +290,4 @@ def static_files() -> dict[str, StaticFile]:
 _TEMPLATES: Final = _environment()
 
 
-PAGES = Api(_router, ("/p/", "/static/", "/examples", "/corrections"), _render_error)
+PAGES = Api(_router, ("/p/", "/static/", "/versions", "/examples", "/corrections"), _render_error)

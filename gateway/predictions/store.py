@@ -59,6 +59,25 @@ class Page:
     older: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class VersionUse:
+    """A version of a model, and the predictions that it has answered.
+
+    Args:
+        model, version: the model's name and the version's id.
+        weights_digest: the digest of the weights, where the gateway was told.
+        num_predictions: of those that are kept.
+        first_at, last_at: the times of the first and the last of them, as in `Prediction`.
+    """
+
+    model: str
+    version: str
+    weights_digest: str | None
+    num_predictions: int
+    first_at: str
+    last_at: str
+
+
 class Store:
     """The database of one gateway.
 
@@ -150,6 +169,15 @@ class Store:
         async with self._db.execute(query, (self._owner, self._owner)) as cursor:
             [[number]] = await cursor.fetchall()
         return int(number)
+
+    async def versions(self) -> tuple[VersionUse, ...]:
+        """The versions that have answered, the one that was used last first."""
+        query = (
+            "SELECT model, version, MAX(weights_digest), COUNT(*), MIN(created_at), MAX(created_at) FROM predictions "
+            f"WHERE {_OWN} GROUP BY model, version ORDER BY MAX(number) DESC"
+        )
+        async with self._db.execute(query, (self._owner, self._owner)) as cursor:
+            return tuple(VersionUse(*row) for row in await cursor.fetchall())
 
     async def secret(self, name: str, if_new: str) -> str:
         """A secret of this gateway, which is `if_new` when it is asked for the first time."""
