@@ -57,7 +57,7 @@ def test_a_wrong_answer_is_corrected_accepted_by_an_admin_and_exported(
     assert (kept["prediction"], kept["state"], kept["note"]) == (prediction, "proposed", "b, not a")
     assert (kept["owner"], kept["given"], kept["wanted"]) == ("alice", given, json.dumps(RIGHT))
     page.get_by_role("link", name="See all").click()
-    card = page.locator(f"[data-id={kept['id']}]")
+    card = page.locator(f"[data-id='{kept['id']}']")
     expect(card.get_by_role("button")).to_have_text(["Delete"])
     assert exported(keyed_gateway.folder, monkeypatch) == []
 
@@ -65,7 +65,7 @@ def test_a_wrong_answer_is_corrected_accepted_by_an_admin_and_exported(
         admin = file.create("admin", is_admin=True)
     page = open_keyed_page("/corrections?state=proposed", extra_http_headers=bearer(admin))
     check_page(page)
-    card = page.locator(f"[data-id={kept['id']}]")
+    card = page.locator(f"[data-id='{kept['id']}']")
     expect(card).to_contain_text("alice")
     expect(card.locator("ins").first).to_contain_text('"b"')
     card.get_by_role("button", name="Accept").click()
