@@ -16,9 +16,13 @@ from tests.cog.tiny_weights import make_tiny_weights
 INPUTS = {"nlq": "errors by route", "cols": "['http.route', 'error']"}
 
 
-@pytest.fixture(params=["json", "python-repr"])
+@pytest.fixture(params=["json", "python-repr", "copied"])
 def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
-    for name, value in {**make_tiny_weights(tmp_path, surface=request.param), "ENGINE": "fake"}.items():
+    """Models of both surfaces, and one that may write only values that the question has."""
+    is_copied = request.param == "copied"
+    options = {"surface": "json", "values": "copied"} if is_copied else {"surface": request.param}
+    task = {"task": "honeycomb", "name": "tiny", "prompt": "columns-first", **options}
+    for name, value in {**make_tiny_weights(tmp_path, task=task), "ENGINE": "fake"}.items():
         monkeypatch.setenv(name, value)
     model = Model.load(Settings())
     yield model
@@ -27,12 +31,13 @@ def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_right_query_becomes_canonical(model: Model):
+    inputs = {**INPUTS, "nlq": "the first 10 errors by route"}
     written = (
         '{\n  "calculations": [{"op": "COUNT"}],\n  "breakdowns": ["http.route"], "time_range": 7200, "limit": 10\n}'
     )
     shown = '{"breakdowns": ["http.route"], "calculations": [{"op": "COUNT"}], "limit": 10}'
-    assert model.check(INPUTS, written) == shown
-    assert model.check(INPUTS, shown) == shown
+    assert model.check(inputs, written) == shown
+    assert model.check(inputs, shown) == shown
 
 
 @pytest.mark.parametrize(
