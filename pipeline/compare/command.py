@@ -27,8 +27,8 @@ _USER_ERRORS: Final = (CheckpointError, OSError, ServingError, TaskError)
 _PACKAGES: Final = ("torch", "transformers", "numpy")
 _DEFAULT: Final = Limits()
 _ADVICE: Final = (
-    "What may help: search on more texts of this task (--max-tokens) and on no other; serve the weights unquantized; "
-    "or set a limit that you can accept."
+    "What may help: search on more texts of this task (--max-tokens) and on no other; leave single layers in 16 bits "
+    "(--sixteen-bits); serve the weights unquantized; or set a limit that you can accept."
 )
 
 

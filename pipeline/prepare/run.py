@@ -40,7 +40,7 @@ from pipeline.prepare.record import (
     read_record,
     written_files,
 )
-from pipeline.prepare.steps import Step, fetch_steps, last_steps, later_steps, lock_path, placing
+from pipeline.prepare.steps import Step, fetch_steps, last_steps, later_steps, lock_path
 from pipeline.weights.atomic import replace_folder
 from pipeline.weights.bases import BASES
 from pipeline.weights.console import say
@@ -92,11 +92,9 @@ def planned(options: PrepareOptions) -> list[Step]:
         CheckpointError: a source cannot be used.
     """
     quantized = _check(options)
-    if quantized is None:
-        quantized = options.quantize and not has_texts(options)  # else it could not be done
     work = work_path(options.out)
-    steps, ways = later_steps(options, work, quantized=quantized)
-    return [*fetch_steps(options, work), *steps, *ways[0], *last_steps(options, work, placing(ways[0]))]
+    steps, ways = later_steps(options, work, quantized=_guess(options, quantized))
+    return [*fetch_steps(options, work), *steps, *ways[0].steps, *last_steps(options, work, ways[0].placing)]
 
 
 def _check(options: PrepareOptions) -> bool | None:
@@ -105,6 +103,11 @@ def _check(options: PrepareOptions) -> bool | None:
     quantized = base_is_quantized(options)
     check_options(options, quantized=quantized)
     return quantized
+
+
+def _guess(options: PrepareOptions, quantized: bool | None) -> bool:
+    """Whether the base is quantized; one that is not known yet and has no texts for a search can only be quantized."""
+    return (options.quantize and not has_texts(options)) if quantized is None else quantized
 
 
 class _Run:
@@ -132,33 +135,33 @@ class _Run:
             PrepareStopped: somebody interrupted it.
         """
         fetching = fetch_steps(self._options, self._folder)
-        guess = bool(base_is_quantized(self._options))
+        guess = _guess(self._options, base_is_quantized(self._options))
         steps, ways = later_steps(self._options, self._folder, quantized=guess)
-        last = len(last_steps(self._options, self._folder, placing(ways[0])))
-        expected = len(fetching) + len(steps) + len(ways[0]) + last
+        last = len(last_steps(self._options, self._folder, ways[0].placing))
+        expected = len(fetching) + len(steps) + len(ways[0].steps) + last
         _check_space(self._folder, fetching)
         records = [self._step(step, number, expected) for number, step in enumerate(fetching, 1)]
         quantized = is_quantized(self._folder / "base")
         check_options(self._options, quantized=quantized)
         base_bytes = sum(file.size for file in self._done["fetch-base"].files.values())
         steps, ways = later_steps(self._options, self._folder, quantized=quantized, base_bytes=base_bytes)
-        _check_space(self._folder, [*steps, *ways[0]])
-        total = len(fetching) + len(steps) + len(ways[0]) + last
+        _check_space(self._folder, [*steps, *ways[0].steps])
+        total = len(fetching) + len(steps) + len(ways[0].steps) + last
         records += [self._step(step, number, total) for number, step in enumerate(steps, len(records) + 1)]
         for number, way in enumerate(ways):
             if number > 0:
-                say("The comparison refuses this one. Trying smaller groups and more texts for the search")
-                total += len(way)
-                _check_space(self._folder, way)
-            records += [self._step(step, place, total) for place, step in enumerate(way, len(records) + 1)]
-            if not self._is_refused(way[-1]):
+                say(f"The comparison refuses this one. {way.about}")
+                total += len(way.steps)
+                _check_space(self._folder, way.steps)
+            records += [self._step(step, place, total) for place, step in enumerate(way.steps, len(records) + 1)]
+            if not self._is_refused(way.steps[-1]):
                 break
         else:
             raise PrepareRefusedError(
                 "the comparison refuses the checkpoint; what it lost is above. --limit-score and its like accept that, "
-                f"or --unquantized serves the weights as they are. Its command:\n  {ways[-1][-1].shown()}"
+                f"or --unquantized serves the weights as they are. Its command:\n  {way.steps[-1].shown()}"
             )
-        place = placing(way)
+        place = way.placing
         if 0 < (count := count_cases(self._options)) < DRAFTER_CASES:
             say(
                 f"{count} cases are too few for a draft model, which needs {DRAFTER_CASES} inputs: answers take more "

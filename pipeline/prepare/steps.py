@@ -1,7 +1,7 @@
 """The steps to a checkpoint: commands of this repository, each with what it reads and writes, and their order.
 
-They fetch, merge, write the task file, then quantize, place and compare, again if the comparison refuses; then they
-train a draft model, and lock.
+They fetch, merge, write the task file, then quantize, place and compare, up to three times if the comparison refuses;
+then they train a draft model, and lock.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +31,9 @@ QUANTIZED_SHARE = 0.45  # of the unquantized bytes, at most: 4 of 16 bits and th
 # What is tried when the comparison refuses: scales for 32 weights, which add half a bit a weight, found on more texts.
 CLOSER: Final = "-closer"  # the end of these steps' names
 _CLOSER: Final = {"--group-size": "32", "--max-tokens": "32768"}
+# Then the same search result, with the layers that lose most in 16 bits: at most this share of the weights.
+_MIXED: Final = "-mixed"
+_SIXTEEN_BITS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,19 @@ class Step:
         return content if isinstance(content, dict) else {"report": content}
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to the checkpoint: steps, the last of which may refuse it, and what is new in it, as a user is told."""
+
+    about: str
+    steps: list[Step]
+
+    @property
+    def placing(self) -> str:
+        """The name of the step that puts the checkpoint in place."""
+        return next(step.name for step in self.steps if step.name.startswith("place"))
+
+
 def search_path(work: Path, suffix: str = "") -> Path:
     """Where the result of a search lies in the work folder; `suffix` is the end of the step's name."""
     return work / f"search{suffix}.safetensors"
@@ -109,7 +125,7 @@ def fetch_steps(options: PrepareOptions, work: Path) -> list[Step]:
 
 def later_steps(
     options: PrepareOptions, work: Path, *, quantized: bool, base_bytes: int = 0
-) -> tuple[list[Step], list[list[Step]]]:
+) -> tuple[list[Step], list[Way]]:
     """What follows when base and adapter are there.
 
     Args:
@@ -137,26 +153,45 @@ def later_steps(
         )
     )
     if not options.quantize or quantized:
-        return steps, [[_place(options, work, model, made_by, task_file, "")]]
+        return steps, [Way("", [_place(options, work, model, made_by, task_file, "")])]
     ways = []
-    for suffix, arguments in _attempts(options):
-        ways.append(
-            [
-                _quantize(options, work, model, made_by, base_bytes, suffix, arguments),
-                _place(options, work, f"quantized{suffix}", f"quantize{suffix}", task_file, suffix),
-                _compare(options, work, model, made_by, suffix),
-            ]
-        )
+    for attempt in _attempts(options, work):
+        quantize = _quantize(options, work, model, made_by, base_bytes, attempt)
+        place = _place(options, work, f"quantized{attempt.suffix}", quantize.name, task_file, attempt.suffix)
+        ways.append(Way(attempt.about, [quantize, place, _compare(options, work, model, made_by, attempt.suffix)]))
     return steps, ways
 
 
-def _attempts(options: PrepareOptions) -> list[tuple[str, tuple[str, ...]]]:
-    """The ways to quantize, the smallest checkpoint first: the ends of their names, and arguments. The user's stay."""
-    given = options.quantize_options
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A way to quantize.
+
+    Args:
+        suffix: the end of its steps' names.
+        arguments: of scripts/quantize_awq.
+        about: what is new in it, for the user.
+        search: a search result that it takes; None makes one.
+        searched_by: the step that makes that result; None where the user gave it.
+    """
+
+    suffix: str
+    arguments: tuple[str, ...]
+    about: str = ""
+    search: Path | None = None
+    searched_by: str | None = None
+
+
+def _attempts(options: PrepareOptions, work: Path) -> list[_Attempt]:
+    """The ways to quantize, the smallest checkpoint first. The user's arguments stay."""
+    given, share = options.quantize_options, ("--sixteen-bits", f"{_SIXTEEN_BITS:g}")
+    mixed = _Attempt(_MIXED, share, "Leaving the layers that four bits change most in 16", options.reuse_search)
     if options.reuse_search is not None:
-        return [("", given)]
-    closer = tuple(word for name, value in _CLOSER.items() if name not in given for word in (name, value))
-    return [("", given), *([(CLOSER, (*given, *closer))] if closer else [])]
+        return [_Attempt("", given, search=options.reuse_search), mixed]
+    attempts = [_Attempt("", given)]
+    if closer := [word for name, value in _CLOSER.items() if name not in given for word in (name, value)]:
+        attempts.append(_Attempt(CLOSER, (*given, *closer), "Trying smaller groups and more texts for the search"))
+    last = attempts[-1].suffix
+    return [*attempts, replace(mixed, search=search_path(work, last), searched_by=f"quantize{last}")]
 
 
 def _place(options: PrepareOptions, work: Path, model: str, made_by: str, task_file: Path, suffix: str) -> Step:
@@ -189,34 +224,36 @@ def _merge(options: PrepareOptions, work: Path, base_bytes: int) -> Step:
 
 
 def _quantize(
-    options: PrepareOptions,
-    work: Path,
-    model: str,
-    made_by: str,
-    base_bytes: int,
-    suffix: str,
-    arguments: tuple[str, ...],
+    options: PrepareOptions, work: Path, model: str, made_by: str, base_bytes: int, attempt: _Attempt
 ) -> Step:
-    needs: tuple[str, ...] = (made_by,)
-    reused, output = options.reuse_search, f"quantized{suffix}"
-    if reused is not None:
-        again = ("quantize_awq", str(work / model), str(work / output), "--reuse-search", str(reused))
-        return Step(f"quantize{suffix}", again, writes=(work / output,), needs=needs, reads=(reused,))
-    if options.calibration is not None:
-        texts: tuple[str, ...] = ("--calibration", str(options.calibration))
+    suffix, search = attempt.suffix, attempt.search
+    needs, reads, writes = [made_by], [], [work / f"quantized{suffix}"]
+    command = ["quantize_awq", str(work / model), str(writes[0])]
+    if search is not None:
+        command += ["--reuse-search", str(search), *attempt.arguments]
+        if attempt.searched_by is None:
+            reads.append(search)
+        else:
+            needs.append(attempt.searched_by)
     else:
-        texts, needs = ("--task-cases", str(options.cases)), (*needs, "task")
-    report, found = work / f"quantize{suffix}.json", search_path(work, suffix)
-    command = ("quantize_awq", str(work / model), str(work / output), *texts, *arguments, "--save-search", str(found))
+        texts = options.calibration or options.cases
+        assert texts is not None, "check_options wants one of them"
+        reads.append(texts)
+        writes.append(search_path(work, suffix))
+        if options.calibration is None:
+            needs.append("task")
+        kind = "--task-cases" if options.calibration is None else "--calibration"
+        command += [kind, str(texts), *attempt.arguments, "--save-search", str(writes[1])]
+    report = work / f"quantize{suffix}.json"
     return Step(
         f"quantize{suffix}",
         (*command, "--json", str(report)),
-        writes=(work / output, found),
-        needs=needs,
-        reads=tuple(path for path in (options.calibration or options.cases,) if path is not None),
+        writes=tuple(writes),
+        needs=tuple(needs),
+        reads=tuple(reads),
         report=report,
-        continues=True,
-        space=int(base_bytes * QUANTIZED_SHARE),
+        continues=search is None,
+        space=int(base_bytes * (QUANTIZED_SHARE + (_SIXTEEN_BITS if suffix == _MIXED else 0))),
     )
 
 
@@ -244,11 +281,6 @@ def _compare(options: PrepareOptions, work: Path, model: str, made_by: str, suff
         report=report,
         may_refuse=True,
     )
-
-
-def placing(way: list[Step]) -> str:
-    """The name of the step that puts the checkpoint in place."""
-    return next(step.name for step in way if step.name.startswith("place"))
 
 
 def last_steps(options: PrepareOptions, work: Path, placed_by: str) -> list[Step]:

@@ -96,6 +96,7 @@ def _summary(weights: VerifiedWeights, record: dict[str, Any], config: dict[str,
         "relative error of the merge against the live adapter": _settings(_merge_errors(record), None),
         "architecture": _plain((config.get("architectures") or [None])[0] or "") or None,
         "quantization": _settings(config.get("quantization_config"), _SETTINGS) or "none",
+        "left in 16 bits": _sixteen_bits(config),
         "calibration": _settings(_report(record, "quantize"), ("calibration_tokens", "made_with")),
         "task": _plain(task.get("task") or record.get("task") or "") or None,
         "size": f"{sum(file.size for file in weights.files):,} bytes in {len(weights.files)} files",
@@ -106,18 +107,25 @@ def _summary(weights: VerifiedWeights, record: dict[str, Any], config: dict[str,
     return _table("", ((key, value) for key, value in rows.items() if value))
 
 
-def _report(record: dict[str, Any], name: str) -> object:
-    """What a step said of its work: the last of its tries, of which the later ones are named `NAME-…`."""
+def _sixteen_bits(config: dict[str, Any]) -> str | None:
+    quantization = config.get("quantization_config")
+    names = quantization.get("modules_to_not_convert") if isinstance(quantization, dict) else None
+    return f"{len(names)} linear layers" if isinstance(names, list) and names else None
+
+
+def _report(record: dict[str, Any], name: str) -> dict[str, Any]:
+    """What a step said of its work. Later tries are named `NAME-…`, and count where they say the same."""
+    found: dict[str, Any] = {}
     steps = record.get("steps")
-    for step in reversed(steps) if isinstance(steps, list) else ():
+    for step in steps if isinstance(steps, list) else ():
         if isinstance(step, dict) and str(step.get("name")).partition("-")[0] == name:
-            return step.get("report")
-    return None
+            report = step.get("report")
+            found |= report if isinstance(report, dict) else {}
+    return found
 
 
 def _merge_errors(record: dict[str, Any]) -> object:
-    report = _report(record, "merge")
-    differences = report.get("differences") if isinstance(report, dict) else None
+    differences = _report(record, "merge").get("differences")
     return differences.get("all") if isinstance(differences, dict) else None
 
 

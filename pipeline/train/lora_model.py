@@ -90,9 +90,10 @@ class LoraModel:
             layer.refresh()
 
     def round_weights(self, search: AwqSearchResult) -> None:
-        """Round merged weights to four bits from now on, with the scales and clips of a search result."""
+        """Round merged weights to four bits from now on, as a search result says, which may leave layers in 16 bits."""
         for name, layer in self.layers():
-            layer.rounding = layer_rounding(search, name).to(layer.base_layer.weight.device)
+            rounding = None if name in search.sixteen_bits else layer_rounding(search, name)
+            layer.rounding = None if rounding is None else rounding.to(layer.base_layer.weight.device)
         self.refresh()
 
     def loss(self, pack: Pack) -> Tensor:

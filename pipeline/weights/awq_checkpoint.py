@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.weights.atomic import partial_file, write_json
-from pipeline.weights.awq_format import NIBBLES, PackedWeight, check_shape, quantize
+from pipeline.weights.awq_format import NIBBLES, PackedWeight, check_shape
 from pipeline.weights.awq_search_result import AwqSearchResult, save_search_result
 from pipeline.weights.console import progress_bar
-from pipeline.weights.error_feedback import quantize_with_feedback
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint, write_safetensors
 from pipeline.weights.tensors import Array, CheckpointTensors, Fingerprinted, Progress, TensorSpec, no_progress
@@ -37,29 +36,36 @@ def linear_names(names: list[str] | dict[str, TensorSpec]) -> list[str]:
     return sorted(match[1] for match in map(_LINEAR.fullmatch, names) if match is not None)
 
 
-def quantization_config(group_size: int) -> dict[str, Any]:
-    """The quantization_config of config.json, by which vLLM and transformers recognize the layout."""
-    return {"quant_method": "awq", "bits": 4, "group_size": group_size, "zero_point": True, "version": "gemm"}
+def quantization_config(search: AwqSearchResult) -> dict[str, Any]:
+    """The quantization_config of config.json, by which vLLM and transformers recognize the layout.
+
+    vLLM takes a name of `modules_to_not_convert` for every layer whose name has it inside; ours are whole names.
+    """
+    config = {"quant_method": "awq", "bits": 4, "group_size": search.group_size, "zero_point": True, "version": "gemm"}
+    return config | ({"modules_to_not_convert": sorted(search.sixteen_bits)} if search.sixteen_bits else {})
 
 
 class AwqCheckpoint:
     """The scaled, clipped and rounded tensors of another checkpoint, computed when they are loaded.
 
     Raises:
-        CheckpointError: a layer's shape does not fit the group size.
+        CheckpointError: a layer's shape does not fit the group size, or one to leave in 16 bits is not there.
     """
 
     def __init__(self, source: CheckpointTensors, search: AwqSearchResult) -> None:
         self._source = source
         self._search = search
         self._source_specs = source.specs()
-        self._linears = set(linear_names(self._source_specs))
+        linears = set(linear_names(self._source_specs))
+        if missing := search.sixteen_bits - linears:
+            raise CheckpointError(f"the AWQ search result names {min(missing)}, which the checkpoint does not have")
+        self._linears = linears - search.sixteen_bits
         for linear in self._linears:
             check_shape(linear, self._source_specs[f"{linear}.weight"].shape, search.group_size)
         self._last: tuple[str, PackedWeight] | None = None
 
     def specs(self) -> dict[str, TensorSpec]:
-        """The specs of qweight, qzeros and scales for each linear layer, and of all other tensors in fp16."""
+        """The specs of qweight, qzeros and scales for each rounded layer, and of all other tensors in fp16."""
         specs: dict[str, TensorSpec] = {}
         for name, spec in self._source_specs.items():
             linear = name.removesuffix(".weight")
@@ -78,15 +84,9 @@ class AwqCheckpoint:
             return self._search.scale(linear, self._source.load(name))
         if self._last is None or self._last[0] != linear:
             weight = self._search.scale(linear, self._source.load(f"{linear}.weight"))
-            self._last = (linear, self._rounded(linear, weight))
+            self._last = (linear, self._search.round(linear, weight))
         array: Array = getattr(self._last[1], part)
         return array
-
-    def _rounded(self, linear: str, weight: Array) -> PackedWeight:
-        clipped, feedback = self._search.clip(linear, weight), self._search.feedback.get(linear)
-        if feedback is None:
-            return quantize(clipped, self._search.group_size)
-        return quantize_with_feedback(weight, clipped, self._search.group_size, feedback)
 
     def _packed_specs(self, linear: str, spec: TensorSpec) -> dict[str, TensorSpec]:
         outputs, inputs = spec.shape
@@ -124,7 +124,7 @@ def quantize_folder(
         save_search_result(save_search, result)
     with progress_bar("Packing", source) as progress:
         write_awq_model(output / "model.safetensors", source, result, progress)
-    write_companions(model, config, result.group_size, output)
+    write_companions(model, config, result, output)
     return result
 
 
@@ -156,15 +156,15 @@ def check_fingerprint(fingerprint: str, search: AwqSearchResult) -> None:
         )
 
 
-def awq_config(config: dict[str, Any], group_size: int) -> dict[str, Any]:
+def awq_config(config: dict[str, Any], search: AwqSearchResult) -> dict[str, Any]:
     """The quantized model's config.json, from the unquantized one's."""
     dtype_key = "dtype" if "dtype" in config else "torch_dtype"
-    return {**config, dtype_key: "float16", "quantization_config": quantization_config(group_size)}
+    return {**config, dtype_key: "float16", "quantization_config": quantization_config(search)}
 
 
-def write_companions(source: Path, config: dict[str, Any], group_size: int, output: Path) -> None:
+def write_companions(source: Path, config: dict[str, Any], search: AwqSearchResult, output: Path) -> None:
     """Write all files of an AWQ folder except the tensors; its generation config is greedy."""
-    write_json(output / "config.json", awq_config(config, group_size))
+    write_json(output / "config.json", awq_config(config, search))
     for name in _COMPANIONS:
         if (source / name).exists():
             shutil.copyfile(source / name, output / name)

@@ -29,11 +29,11 @@ from pipeline.weights.console import say
 from pipeline.weights.error_feedback import Feedback
 from pipeline.weights.layer_loading import UsedEmbeddings, empty_model, loaded_layer
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint
+from pipeline.weights.sixteen_bits import TOGETHER
 from pipeline.weights.tensors import Array
 
 _SCALE_BLOCKS = 2  # blocks of text to choose scales on, enough for 20 candidates; clips are chosen on all blocks
 _ROWS_AT_ONCE = 128
-_SHARE_INPUTS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
 
 
 class RecordingQuantizer(AwqQuantizer):  # type: ignore[misc]
@@ -100,7 +100,7 @@ class RecordingQuantizer(AwqQuantizer):  # type: ignore[misc]
 
     def _find_feedback(self, layer: Any, input_feat: Any) -> None:
         """Record the moments of the scaled inputs; layers that share inputs share them."""
-        for sharing in _SHARE_INPUTS:
+        for sharing in TOGETHER:
             names = [name for name in input_feat if name.rpartition(".")[2] in sharing]
             inputs = input_feat[names[0]]
             norms, components = input_moments(inputs.reshape(-1, inputs.shape[-1]).float(), self._feedback_rank)

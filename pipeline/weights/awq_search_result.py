@@ -4,7 +4,7 @@ The search itself depends on activations and is not reproducible across machines
 safetensors file with the scales in fp16, the clip steps, two in a byte, and the moments for error feedback in int8; the
 rest is JSON in its metadata.
 
-    weight = search.clip(name, search.scale(name, weight))
+    packed = search.round(name, search.scale(name, weight))
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.weights.atomic import write_json
-from pipeline.weights.error_feedback import Feedback
+from pipeline.weights.awq_format import PackedWeight, quantize
+from pipeline.weights.error_feedback import Feedback, quantize_with_feedback
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.safetensors_io import SafetensorsFile, write_safetensors
 from pipeline.weights.tensors import Array, ArraysInMemory
@@ -56,6 +57,7 @@ class AwqSearchResult:
         fingerprint: the fingerprint of the checkpoint that was searched; None fits any.
         made_with: versions of the packages that searched, for information.
         feedback: second moments of layers' inputs; the weights of other layers are rounded to nearest.
+        sixteen_bits: names of the linear layers that are scaled and not rounded.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class AwqSearchResult:
         fingerprint: str | None = None,
         made_with: Mapping[str, str] | None = None,
         feedback: Sequence[Feedback] = (),
+        sixteen_bits: Iterable[str] = (),
     ) -> None:
         self.group_size = group_size
         self.scale_groups = tuple(scale_groups)
@@ -74,18 +77,33 @@ class AwqSearchResult:
         self.made_with = dict(made_with or {})
         self.feedback_groups = tuple(feedback)
         self.feedback = {layer: group for group in self.feedback_groups for layer in group.layers}
+        self.sixteen_bits = frozenset(sixteen_bits)
         self._divisors = {group.before: group.scales.astype(np.float32) for group in scale_groups}
         self._multipliers = {name: group.scales.astype(np.float32) for group in scale_groups for name in group.after}
 
     def for_checkpoint(self, fingerprint: str) -> AwqSearchResult:
         """The same result with another fingerprint."""
-        return AwqSearchResult(
-            self.group_size, self.scale_groups, self.clip_steps, fingerprint, self.made_with, self.feedback_groups
-        )
+        return self._with(fingerprint=fingerprint)
 
     def without_feedback(self) -> AwqSearchResult:
         """The same scales and clips; weights are rounded to nearest."""
-        return AwqSearchResult(self.group_size, self.scale_groups, self.clip_steps, self.fingerprint, self.made_with)
+        return self._with(feedback=())
+
+    def with_sixteen_bits(self, layers: Iterable[str]) -> AwqSearchResult:
+        """The same result with other linear layers left in 16 bits."""
+        return self._with(sixteen_bits=layers)
+
+    def _with(self, **changes: Any) -> AwqSearchResult:
+        given: dict[str, Any] = {
+            "group_size": self.group_size,
+            "scale_groups": self.scale_groups,
+            "clip_steps": self.clip_steps,
+            "fingerprint": self.fingerprint,
+            "made_with": self.made_with,
+            "feedback": self.feedback_groups,
+            "sixteen_bits": self.sixteen_bits,
+        }
+        return AwqSearchResult(**{**given, **changes})
 
     @classmethod
     def without_search(cls, group_size: int) -> AwqSearchResult:
@@ -116,6 +134,13 @@ class AwqSearchResult:
         limit = (np.abs(groups).max(axis=2) * kept)[:, :, None]
         return np.clip(groups, -limit, limit).reshape(weight.shape)
 
+    def round(self, layer: str, weight: Array) -> PackedWeight:
+        """The scaled weight [N, K], clipped and rounded to four bits."""
+        clipped, feedback = self.clip(layer, weight), self.feedback.get(layer)
+        if feedback is None:
+            return quantize(clipped, self.group_size)
+        return quantize_with_feedback(weight, clipped, self.group_size, feedback)
+
 
 def save_search_result(path: Path, result: AwqSearchResult) -> None:
     """Write a search result to a file."""
@@ -130,6 +155,7 @@ def save_search_result(path: Path, result: AwqSearchResult) -> None:
         "scale_groups": {group.before: list(group.after) for group in result.scale_groups},
         "feedback": [list(moments.layers) for moments in result.feedback_groups],
         "clip_shapes": {name: list(steps.shape) for name, steps in result.clip_steps.items()},
+        "sixteen_bits": sorted(result.sixteen_bits),
     }
     write_safetensors(path, ArraysInMemory(arrays), {"awq_search": json.dumps(about, sort_keys=True)})
 
@@ -155,7 +181,13 @@ def load_search_result(path: Path) -> AwqSearchResult:
             for layers in about.get("feedback", ())
         ]
         return AwqSearchResult(
-            about["group_size"], groups, clip_steps, about["fingerprint"], about["made_with"], feedback
+            about["group_size"],
+            groups,
+            clip_steps,
+            about["fingerprint"],
+            about["made_with"],
+            feedback,
+            about.get("sixteen_bits", ()),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} is not a result of scripts/quantize_awq: {error!r}") from error

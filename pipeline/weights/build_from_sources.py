@@ -58,7 +58,7 @@ def build(sources: Sources, output: Path, lock: Path | None) -> None:
         source = _merged(gguf, sources.adapter)
         with progress_bar("Quantizing", source) as progress:
             write_awq_model(staging / MODEL, source, search, progress)
-    write_json(staging / "config.json", awq_config(_config(sources, gguf), search.group_size))
+    write_json(staging / "config.json", awq_config(_config(sources, gguf), search))
     write_tokenizer(gguf, staging)
     write_json(staging / "task.json", dict(sources.recipe.task_file))
     if sources.adapter is not None:
@@ -175,9 +175,10 @@ def _build(gguf: GgufCheckpoint, base: GgufBase, output: Path, quantize: bool) -
     staging = output.with_name(f".{output.name}.partial")
     config = gguf.config()
     if quantize:
+        search = AwqSearchResult.without_search(base.group_size)
         with progress_bar("Quantizing", gguf) as progress:
-            write_awq_model(staging / MODEL, gguf, AwqSearchResult.without_search(base.group_size), progress)
-        write_json(staging / "config.json", awq_config(config, base.group_size))
+            write_awq_model(staging / MODEL, gguf, search, progress)
+        write_json(staging / "config.json", awq_config(config, search))
     else:
         with progress_bar("Writing", gguf) as progress:
             write_safetensors(staging / MODEL, gguf, progress=progress)

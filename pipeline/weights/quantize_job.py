@@ -20,6 +20,8 @@ from pipeline.weights.awq_checkpoint import quantize_folder
 from pipeline.weights.awq_search_result import AwqSearchResult, SearchState
 from pipeline.weights.checkpoint_config import unquantized_config
 from pipeline.weights.console import report_errors, say
+from pipeline.weights.safetensors_io import SafetensorsCheckpoint
+from pipeline.weights.sixteen_bits import leave_in_sixteen_bits
 
 _FILE = "job.json"
 
@@ -37,6 +39,7 @@ class QuantizeJob:
         save_search: file for the search result, if any.
         report: JSON file for what it took, if any.
         feedback_rank: principal components of each layer's inputs that error feedback uses; 0 rounds to nearest.
+        sixteen_bits: how many of the linear weights stay in 16 bits, 0 … 1; None rounds all.
     """
 
     model: str
@@ -47,6 +50,7 @@ class QuantizeJob:
     save_search: str | None
     report: str | None
     feedback_rank: int
+    sixteen_bits: float | None
 
     def save(self, state: SearchState) -> None:
         """Write it where `load` finds it."""
@@ -75,6 +79,8 @@ def run_job(state: SearchState) -> None:
         def timed_search(fingerprint: str) -> AwqSearchResult:
             seconds["fingerprint"] = round(time.monotonic() - start, 1)
             result = search(model, job.texts, job.group_size, fingerprint, state, feedback_rank=job.feedback_rank)
+            if job.sixteen_bits is not None:
+                result = leave_in_sixteen_bits(SafetensorsCheckpoint(model), result, job.sixteen_bits)
             seconds["search"] = round(time.monotonic() - start - seconds["fingerprint"], 1)
             return result
 
@@ -91,18 +97,26 @@ def run_job(state: SearchState) -> None:
 def _report(job: QuantizeJob, result: AwqSearchResult, seconds: dict[str, float]) -> dict[str, Any]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
-        "model": Path(job.model).name,
-        "output": Path(job.output).name,
-        "group_size": job.group_size,
+        **written(Path(job.model), Path(job.output), result),
         "feedback_rank": job.feedback_rank,
         "tensor_parallel": job.tensor_parallel,
         "calibration_tokens": sum(map(len, job.texts)),
-        "made_with": result.made_with,
         "seconds": seconds,
         "processor_seconds": round(usage.ru_utime + usage.ru_stime, 1),
         "peak_memory_bytes": usage.ru_maxrss * 1024,
-        "bytes_before": _num_bytes(Path(job.model)),
-        "bytes_after": _num_bytes(Path(job.output)),
+    }
+
+
+def written(model: Path, output: Path, result: AwqSearchResult) -> dict[str, Any]:
+    """What a report says of the checkpoint that was written, however its search result came about."""
+    return {
+        "model": model.name,
+        "output": output.name,
+        "group_size": result.group_size,
+        "sixteen_bits": sorted(result.sixteen_bits),
+        "made_with": result.made_with,
+        "bytes_before": _num_bytes(model),
+        "bytes_after": _num_bytes(output),
     }
 
 

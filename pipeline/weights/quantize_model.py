@@ -9,14 +9,16 @@ from typing import Any, Final, NoReturn
 
 from pipeline.environment.enter import installed_environment
 from pipeline.paths import ENVIRONMENT
+from pipeline.weights.atomic import write_json
 from pipeline.weights.awq_checkpoint import linear_names, quantize_folder
 from pipeline.weights.awq_format import NIBBLES
 from pipeline.weights.awq_search_result import SearchState, load_search_result
 from pipeline.weights.checkpoint_config import unquantized_config
 from pipeline.weights.console import say
 from pipeline.weights.errors import CheckpointError
-from pipeline.weights.quantize_job import QuantizeJob
+from pipeline.weights.quantize_job import QuantizeJob, written
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint
+from pipeline.weights.sixteen_bits import leave_in_sixteen_bits
 from pipeline.weights.tensors import TensorSpec
 
 MODEL_TYPES: Final = ("llama", "mistral", "qwen2", "qwen3")
@@ -63,6 +65,7 @@ def quantize_with_search(
     group_size: int,
     tensor_parallel: int = 1,
     feedback_rank: int = FEEDBACK_RANK,
+    sixteen_bits: float | None = None,
     save_search: Path | None = None,
     report: Path | None = None,
 ) -> NoReturn:
@@ -77,6 +80,7 @@ def quantize_with_search(
         group_size: weights that share a scale.
         tensor_parallel: number of GPUs that may share a layer, for the report.
         feedback_rank: principal components of each layer's inputs that error feedback uses; 0 rounds to nearest.
+        sixteen_bits: see `leave_in_sixteen_bits`; None rounds all layers.
         save_search: file for the search result, if any.
         report: JSON file for what it took, if any.
 
@@ -95,6 +99,7 @@ def quantize_with_search(
             save_search=None if save_search is None else str(save_search.absolute()),
             report=None if report is None else str(report.absolute()),
             feedback_rank=feedback_rank,
+            sixteen_bits=sixteen_bits,
         ).save(state)
     say(f"Searching on {sum(map(len, texts)):,} tokens")
     environment = {**_ALLOCATOR, **_QUIET, **os.environ, **ENVIRONMENT}
@@ -102,7 +107,14 @@ def quantize_with_search(
 
 
 def quantize_with_earlier_search(
-    model: Path, output: Path, earlier: Path, *, save_search: Path | None, feedback: bool = True
+    model: Path,
+    output: Path,
+    earlier: Path,
+    *,
+    save_search: Path | None,
+    feedback: bool = True,
+    sixteen_bits: float | None = None,
+    report: Path | None = None,
 ) -> None:
     """Write the AWQ folder with the scales and clips of an earlier search, with which the model was trained.
 
@@ -112,6 +124,8 @@ def quantize_with_earlier_search(
         earlier: file of the search result.
         save_search: file for the result with this model's fingerprint, if any.
         feedback: whether to use the result's moments for error feedback, if it has any.
+        sixteen_bits: see `leave_in_sixteen_bits`; None leaves what the earlier result leaves.
+        report: JSON file for what was written, if any.
 
     Raises:
         CheckpointError: the model or the search result cannot be used.
@@ -119,7 +133,11 @@ def quantize_with_earlier_search(
     config, result = unquantized_config(model), load_search_result(earlier)
     if not feedback:
         result = result.without_feedback()
+    if sixteen_bits is not None:
+        result = leave_in_sixteen_bits(SafetensorsCheckpoint(model), result, sixteen_bits)
     quantize_folder(model, config, output, result.for_checkpoint, save_search)
+    if report is not None:
+        write_json(report, written(model, output, result))
     say(f"Wrote {output}; next: a task.json in it, and scripts/lock_weights")
 
 

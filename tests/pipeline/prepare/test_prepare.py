@@ -46,7 +46,7 @@ def undisturbed(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 def started(stderr: str) -> list[str]:
     """Names of the steps that a run started, in order."""
-    return re.findall(r"^\[\d/\d\] ([\w-]+): scripts/", stderr, re.MULTILINE)
+    return re.findall(r"^\[\d+/\d+\] ([\w-]+): scripts/", stderr, re.MULTILINE)
 
 
 def record_of(out: Path) -> PrepareRecord:
@@ -105,13 +105,33 @@ def test_a_comparison_past_its_limit_fails_and_a_higher_limit_continues_from_the
     out, texts = tmp_path / "tiny", ("--calibration", sources / "calibration.jsonl")
     refused = prepare(sources, out, *texts, "--limit-weights", "0")
     assert refused.returncode == 3 and not out.exists()
+    tried = [step for step in started(refused.stderr) if step.startswith("quantize")]
+    assert tried == ["quantize", "quantize-closer", "quantize-mixed"]
     assert "the comparison refuses the checkpoint" in refused.stderr and "\n  scripts/compare " in refused.stderr
     passed = prepare(sources, out, *texts, "--limit-weights", "1", "--limit-logits", "10")
-    # What was placed last came from smaller groups.
+    # What was placed last has layers in 16 bits.
     assert passed.returncode == 0 and started(passed.stderr) == ["place", "compare", "lock"], passed.stderr
     record = record_of(out)
     assert record.comparison is not None and record.comparison["passed"] is True
-    assert "quantization_config" in json.loads((out / "config.json").read_text())
+    assert "modules_to_not_convert" not in json.loads((out / "config.json").read_text())["quantization_config"]
+
+
+@pytest.mark.slow
+@pytest.mark.awq
+def test_a_few_layers_in_sixteen_bits_are_enough_where_only_they_lose_too_much(sources: Path, tmp_path: Path) -> None:
+    out, texts = tmp_path / "tiny", ("--calibration", sources / "calibration.jsonl")
+    assert prepare(sources, out, *texts, "--limit-logits", "0").returncode == 3
+    work = out.with_name(".tiny.prepare")
+    reports = [json.loads((work / f"compare{end}.json").read_text()) for end in ("", "-closer", "-mixed")]
+    *others, mixed = (report["logits"]["kl"] for report in reports)
+    assert mixed < min(others)
+    limit = (mixed + min(others)) / 2
+    passed = prepare(sources, out, *texts, "--limit-logits", f"{limit:.9f}")
+    assert passed.returncode == 0, passed.stderr
+    assert "Leaving the layers that four bits change most in 16" in passed.stderr
+    left = json.loads((out / "config.json").read_text())["quantization_config"]["modules_to_not_convert"]
+    (report,) = (step.report for step in record_of(out).steps if step.name == "quantize-mixed")
+    assert report is not None and report["sixteen_bits"] == left and len(left) > 0
 
 
 @pytest.mark.timeout(1800)

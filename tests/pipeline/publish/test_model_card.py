@@ -68,6 +68,10 @@ def test_the_search_that_made_the_weights_is_named(weights):
     record(weights, steps=[*steps, {"name": "quantize-closer", "report": {"made_with": "a second search"}}])
     text = card(weights)
     assert "| calibration | made with a second search |" in text
+    searched = {"name": "quantize-closer", "report": {"calibration_tokens": 32768, "made_with": "a search"}}
+    reused = {"name": "quantize-mixed", "report": {"made_with": "the same search"}}
+    record(weights, steps=[*steps, searched, reused])
+    assert "| calibration | calibration tokens 32,768, made with the same search |" in card(weights)
 
 
 def test_a_record_of_other_tensors_is_not_used(weights):

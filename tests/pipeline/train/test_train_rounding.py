@@ -89,7 +89,16 @@ def reference_loss(llama: LlamaForCausalLM) -> float:
     return total
 
 
-@pytest.mark.parametrize("search", [AwqSearchResult.without_search(GROUP), search_result()], ids=["plain", "searched"])
+SEARCHES = {
+    "plain": AwqSearchResult.without_search(GROUP),
+    "searched": search_result(),
+    "some in 16 bits": search_result().with_sixteen_bits(
+        [f"model.layers.{number}.mlp.{name}_proj" for number in range(2) for name in ("gate", "up", "down")]
+    ),
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
 def test_the_loss_is_that_of_the_weights_that_would_be_served(
     base: Path, model: LoraModel, tmp_path: Path, search: AwqSearchResult
 ) -> None:

@@ -198,5 +198,5 @@ def test_a_chat_template_is_copied(tmp_path: Path) -> None:
     for folder in (source, output):
         folder.mkdir()
     (source / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    write_companions(source, {"model_type": "llama"}, 32, output)
+    write_companions(source, {"model_type": "llama"}, AwqSearchResult.without_search(32), output)
     assert (output / "chat_template.jinja").read_text() == "{{ messages[0].content }}"

@@ -17,13 +17,14 @@ TOKENS = torch.randint(0, 199, (80,), generator=torch.Generator().manual_seed(1)
 WIDE = {"hidden_size": 128, "intermediate_size": 192, "num_attention_heads": 4}
 
 
-@pytest.fixture(scope="module", params=["dense", "awq", "awq in tiles"])
+@pytest.fixture(scope="module", params=["dense", "awq", "awq in tiles", "mixed in tiles"])
 def checkpoint(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("mistral")
-    model = tiny_checkpoints.tiny_mistral(**WIDE if request.param == "awq in tiles" else {})
+    model = tiny_checkpoints.tiny_mistral(**WIDE if "tiles" in request.param else {})
     tiny_checkpoints.save(model, folder, torch.float16)
     if request.param != "dense":
-        tiny_checkpoints.quantize(folder, model, 64 if request.param == "awq in tiles" else 16)
+        left = tiny_checkpoints.SIXTEEN_BITS if "mixed" in request.param else ()
+        tiny_checkpoints.quantize(folder, model, 64 if "tiles" in request.param else 16, left)
     return folder
 
 

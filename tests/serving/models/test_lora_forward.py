@@ -16,15 +16,16 @@ SPANS = [(0, 20), (0, 12), (0, 6)]
 WIDE = {"hidden_size": 128, "intermediate_size": 192, "num_attention_heads": 4}  # for tiles
 
 
-@pytest.fixture(scope="module", params=["dense", "awq", "awq in tiles", "compressed"])
+@pytest.fixture(scope="module", params=["dense", "awq", "awq in tiles", "mixed in tiles", "compressed"])
 def checkpoint(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("llama")
-    model = tiny_checkpoints.tiny_llama(**WIDE if request.param == "awq in tiles" else {})
+    model = tiny_checkpoints.tiny_llama(**WIDE if "tiles" in request.param else {})
     tiny_checkpoints.save(model, folder, torch.float16)
     if request.param == "compressed":
         tiny_checkpoints.compress(folder, model)
     elif request.param != "dense":
-        tiny_checkpoints.quantize(folder, model, 64 if request.param == "awq in tiles" else 16)
+        left = tiny_checkpoints.SIXTEEN_BITS if "mixed" in request.param else ()
+        tiny_checkpoints.quantize(folder, model, 64 if "tiles" in request.param else 16, left)
     return folder
 
 

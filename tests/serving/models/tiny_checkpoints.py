@@ -132,11 +132,19 @@ def pack_in_order(values: Tensor) -> Tensor:
     return torch.where(packed >= 2**31, packed - 2**32, packed).to(torch.int32)
 
 
-def quantize(folder: Path, model, group_size: int = 16) -> None:
-    """Rewrite a checkpoint as AWQ, rounded to nearest, and set the model's weights to the dequantized values."""
+# Two groups that are computed as one: their layers have the same bits.
+SIXTEEN_BITS = ("model.layers.0.mlp.down_proj", *(f"model.layers.1.self_attn.{name}_proj" for name in "qkv"))
+
+
+def quantize(folder: Path, model, group_size: int = 16, sixteen_bits: tuple[str, ...] = ()) -> None:
+    """Rewrite a checkpoint as AWQ, rounded to nearest, and set the model's weights to the dequantized values.
+
+    The layers `sixteen_bits` stay as they are.
+    """
     tensors = load_file(folder / "model.safetensors")
     parameters = dict(model.named_parameters())
-    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+    kept = {f"{name}.weight" for name in sixteen_bits}
+    for name in [name for name in tensors if name.endswith("_proj.weight") and name not in kept]:
         weight = tensors.pop(name).float().T  # [K, N]
         groups = weight.reshape(-1, group_size, weight.shape[1])
         low, high = groups.amin(1).clamp(max=0), groups.amax(1).clamp(min=0)
@@ -158,5 +166,6 @@ def quantize(folder: Path, model, group_size: int = 16) -> None:
         "group_size": group_size,
         "zero_point": True,
         "version": "gemm",
+        "modules_to_not_convert": list(sixteen_bits) or None,
     }
     (folder / "config.json").write_text(json.dumps(config))

@@ -39,8 +39,14 @@ def search_scales(folder: Path, model: Any) -> None:
     shutil.rmtree(plain)
 
 
+def leave_some(folder: Path, model: Any) -> None:
+    """AWQ with two groups of layers in 16 bits."""
+    tiny_checkpoints.quantize(folder, model, GROUP_SIZE, tiny_checkpoints.SIXTEEN_BITS)
+
+
 PACKINGS: dict[str, Callable[[Path, Any], None]] = {
     "awq": lambda folder, model: tiny_checkpoints.quantize(folder, model, GROUP_SIZE),
+    "some in 16 bits": leave_some,
     "quantize_awq": search_scales,
     "symmetric": lambda folder, model: tiny_checkpoints.compress(folder, model, GROUP_SIZE, symmetric=True),
     "asymmetric": lambda folder, model: tiny_checkpoints.compress(folder, model, GROUP_SIZE, symmetric=False),
@@ -72,6 +78,7 @@ def test_vllm_takes_the_configuration(checkpoint: Path) -> None:
     read = get_quantization_config(config["quant_method"]).from_config(config)
     if config["quant_method"] == "awq":
         assert (read.weight_bits, read.group_size, read.zero_point) == (4, GROUP_SIZE, True)
+        assert read.modules_to_not_convert == (config.get("modules_to_not_convert") or [])
         return
     weights = read.target_scheme_map["Linear"]["weights"]
     assert (weights.num_bits, weights.group_size) == (4, GROUP_SIZE)
