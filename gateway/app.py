@@ -15,6 +15,7 @@ from gateway.http.request_log import PredictionLog, RequestLog
 from gateway.http.security import SecurityHeaders, allow_origins, check_sender
 from gateway.keys.login_page import LOGIN
 from gateway.metrics.measuring import METRICS, RequestCounter
+from gateway.openai.responses.routes import RESPONSES
 from gateway.openai.routes import OPENAI
 from gateway.pages.routes import PAGES
 from gateway.probes import PROBES
@@ -28,6 +29,7 @@ APIS: tuple[Api, ...] = (
     REPLICATE,
     CORRECTIONS,
     OPENAI,
+    RESPONSES,
     COG,
     PROBES,
     PAGES,

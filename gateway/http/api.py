@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.errors import GatewayError, NotFoundError
+from gateway.errors import FieldError, GatewayError, InvalidInputError, NotFoundError
 from gateway.gateway import Gateway
 
 _log = logging.getLogger(__name__)
@@ -67,6 +68,11 @@ def include(app: FastAPI, apis: Sequence[Api]) -> None:
         assert isinstance(error, GatewayError)
         return render(request, error)
 
+    async def on_wrong_query(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        fields = [FieldError(tuple(map(str, one["loc"][1:])), one["msg"], one["type"]) for one in error.errors()]
+        return render(request, InvalidInputError.of(tuple(fields)))
+
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         what = f"{request.method} {request.url.path}"
@@ -81,6 +87,7 @@ def include(app: FastAPI, apis: Sequence[Api]) -> None:
         return render(request, other)
 
     app.add_exception_handler(GatewayError, on_gateway_error)
+    app.add_exception_handler(RequestValidationError, on_wrong_query)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_middleware(_Failures, render=render)
 

@@ -197,7 +197,7 @@ async def run_choices(
     watching, cache_use = None, CacheUse.of(request.headers)
     try:
         for number, one in enumerate(each):
-            started.append(await _start(gateway, info, one, number % n, cache_use))
+            started.append(await start_prediction(gateway, info, one, number % n, cache_use))
         watching = asyncio.create_task(_call_on_disconnect(request, cancel))
         yield Choices(started, each)
     finally:
@@ -206,9 +206,15 @@ async def run_choices(
         cancel()
 
 
-async def _start(
+async def start_prediction(
     gateway: Gateway, info: ModelInfo, inputs: ModelInputs, number: int, cache_use: CacheUse
 ) -> LivePrediction:
+    """A new prediction, as one of several with the same inputs; nothing but a caller's wish cancels it.
+
+    Raises:
+        ApiError: a server refuses the inputs.
+        TooManyPredictionsError: too many run or wait.
+    """
     prediction = Prediction(
         id=new_id(),
         model=info.name,
@@ -216,6 +222,7 @@ async def _start(
         input=inputs.numbered(number),
         created_at=now(),
         weights_digest=gateway.settings.weights_digest,
+        request=inputs.request,
     )
     try:
         return await gateway.runner.start(prediction, cache_use)

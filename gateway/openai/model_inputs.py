@@ -27,11 +27,13 @@ class ModelInputs:
         properties: the JSON Schemas of predict's inputs by name.
         values: the inputs by name.
         params: the request's parameter that each input came from, by the input's name.
+        request: what the prediction keeps of the request, as in `Prediction`.
     """
 
     properties: Mapping[str, Any]
     values: dict[str, JsonValue] = field(default_factory=dict)
     params: dict[str, str] = field(default_factory=dict)
+    request: Mapping[str, JsonValue] | None = None
 
     def add(self, name: str, value: JsonValue, param: str, *, neutral: JsonValue = None) -> None:
         """Set an input, unless the value is None.

@@ -52,13 +52,12 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: Annotated[JsonValue, only(False)] = None
 
 
-class SharedBody(BaseModel):
-    """The parameters that both kinds of requests have. Unknown ones are refused."""
+class CommonBody(BaseModel):
+    """The parameters that all kinds of requests have. Unknown ones are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
     model: str
-    max_tokens: int | None = Field(None, ge=1, le=2**53)
     temperature: float | None = None
     top_p: float | None = None
     top_k: Count | None = None
@@ -69,20 +68,27 @@ class SharedBody(BaseModel):
     min_tokens: Count | None = None
     seed: int | None = Field(None, ge=0, lt=2**63)
     adapter: str | None = None
-    stop: str | list[str] | None = None
-    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
 
     # These never change an answer.
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
+    service_tier: Annotated[JsonValue, only("auto", "default")] = None
+
+
+class SharedBody(CommonBody):
+    """The parameters that chat completions and completions share."""
+
+    max_tokens: int | None = Field(None, ge=1, le=2**53)
+    stop: str | list[str] | None = None
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    stream_options: StreamOptions | None = None
+
     logit_bias: Annotated[JsonValue, only({})] = None
     metadata: Annotated[JsonValue, only({})] = None
     store: Annotated[JsonValue, only(False)] = None
-    service_tier: Annotated[JsonValue, only("auto", "default")] = None
 
     def faults(self) -> dict[str, str]:
         """What is wrong between parameters, by parameter. A validator could not name the parameter."""

@@ -87,7 +87,7 @@ async def get_one_model(request: Request, gateway: TheGateway, model_id: str) ->
     """The model, if the id is its name."""
     try:
         info = await gateway.model.read()
-        _check_model(model_id, info)
+        check_model(model_id, info)
     except GatewayError as error:
         return render_error(request, error)  # this path's other errors are Replicate's
     return JSONResponse(model_object(info))
@@ -97,11 +97,16 @@ async def _check(gateway: Gateway, body: SharedBody) -> ModelInfo:
     for param, fault in body.faults().items():
         raise ApiError(f"{param}: {fault}", param=param)
     info = await gateway.model.read()
-    _check_model(body.model, info)
+    check_model(body.model, info)
     return info
 
 
-def _check_model(model: str, info: ModelInfo) -> None:
+def check_model(model: str, info: ModelInfo) -> None:
+    """Refuse other models than the one that is served.
+
+    Raises:
+        ApiError: it is another one.
+    """
     name = info.name.partition("/")[2]
     if model not in (name, info.name):
         message = f"the model {model[:100]!r} is not served here; {name!r} is"
@@ -171,5 +176,4 @@ async def _stream(call: _Call) -> AsyncIterator[bytes]:
         yield _DONE
 
 
-# The last two are asked for by OpenAI's clients and are not served.
-OPENAI = Api(_router, ("/v1/chat", "/v1/completions", "/v1/models", "/v1/responses", "/v1/embeddings"), render_error)
+OPENAI = Api(_router, ("/v1/chat", "/v1/completions", "/v1/models"), render_error)

@@ -62,6 +62,8 @@ class Prediction:
         weights_digest: the digest of the weights that answered, where the gateway was told.
         webhook: who is told about the prediction; None for nobody.
         owner: the name of the API key that made it; None where the gateway asks for no keys.
+        request: the body of a request of OpenAI's Responses API that stores its answer, with which that is shown again
+            and continued; None for any other.
     """
 
     id: str
@@ -80,6 +82,7 @@ class Prediction:
     weights_digest: str | None = None
     webhook: Webhook | None = None
     owner: str | None = None
+    request: Mapping[str, JsonValue] | None = None
 
 
 def new_id() -> str:

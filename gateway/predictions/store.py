@@ -17,7 +17,7 @@ import aiosqlite
 from gateway.predictions.prediction import Prediction, Status, Webhook, now
 
 INTERRUPTED: Final = "interrupted: the gateway stopped while this prediction ran; send it again"
-_JSON: Final = ("input", "output", "metrics", "webhook")
+_JSON: Final = ("input", "output", "metrics", "webhook", "request")
 _COLUMNS: Final = tuple(Prediction.__dataclass_fields__)
 # `number` orders predictions by creation; AUTOINCREMENT never gives one twice, so cursors stay right after deletions.
 _SCHEMA: Final = f"""
@@ -246,7 +246,7 @@ def _row(prediction: Prediction) -> tuple[str | None, ...]:
 def _prediction(row: sqlite3.Row | Sequence[str]) -> Prediction:
     values = dict(zip(_COLUMNS, tuple(row)[1:], strict=True))
     for name in _JSON:
-        values[name] = json.loads(values[name])
+        values[name] = json.loads(values[name] or "null")  # an earlier version's lacks the newest columns
     webhook = values.pop("webhook")
     return Prediction(
         **{**values, "status": Status(values["status"])},

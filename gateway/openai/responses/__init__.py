@@ -1,0 +1,1 @@
+"""OpenAI's Responses API, on top of the chat completions of this folder's parent."""
