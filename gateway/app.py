@@ -17,6 +17,7 @@ from gateway.keys.login_page import LOGIN
 from gateway.metrics.measuring import METRICS, RequestCounter
 from gateway.openai.responses.routes import RESPONSES
 from gateway.openai.routes import OPENAI
+from gateway.openai.unserved import UNSERVED
 from gateway.pages.routes import PAGES
 from gateway.probes import PROBES
 from gateway.replicate.routes import REPLICATE
@@ -30,6 +31,7 @@ APIS: tuple[Api, ...] = (
     CORRECTIONS,
     OPENAI,
     RESPONSES,
+    UNSERVED,
     COG,
     PROBES,
     PAGES,

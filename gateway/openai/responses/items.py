@@ -104,8 +104,8 @@ def _read(given: Mapping[str, JsonValue], place: str, own_id: str) -> Item:
         raise ApiError(text, param=f"{place}.type")
     values: dict[str, JsonValue] = {name: value for name, value in given.items() if value is not None}
     for name in ("content", "output"):
-        if isinstance(text := values.get(name), str):
-            values[name] = [{"type": "text", "text": text}]
+        if isinstance(content := values.get(name), str):
+            values[name] = [{"type": "text", "text": content}]
     try:
         item = shape.model_validate(values)
     except ValidationError as error:
@@ -114,7 +114,7 @@ def _read(given: Mapping[str, JsonValue], place: str, own_id: str) -> Item:
         raise ApiError(f"{param[:200]}: {first['msg']}", param=param[:200]) from error
     part = "output_text" if isinstance(item, _MessageItem) and item.role == "assistant" else "input_text"
     shown: Item = item.model_dump(exclude={"content", "output"}, exclude_none=True)
-    shown["id"] = item.id or f"{_PREFIXES[kind]}_{own_id}"
+    shown["id"] = item.id or f"{_PREFIXES[item.type]}_{own_id}"
     if isinstance(item, _MessageItem):
         shown["content"] = [{"type": part, "text": one.text} for one in item.content]
     elif isinstance(item, _ResultItem):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -237,8 +237,9 @@ class _Items:
         prefix = "msg" if kind == "message" else "fc"
         self._open = {"id": f"{prefix}_{self.own_id}o{len(self.output)}", "type": kind, **parts}
         shown = {name: value for name, value in self._open.items() if name != "text"} | {"status": "in_progress"}
-        more = {"content": []} if kind == "message" else {}
-        return {"type": "response.output_item.added", "output_index": len(self.output), "item": shown | more}
+        if kind == "message":
+            shown["content"] = []
+        return {"type": "response.output_item.added", "output_index": len(self.output), "item": shown}
 
     def _begin_message(self) -> Iterator[Object]:
         yield self._begin("message", role="assistant", text="")
@@ -282,7 +283,7 @@ def _tool(tool: FunctionTool) -> Object:
     return {"description": None, "parameters": None, "strict": None} | tool.model_dump(exclude_none=True)
 
 
-def _with_numbers(message: JsonValue) -> Mapping[str, JsonValue]:
+def _with_numbers(message: JsonValue) -> Object:
     """A whole message as one delta: calls have numbers."""
     assert isinstance(message, dict), "a message is an object"
     calls = message.get("tool_calls")

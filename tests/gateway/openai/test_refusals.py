@@ -40,11 +40,29 @@ def error_of(response: httpx.Response, status: int) -> dict[str, str | None]:
     return error
 
 
-def test_an_endpoint_that_is_missing_is_refused_in_openai_s_shape(chat_gateway):
-    for path in ("embeddings",):
-        error = error_of(post(chat_gateway, path), 404)
-        assert error["type"] == "not_found_error"
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("embeddings", "makes no embeddings"),
+        ("audio/speech", "text only"),
+        ("fine_tuning/jobs", "scripts/train"),
+        ("threads/thread_1/runs", "previous_response_id"),
+        ("messages", "Anthropic"),
+        ("vector_stores", "stores responses"),
+        ("nothing", "/v1/responses and /v1/models are"),
+    ],
+)
+def test_an_endpoint_that_is_missing_is_refused_in_openai_s_shape_and_says_why(chat_gateway, path, reason):
+    for response in (post(chat_gateway, path), chat_gateway.client.get(f"/v1/{path}")):
+        error = error_of(response, 404)
+        assert (error["type"], error["code"]) == ("not_found_error", "unsupported_endpoint")
         assert f"/v1/{path}" in error["message"]
+        assert reason in error["message"]
+
+
+def test_the_official_client_says_why_there_are_no_embeddings(client):
+    with pytest.raises(openai.NotFoundError, match="ask another server"):
+        client.embeddings.create(model=MODEL, input="x")
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
