@@ -14,6 +14,7 @@ from gateway.http.api import Api, include
 from gateway.http.request_log import PredictionLog, RequestLog
 from gateway.http.security import SecurityHeaders, allow_origins, check_sender
 from gateway.keys.login_page import LOGIN
+from gateway.mcp.routes import MCP
 from gateway.metrics.measuring import METRICS, RequestCounter
 from gateway.openai.responses.routes import RESPONSES
 from gateway.openai.routes import OPENAI
@@ -32,6 +33,7 @@ APIS: tuple[Api, ...] = (
     OPENAI,
     RESPONSES,
     UNSERVED,
+    MCP,
     COG,
     PROBES,
     PAGES,

@@ -39,12 +39,12 @@ class ModelInfo:
     @property
     def input_properties(self) -> Mapping[str, Any]:
         """The JSON Schemas of predict's parameters by name."""
-        return dict(self._schemas.get("Input", {}).get("properties", {}))
+        return dict(self.schemas.get("Input", {}).get("properties", {}))
 
     @property
     def required_texts(self) -> tuple[str, ...]:
         """The names of the texts that every prediction needs, in the order of predict's parameters."""
-        required, known = self._schemas.get("Input", {}).get("required", []), self.input_properties
+        required, known = self.schemas.get("Input", {}).get("required", []), self.input_properties
         texts = [name for name in required if known.get(name, {}).get("type") == "string"]
         return tuple(sorted(texts, key=lambda name: known[name].get("x-order", 0)))
 
@@ -55,7 +55,7 @@ class ModelInfo:
 
     def without_nulls(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs without optional ones that are null: the schema allows that, and Cog refuses it."""
-        required = self._schemas.get("Input", {}).get("required", [])
+        required = self.schemas.get("Input", {}).get("required", [])
         return {name: value for name, value in inputs.items() if value is not None or name in required}
 
     def check_names(self, inputs: Mapping[str, object]) -> None:
@@ -80,11 +80,12 @@ class ModelInfo:
         # The schema of the inputs refers to others by their place in the whole document.
         schema = {**self.openapi, "$ref": "#/components/schemas/Input"}
         wrong = [_field_error(error) for error in Draft202012Validator(schema).iter_errors(dict(inputs))]
-        if wrong and "Input" in self._schemas:
+        if wrong and "Input" in self.schemas:
             raise InvalidInputError.of(tuple(wrong))
 
     @property
-    def _schemas(self) -> Mapping[str, Any]:
+    def schemas(self) -> Mapping[str, Any]:
+        """The schemas of Cog's document by name: `Input`, `Output` and those that they refer to."""
         return dict(self.openapi.get("components", {}).get("schemas", {}))
 
 

@@ -1,0 +1,1 @@
+"""The model as a tool of the Model Context Protocol."""
