@@ -29,11 +29,13 @@ class JsonSchemaConstraint:
         schema: the schema as JSON text. `true` or `{}` allow any value.
         item_separator: regular expression of what stands between items and between properties.
         key_separator: regular expression of what stands between a property's name and its value.
+        original: for a narrowed schema the one that it was made of, if an answer may have to be checked with it.
     """
 
     schema: str
     item_separator: str = ", "
     key_separator: str = ": "
+    original: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,11 @@ Every value that the narrowed schema allows is also allowed by the original. Two
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any, Final
 
-from tasks.schema_tree import Node, same_value_groups, walk
+from serving.constraints import JsonSchemaConstraint
+from serving.grammar.schema_tree import Node, same_value_groups, walk
 
 MAX_INTEGER: Final = 9_000_000_000_000_000_000  # about the largest bound that llguidance supports; 64-bit ids fit
 
@@ -21,16 +23,34 @@ _SPEAKS_OF_OTHERS: Final = (
     "additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "minProperties",
 )  # fmt: skip
 _OBJECT_KEYWORDS: Final = ("properties", "required", "dependentRequired", *_SPEAKS_OF_OTHERS)
+_TESTS: Final = ("not", "if", "contains")  # narrowing what a value is tested with might allow more
 _ANNOTATIONS: Final = frozenset(
     ("$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default", "examples", "deprecated")
 )
+
+
+def schema_constraint(schema: Node | bool, item_separator: str, key_separator: str) -> JsonSchemaConstraint:
+    """The constraint for answers of a schema, which is narrowed."""
+    text = json.dumps(schema, ensure_ascii=False)
+    if not isinstance(schema, dict):
+        return JsonSchemaConstraint(text, item_separator, key_separator)
+    try:
+        kept = json.dumps(narrowed(schema), ensure_ascii=False)
+    except RecursionError:
+        kept = text  # the compiler refuses a schema that is nested so deeply, and says why
+    # A narrowed alternative of `oneOf` matches fewer values, so that another one may be the only one that does.
+    original = text if '"oneOf"' in text and kept != text else None
+    return JsonSchemaConstraint(kept, item_separator, key_separator, original)
 
 
 def narrowed(schema: Node) -> Node:
     """A narrowed copy of the schema."""
     root: Node = copy.deepcopy(schema)
     combined = _combined(root)
+    tested = {id(part) for _, node in walk(root) for name in _TESTS for _, part in walk(node.get(name))}
     for _, node in walk(root):
+        if id(node) in tested:
+            continue
         if id(node) not in combined and _is_open_by_silence(node):
             node["additionalProperties"] = False
         if _is_endless_integer(node):

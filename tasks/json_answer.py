@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator
 
 from serving.constraints import JsonSchemaConstraint
-from serving.grammar import separator_error
+from serving.grammar import answer_checks, separator_error
 from serving.types import FinishReason
 from tasks.errors import OutputError
 from tasks.json_text import NestingError, RepeatedKeyError, WrittenFloat, parse_json, write_answer
@@ -38,11 +38,16 @@ _SHOWN_END: Final = 60  # characters of a wrong answer that the error message sh
 
 
 class JsonReader:
-    """See `tasks.task.Reader`. Text is shown immediately, because the grammar ensures that it stays valid."""
+    """See `tasks.task.Reader`. Text is shown immediately, because the grammar ensures that it stays valid.
+
+    Args:
+        constraint: with it the whole answer is checked at the end, as far as its grammar does not keep the schema.
+    """
 
     notes: tuple[str, ...] = ()
 
-    def __init__(self) -> None:
+    def __init__(self, constraint: JsonSchemaConstraint | None = None) -> None:
+        self._constraint = constraint
         self._text = ""
 
     def push(self, text: str) -> str:
@@ -58,7 +63,7 @@ class JsonReader:
         if reason is FinishReason.LENGTH:
             raise OutputError(f"the JSON is not complete after {written}")
         try:
-            parse_json(self._text, unique_keys=True)
+            value = parse_json(self._text, unique_keys=True)
         except NestingError as error:
             raise OutputError(f"the JSON is {error}, after {written}") from error
         except RepeatedKeyError as error:  # of an engine whose grammar does not remember keys
@@ -69,6 +74,10 @@ class JsonReader:
             raise OutputError(
                 f"the JSON was ended before it was complete ({error}), after {written}; {remedy}"
             ) from error
+        checks = answer_checks(self._constraint)
+        if checks is not None and (keyword := checks.first_error(value)) is not None:
+            remedy = "ask again with another seed, or simplify that keyword"
+            raise OutputError(f"the JSON does not meet {keyword} of the schema, after {written}; {remedy}")
         return ""
 
 

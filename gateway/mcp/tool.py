@@ -27,7 +27,7 @@ def tool_object(info: ModelInfo) -> Object:
     """The tool with the JSON Schemas of its inputs and of its result."""
     taken, with_taken = _schema(info, "Input")
     given, with_given = ({"type": "string"}, {}) if _is_text(info) else _schema(info, "Output")
-    result = {"type": "object", "properties": {"output": given}, "required": ["output"], **with_given}
+    result: Object = {"type": "object", "properties": {"output": given}, "required": ["output"], **with_given}
     return {
         "name": tool_name(info),
         "title": info.name,
@@ -58,7 +58,7 @@ def error_result(text: str) -> Object:
 def _is_text(info: ModelInfo) -> bool:
     """Whether the output is one text, which may come in pieces."""
     schema = info.schemas.get("Output", {})
-    return schema.get("type") == "string" or schema.get("x-cog-array-display") == "concatenate"
+    return bool(schema.get("type") == "string" or schema.get("x-cog-array-display") == "concatenate")
 
 
 def _schema(info: ModelInfo, name: str) -> tuple[Object, Object]:

@@ -20,13 +20,13 @@ from pipeline.train.survey import Survey, TaskName, survey
 from pipeline.train.template_choice import TEXT, PromptChoice, choose_prompt
 from pipeline.train.write_parts import CASES_FILE, Line, Written, write_parts
 from pipeline.weights.atomic import write_json, write_text
+from serving.grammar.schema_tree import Node, walk
 from tasks.chat.inputs import ChatInputs
 from tasks.errors import TaskFileError
 from tasks.json_text import parse_json, write_answer
 from tasks.property_order import reordered
 from tasks.schema.options import SchemaOptions
 from tasks.schema.task import answer_constraint
-from tasks.schema_tree import Node, walk
 from tasks.task import TASK_FILE
 
 SCHEMA_FILE: Final = "schema.json"

@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from serving.grammar.schema_tree import Node
 from tasks.bounds import MAX_INTEGER
-from tasks.schema_tree import Node
 
 _MAX_ENUM: Final = 200  # values; classifiers of 150 intents exist
 _MAX_ENUM_LENGTH: Final = 80  # characters of a value

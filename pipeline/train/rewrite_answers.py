@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from serving.grammar import AnswerCheck
+from serving.grammar.schema_tree import Node
 from tasks.json_text import write_answer
 from tasks.property_order import in_schema_order
 from tasks.schema.task import answer_constraint
-from tasks.schema_tree import Node
 
 # Those of json.dumps, which models have read most. With no optional space, the grammar forces more tokens.
 ITEM_SEPARATOR: Final = ", "

@@ -7,6 +7,6 @@ fault = AnswerCheck(constraint).fault(text)  # for an answer that somebody else 
 
 from serving.grammar.answer_check import AnswerCheck
 from serving.grammar.grammar_text import separator_error
-from serving.grammar.guard import check_constraint, compile_constraint
+from serving.grammar.guard import answer_checks, check_constraint, compile_constraint
 
-__all__ = ["AnswerCheck", "check_constraint", "compile_constraint", "separator_error"]
+__all__ = ["AnswerCheck", "answer_checks", "check_constraint", "compile_constraint", "separator_error"]

@@ -17,8 +17,11 @@ import llguidance
 
 from serving.constraints import Constraint, JsonSchemaConstraint
 from serving.errors import WeightsError
-from serving.grammar import compile_constraint
+from serving.grammar import check_constraint, compile_constraint
+from serving.grammar.answer_checks import AnswerChecks
+from serving.grammar.checked_state import AnswerHistory, CheckedState
 from serving.grammar.grammar_state import GrammarState, KeyHistory, QuoteTokens, UniqueKeysState, may_repeat_keys
+from serving.grammar.grammar_text import JSON_PREFIX, checks_of_grammar
 from serving.grammar.guard import CONSTRAINT_NAMES, shared_guard
 from serving.text import Tokenizer
 
@@ -32,7 +35,8 @@ class GrammarCompiler:
         cache_size: number of compiled grammars to keep.
         cache_seconds: processor time that compiling all of those took. It bounds their memory, which llguidance
             does not report: 0.03 to 0.15 MB for a millisecond.
-        unique_keys: whether states also forbid repeated keys; false for tokens that another program's grammar chose.
+        is_strict: whether states also forbid repeated keys, and values that the grammar allows and the schema does
+            not; false for tokens that another program's grammar chose.
 
     Raises:
         WeightsError: the tokenizer has pieces of text for which the model has no logits.
@@ -45,7 +49,7 @@ class GrammarCompiler:
         vocab_size: int,
         cache_size: int = 64,
         cache_seconds: float = 2.0,
-        unique_keys: bool = True,
+        is_strict: bool = True,
     ) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
@@ -55,7 +59,7 @@ class GrammarCompiler:
         self._cache_lock = threading.Lock()
         self._index_lock = threading.Lock()
         self._ll_tokenizer: llguidance.LLTokenizer | None = None
-        self._unique_keys = unique_keys
+        self._is_strict = is_strict
         self._quotes: QuoteTokens | None = None
         self._vocabulary: str | None = grammar_vocabulary(tokenizer.to_json(), vocab_size)
         self._executor = llguidance.LLExecutor(1)  # one thread: a request's rows are computed in order
@@ -73,6 +77,11 @@ class GrammarCompiler:
                 return None
             self._cache.move_to_end(constraint)
         return self._state(constraint, compiled)
+
+    def clear(self) -> None:
+        """Forget all compiled grammars, so that the time of compiling can be measured."""
+        with self._cache_lock:
+            self._cache.clear()
 
     def _forget(self, constraint: Constraint) -> None:
         """Drop a failed grammar from the cache: all copies of its matcher share the lexer whose limit was reached."""
@@ -93,8 +102,12 @@ class GrammarCompiler:
         index = self._index()
         start = time.thread_time()
         matcher = compile_constraint(constraint, index)
-        may_repeat = isinstance(constraint, JsonSchemaConstraint) and may_repeat_keys(json.loads(constraint.schema))
-        compiled = _Compiled(matcher, time.thread_time() - start, may_repeat)
+        may_repeat, checks = False, None
+        if self._is_strict and isinstance(constraint, JsonSchemaConstraint):
+            grammar = check_constraint(constraint)
+            may_repeat = may_repeat_keys(json.loads(grammar.removeprefix(JSON_PREFIX)))
+            checks = checks_of_grammar(grammar)
+        compiled = _Compiled(matcher, time.thread_time() - start, may_repeat, checks)
         with self._cache_lock:
             self._cache[constraint] = compiled
             while len(self._cache) > 1 and self._is_full():
@@ -108,9 +121,12 @@ class GrammarCompiler:
     def _state(self, constraint: Constraint, compiled: _Compiled) -> GrammarState:
         name = CONSTRAINT_NAMES[type(constraint)]
         parts = compiled.matcher.deep_copy(), self._executor, partial(self._forget, constraint), name
-        if not (self._unique_keys and compiled.may_repeat_keys):
-            return GrammarState(*parts)
-        return UniqueKeysState(KeyHistory(self._tokenizer, self._quote_tokens()), *parts)
+        state = GrammarState(*parts)
+        if compiled.may_repeat_keys:
+            state = UniqueKeysState(KeyHistory(self._tokenizer, self._quote_tokens()), *parts)
+        if compiled.checks is None:
+            return state
+        return CheckedState(state, AnswerHistory(self._tokenizer, compiled.checks), -(-self._vocab_size // 32))
 
     def _quote_tokens(self) -> QuoteTokens:
         with self._index_lock:
@@ -168,3 +184,4 @@ class _Compiled(NamedTuple):
     matcher: llguidance.LLMatcher
     seconds: float
     may_repeat_keys: bool
+    checks: AnswerChecks | None

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from enum import Enum, auto
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeGuard
 
@@ -25,6 +26,7 @@ from serving.constraints import (
     RegexConstraint,
 )
 from serving.errors import GrammarError
+from serving.grammar.answer_checks import AnswerChecks, checks_of
 from serving.grammar.grammar_limits import (
     MAX_CHOICES,
     MAX_CHOICES_TOGETHER,
@@ -33,6 +35,7 @@ from serving.grammar.grammar_limits import (
     MAX_SCHEMA,
     check_length,
 )
+from serving.grammar.relax import relax
 
 _MAX_LENGTH = 64
 
@@ -155,12 +158,25 @@ def _is_finite(value: Any) -> TypeGuard[int | float]:
     return type(value) is int or (isinstance(value, float) and math.isfinite(value))
 
 
+class Relaxation(Enum):
+    """What of a schema is rewritten, because llguidance does not compile it as it is."""
+
+    NONE = auto()
+    EXACT = auto()  # all that can be said in another way, is
+    ROUGH = auto()  # more is left out, and checked
+
+
+CHECKED = "x-checked"  # the keyword under which a rewritten schema has the given one; a caller's is dropped
 OPTIONS = "x-guidance"  # the keyword under which llguidance reads its options
 _SEPARATORS = {"item_separator": ",", "key_separator": ":"}
 
 
-def schema_text(constraint: JsonSchemaConstraint) -> str:
+def schema_text(constraint: JsonSchemaConstraint, relaxation: Relaxation = Relaxation.NONE) -> str:
     """The schema as JSON text for llguidance.
+
+    Args:
+        constraint: the schema.
+        relaxation: what is rewritten. A rewritten schema says under `CHECKED` what answers must be checked with.
 
     Raises:
         GrammarError: the text is not a schema, is too long, has integers that cannot be kept exactly, or sets options
@@ -181,7 +197,28 @@ def schema_text(constraint: JsonSchemaConstraint) -> str:
         "key_separator": constraint.key_separator,
         "whitespace_flexible": False,
     }
+    schema.pop(CHECKED, None)
+    is_rough = relaxation is Relaxation.ROUGH
+    if relaxation is not Relaxation.NONE:
+        schema = relax(schema, is_rough=is_rough).schema
+        if schema is False:
+            raise GrammarError("the JSON schema allows no value; give one that allows some")
+    if relaxation is not Relaxation.NONE or constraint.original is not None:
+        original = constraint.original or constraint.schema
+        if checks_of(original, is_rough) is not None:
+            schema = {**schema, CHECKED: {"schema": json.loads(original), "is_rough": is_rough}}
     return json.dumps({**schema, OPTIONS: options})
+
+
+def checks_of_grammar(grammar: str) -> AnswerChecks | None:
+    """What answers must be checked with besides this grammar, which `grammar_text` wrote; None for nothing."""
+    if not grammar.startswith(JSON_PREFIX):
+        return None
+    try:
+        checked = json.loads(grammar.removeprefix(JSON_PREFIX)).get(CHECKED)
+    except ValueError:  # Lark that a caller wrote
+        return None
+    return checked and checks_of(json.dumps(checked["schema"]), checked["is_rough"])
 
 
 def _read(text: str) -> dict[str, Any]:
@@ -221,8 +258,12 @@ JSON_PREFIX = "start: %json "
 _TEMPERATURE = re.compile(r"^\s*[?!]?\w+\s*\[[^\]\n]*\btemperature\b", re.MULTILINE)
 
 
-def grammar_text(constraint: Constraint) -> str:
+def grammar_text(constraint: Constraint, relaxation: Relaxation = Relaxation.NONE) -> str:
     """The constraint's grammar in Lark, not yet compiled.
+
+    Args:
+        constraint: the constraint.
+        relaxation: of a JSON schema, see `schema_text`.
 
     Raises:
         GrammarError: the constraint is too large or cannot be written as a grammar; the message says why.
@@ -236,7 +277,7 @@ def grammar_text(constraint: Constraint) -> str:
         case ChoiceConstraint(choices=choices):
             grammar = _choice(choices)
         case JsonSchemaConstraint():
-            grammar = JSON_PREFIX + schema_text(constraint)
+            grammar = JSON_PREFIX + schema_text(constraint, relaxation)
     return _encodable(grammar)
 
 

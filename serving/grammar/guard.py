@@ -14,9 +14,10 @@ import re
 import signal
 import subprocess
 import sys
-from functools import cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from queue import LifoQueue
+from typing import Any, Final
 
 from llguidance import LLMatcher, LLTokenizer
 
@@ -29,12 +30,15 @@ from serving.constraints import (
 )
 from serving.errors import GrammarError
 from serving.grammar import trial
+from serving.grammar.answer_checks import AnswerChecks
 from serving.grammar.grammar_limits import MAX_COMPILE_BYTES, MAX_COMPILE_SECONDS, parser_limits
-from serving.grammar.grammar_text import grammar_text
+from serving.grammar.grammar_text import Relaxation, checks_of_grammar, grammar_text
 
 _log = logging.getLogger(__name__)
 _ROOT = Path(__file__).parents[2]
 _PROGRAM = f"from {trial.__name__} import main; main()"
+_PLACE = re.compile(r" at #/?(\S*?)(:? )")
+_RELAXED_SECONDS: Final = 0.15  # processor time of a rewritten schema; alternatives may multiply
 _MAX_MESSAGE = 300  # characters; llguidance's message repeats a regular expression
 _CONTEXT = re.compile(r"\n *\d+ \| |\n<backtrace>|\n<state>|\s*<non-verbose/>")
 _NO_ANSWER = "NoExtensionBias"  # llguidance's word for it
@@ -45,6 +49,10 @@ _REASONS = {
     signal.SIGKILL: "was killed while it was compiled, as the system does when memory is short",
     signal.SIGSEGV: "has too many levels, references or optional properties in a row for the compiler's stack",
 }
+
+
+class LimitError(GrammarError):
+    """Compiling a constraint takes more time or memory than the limit."""
 
 
 class GrammarGuard:
@@ -59,16 +67,27 @@ class GrammarGuard:
         for _ in range(num_processes):
             self._free.put(None)
 
-    def check(self, grammar: str, *, name: str, is_schema: bool = False) -> None:
+    def check(
+        self,
+        grammar: str,
+        *,
+        name: str,
+        is_schema: bool = False,
+        searches: bool = False,
+        seconds: float = MAX_COMPILE_SECONDS,
+    ) -> None:
         """Check that a grammar compiles. Takes milliseconds, or up to a second if it is refused.
 
         Args:
             grammar: the text that `grammar_text` gives.
             name: the name of the grammar, for error messages.
-            is_schema: whether it was made from a JSON schema; then the error says where in the schema.
+            is_schema: whether it was made from a JSON schema.
+            searches: whether the error says where in the schema.
+            seconds: the limit of processor time.
 
         Raises:
-            GrammarError: the grammar does not compile within the limits.
+            LimitError: compiling takes more than a limit.
+            GrammarError: the grammar does not compile.
         """
         process = self._free.get()
         try:
@@ -76,7 +95,7 @@ class GrammarGuard:
                 process.close()
                 process = None
             process = process or _Process()
-            process.check(grammar, name, is_schema)
+            process.check(grammar, name, is_schema, searches, seconds)
         finally:
             self._free.put(process if process is not None and process.is_alive else None)
 
@@ -119,15 +138,16 @@ class _Process:
         """Whether the process can check another grammar."""
         return self._process.poll() is None
 
-    def check(self, grammar: str, name: str, is_schema: bool) -> None:
+    def check(self, grammar: str, name: str, is_schema: bool, searches: bool, seconds: float) -> None:
         """See `GrammarGuard.check`."""
-        error = self._ask({"grammar": grammar, "is_schema": is_schema})
+        question = {"grammar": grammar, "is_schema": is_schema, "searches": searches, "seconds": seconds}
+        error = self._ask(question)
         if error is None:
-            raise GrammarError(f"{name} {self._reason()}; simplify it")
+            raise LimitError(f"{name} {self._reason()}; simplify it")
         if not error:
             return
         place = self._read() if is_schema else None
-        where = f" at {place}" if place is not None else ""
+        where = f" at {place}" if place else ""
         raise GrammarError(f"{name} does not compile{where}: {_shortened(error)}")
 
     def _ask(self, question: object) -> str | None:
@@ -178,18 +198,67 @@ CONSTRAINT_NAMES: dict[type[Constraint], str] = {
 }
 
 
+@lru_cache(256)
 def check_constraint(constraint: Constraint) -> str:
     """The constraint's grammar as text, after checking that it compiles within the limits.
+
+    A JSON schema that llguidance does not compile is rewritten; what is lost is checked while an answer is written.
 
     Raises:
         GrammarError: it does not compile; the message says why and, for a JSON schema, where.
     """
+    name = CONSTRAINT_NAMES[type(constraint)]
     grammar = grammar_text(constraint)
-    if isinstance(constraint, LarkConstraint) and constraint.is_trusted:
-        return grammar
-    is_schema = isinstance(constraint, JsonSchemaConstraint)
-    shared_guard().check(grammar, name=CONSTRAINT_NAMES[type(constraint)], is_schema=is_schema)
+    if isinstance(constraint, JsonSchemaConstraint):
+        return _check_schema(constraint, grammar, name)
+    if not (isinstance(constraint, LarkConstraint) and constraint.is_trusted):
+        shared_guard().check(grammar, name=name)
     return grammar
+
+
+def _check_schema(constraint: JsonSchemaConstraint, grammar: str, name: str) -> str:
+    guard = shared_guard()
+    try:
+        guard.check(grammar, name=name, is_schema=True)
+        return grammar
+    except LimitError:
+        raise
+    except GrammarError:
+        pass
+    with contextlib.suppress(GrammarError):
+        grammar = grammar_text(constraint, Relaxation.EXACT)
+        guard.check(grammar, name=name, is_schema=True, seconds=_RELAXED_SECONDS)
+        return grammar
+    grammar = grammar_text(constraint, Relaxation.ROUGH)
+    try:
+        guard.check(grammar, name=name, is_schema=True, searches=True, seconds=2 * _RELAXED_SECONDS)
+    except GrammarError as error:
+        raise GrammarError(_PLACE.sub(partial(_given_place, json.loads(constraint.schema)), str(error))) from error
+    return grammar
+
+
+def _given_place(schema: Any, found: re.Match[str]) -> str:
+    """The place of a rewritten schema, up to where the given one has it too."""
+    steps: list[str] = []
+    for step in found[1].split("/"):
+        key = step.replace("~1", "/").replace("~0", "~")
+        inner = schema.get(key) if isinstance(schema, dict) else None
+        if isinstance(schema, list) and key.isdecimal() and int(key) < len(schema):
+            inner = schema[int(key)]
+        if inner is None:
+            break
+        schema = inner
+        steps.append(step)
+    return " at " + "/".join(["#", *steps]) + found[2]
+
+
+def answer_checks(constraint: Constraint | None) -> AnswerChecks | None:
+    """What answers must be checked with besides the constraint's grammar; None for nothing.
+
+    Raises:
+        GrammarError: see `check_constraint`.
+    """
+    return checks_of_grammar(check_constraint(constraint)) if isinstance(constraint, JsonSchemaConstraint) else None
 
 
 def compile_constraint(constraint: Constraint, vocabulary: LLTokenizer) -> LLMatcher:

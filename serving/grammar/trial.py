@@ -27,12 +27,11 @@ from llguidance import LLMatcher, LLTokenizer
 
 from serving.grammar.grammar_limits import (
     MAX_COMPILE_BYTES,
-    MAX_COMPILE_SECONDS,
     MAX_SEARCH_SECONDS,
     TRIAL_STACK_BYTES,
     parser_limits,
 )
-from serving.grammar.grammar_text import JSON_PREFIX
+from serving.grammar.grammar_text import CHECKED, JSON_PREFIX
 
 Step = str | int
 Path = tuple[Step, ...]
@@ -189,7 +188,7 @@ def _replaced(schema: Any, path: Path, value: Any) -> Any:
 
 _WALK_BYTES = 60
 _MAX_PATTERNS = 50  # they take a few milliseconds each
-_DATA = ("const", "enum", "default", "examples")  # keywords whose values are no schemas
+_DATA = ("const", "enum", "default", "examples", CHECKED)  # keywords whose values are no schemas
 _SPECIAL_TOKEN = re.compile(r"<[^\s<>\"]+>")
 
 
@@ -208,7 +207,7 @@ def _answer_all() -> None:
     for line in sys.stdin:
         question = json.loads(line)
         try:
-            _answer(question["grammar"], question["is_schema"], vocabulary)
+            _answer(question, vocabulary)
         except MemoryError:
             os.abort()
         except BaseException:
@@ -216,21 +215,23 @@ def _answer_all() -> None:
             os._exit(1)
 
 
-def _answer(grammar: str, is_schema: bool, vocabulary: LLTokenizer) -> None:
-    with _processor_time(MAX_COMPILE_SECONDS):
+def _answer(question: dict[str, Any], vocabulary: LLTokenizer) -> None:
+    grammar, is_schema = question["grammar"], question["is_schema"]
+    place = ""
+    with _processor_time(question["seconds"]):
         error = _try(grammar, vocabulary)
-        schema = json.loads(grammar.removeprefix(JSON_PREFIX)) if error and is_schema else None
+        schema = json.loads(grammar.removeprefix(JSON_PREFIX)) if error and question["searches"] else None
         if schema is not None:
             error = _schema_error(schema) or error
-        place = ""
         if is_schema and not error and '"pattern"' in grammar:
             error, place = _pattern_fault(json.loads(grammar.removeprefix(JSON_PREFIX)), vocabulary)
     _say(error)
-    if place:
-        _say(place)
-    elif schema is not None:
+    if not error or not is_schema:
+        return
+    if schema is not None:
         with _processor_time(2 * MAX_SEARCH_SECONDS):
-            _say(_search(schema))
+            place = _search(schema)
+    _say(place)
 
 
 def _try(grammar: str, vocabulary: LLTokenizer) -> str:

@@ -9,7 +9,6 @@ from typing import Any, Final, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from serving.types import SamplingParams
-from tasks.bounds import narrowed
 from tasks.chat.options import Defaults
 from tasks.errors import InputError
 from tasks.json_text import parse_json
@@ -18,8 +17,8 @@ _BESIDE_SCHEMA: Final = {"type", "name", "strict", "description"}
 _HINT: Final = 'send a JSON Schema, or {"type": "json_schema", "json_schema": {"name": "…", "schema": {…}}}'
 
 
-def read_answer_schema(value: dict[str, Any] | bool | str | None) -> str | None:
-    """The schema as JSON text, narrowed by `tasks.bounds`; None for free text.
+def read_answer_schema(value: dict[str, Any] | bool | str | None) -> dict[str, Any] | bool | None:
+    """The schema of the answer; None for free text.
 
     Args:
         value: a schema, or one of OpenAI's wrappers around it: `response_format`, its `json_schema`, or `text.format`;
@@ -37,7 +36,7 @@ def read_answer_schema(value: dict[str, Any] | bool | str | None) -> str | None:
         case {"type": "text"}:
             return None
         case {"type": "json_object"}:
-            return '{"type": "object"}'
+            return {"type": "object"}
         case {"type": "json_schema", "json_schema": {"schema": schema}} | {"format": {"schema": schema}}:
             pass
         case {"schema": schema, **others} if others.keys() <= _BESIDE_SCHEMA:
@@ -48,14 +47,7 @@ def read_answer_schema(value: dict[str, Any] | bool | str | None) -> str | None:
         schema = _parse(schema)
     if not isinstance(schema, dict | bool) or (isinstance(schema, dict) and schema.get("type") == "json_schema"):
         raise InputError("json_schema", f"{json.dumps(value)[:80]} contains no schema", _HINT)
-    return json.dumps(_narrowed(schema), ensure_ascii=False)
-
-
-def _narrowed(schema: dict[str, Any] | bool) -> dict[str, Any] | bool:
-    try:
-        return narrowed(schema) if isinstance(schema, dict) else schema
-    except RecursionError:
-        return schema  # the compiler refuses a schema that is nested so deeply, and says why
+    return schema
 
 
 def _parse(text: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +11,7 @@ from serving.errors import InvalidRequestError
 from serving.text import Tokenizer
 from serving.text.chat_template import ChatTemplate
 from serving.types import FinishReason
+from tasks.bounds import narrowed, schema_constraint
 from tasks.chat.inputs import ChatInputs, read_answer_schema
 from tasks.chat.messages import conversation
 from tasks.chat.options import ChatOptions, Defaults
@@ -75,7 +75,7 @@ class ChatTask:
             token_ids=tuple(self._plain(given) if self._template is None else self._encode(self._template, given)),
             sampling=given.sampling(self.options.defaults),
             constraint=constraint,
-            reader=TextReader() if constraint is None else JsonReader(),
+            reader=TextReader() if constraint is None else JsonReader(constraint),
         )
 
     def as_written(self, inputs: Mapping[str, Any], answer: str) -> str:
@@ -87,7 +87,7 @@ class ChatTask:
         schema = read_answer_schema(given.json_schema)
         if schema is None:
             return None
-        return JsonSchemaConstraint(schema, self.options.item_separator, self.options.key_separator)
+        return schema_constraint(schema, self.options.item_separator, self.options.key_separator)
 
     def _encode(self, template: ChatTemplate, given: ChatInputs) -> list[int]:
         defaults = self.options.defaults
@@ -163,7 +163,7 @@ def evaluation(folder: Path) -> Evaluation:
     from tasks.evaluation.json_answers import JsonEvaluation  # jsonschema, which is not in the image
 
     def schema_of(inputs: Mapping[str, Any]) -> Any:
-        text = read_answer_schema(inputs.get("json_schema"))
-        return None if text is None else json.loads(text)
+        schema = read_answer_schema(inputs.get("json_schema"))
+        return narrowed(schema) if isinstance(schema, dict) else schema
 
     return JsonEvaluation("chat", "prompt", schema_of)

@@ -19,7 +19,7 @@ from serving.text import Tokenizer
 from serving.text.chat_template import ChatTemplate
 from serving.text.control_tokens import ControlTokens
 from serving.types import SamplingParams
-from tasks.bounds import allows_anything, narrowed
+from tasks.bounds import allows_anything, schema_constraint
 from tasks.errors import InputError, TaskFileError
 from tasks.evaluation.cases import Evaluation
 from tasks.json_answer import JsonReader, as_written
@@ -127,7 +127,7 @@ class SchemaTask:
             temperature=float(given.get("temperature", 0)),
             seed=int(given["seed"]) if "seed" in given else None,
         )
-        return Prompt(tuple(self._encode(texts)), sampling, self.constraint, JsonReader())
+        return Prompt(tuple(self._encode(texts)), sampling, self.constraint, JsonReader(self.constraint))
 
     def as_written(self, inputs: Mapping[str, Any], answer: str) -> str:
         """See `tasks.task.CorrectableTask`."""
@@ -165,7 +165,7 @@ def answer_constraint(schema: Any, item_separator: str, key_separator: str) -> J
         raise TaskFileError(f"schema: {json.dumps(schema)[:200]} is not a schema; give an object")
     try:
         check_constraint(JsonSchemaConstraint(json.dumps(schema), item_separator, key_separator))
-        constraint = JsonSchemaConstraint(json.dumps(narrowed(schema)), item_separator, key_separator)
+        constraint = schema_constraint(schema, item_separator, key_separator)
         check_constraint(constraint)
     except (GrammarError, RecursionError) as error:
         raise TaskFileError(f"schema: {error}") from error

@@ -23,9 +23,9 @@ from pipeline.train.template_choice import choose_prompt
 from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from serving.drafting.draft_model import WordTokenizer
+from serving.grammar.schema_tree import walk
 from serving.text import Tokenizer
 from serving.weights.draft_weights import DRAFT_MODEL, MAX_TOKENS
-from tasks.schema_tree import walk
 
 _HELD_OUT: Final = 512
 _CURVE_STEPS: Final = 100  # between two points of the recorded curve, and two reports

@@ -96,7 +96,7 @@ class HttpEngine:
         self._client, self._loop, self._models = client, loop, models
         self._tokenizer = tokenizer
         self._vocab_size = min(tokenizer.vocab_size, vocab_size)
-        self._compiler = GrammarCompiler(tokenizer, vocab_size=vocab_size, unique_keys=False)
+        self._compiler = GrammarCompiler(tokenizer, vocab_size=vocab_size, is_strict=False)
         self._open = OpenRequests(max_num_seqs=max_num_seqs, max_queue=max_queue)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationOutput, None]:

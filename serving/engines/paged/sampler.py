@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,11 @@ from serving.types import SamplingParams, TokenLogprob
 
 Row = NDArray[np.float32]  # [vocab]
 _DEAD_END = "the grammar allows no token here, not even the end: it has a dead end; correct the grammar"
+_MAX_ATTEMPTS: Final = 100  # at one position
+_REFUSED = (
+    f"the JSON schema: the {_MAX_ATTEMPTS} likeliest tokens here would complete a value that it does not allow; "
+    "simplify its `not`, `oneOf` or conditions"
+)
 MIN_TEMPERATURE = 1e-30  # float32 can divide by it; sampling is greedy at much higher temperatures already
 
 
@@ -113,42 +119,42 @@ class Sampler:
         return RowLogits(processor.process(logits, token_ids), token_ids)
 
     def _choose(self, request: Request, position: int, row: RowLogits) -> int:
-        """Choose the token of one row and feed it to the grammar; `position` is its index in the output."""
-        grammar, logits = request.grammar, row.logits
-        if row.token_ids is not None:
-            if not row.token_ids.size:
-                raise GrammarError(_DEAD_END)
-            token_id = int(row.token_ids[_pick(request, position, logits)])
-        elif request.sampling.temperature == 0.0:
+        """Choose the token of one row and feed it to the grammar; `position` is its index in the output.
+
+        A grammar may refuse a token that its mask allows, because it completes a value that the schema does not allow:
+        then another one is chosen, with another random number.
+        """
+        grammar, logits, token_ids = request.grammar, row.logits, row.token_ids
+        if token_ids is None and request.sampling.temperature == 0.0:
             token_id = int(logits.argmax())  # the lowest id among equals; 10 times as fast as torch's
             # If the grammar allows the best of all tokens, that is the best of the allowed ones.
             if grammar is None or grammar.accept([token_id]):
                 return token_id
-            token_id = int(self._masked(logits, grammar).argmax())
-        else:
-            token_id = _pick(request, position, logits if grammar is None else self._masked(logits, grammar))
-        if grammar is not None:
-            accepted = grammar.accept([token_id])
-            assert accepted == 1, "the grammar refuses a token that its mask allows"
-        return token_id
-
-    def _masked(self, row: Row, grammar: Grammar) -> Row:
-        bits = self._bits(grammar)
-        if not bits.any():
-            raise GrammarError(_DEAD_END)
-        masked: Row = np.where(bits.view(np.bool_), row, np.float32(-np.inf))
-        return masked
+        if token_ids is None and grammar is not None:
+            bits = self._bits(grammar)
+            token_ids = np.flatnonzero(bits).astype(np.int32)
+            logits = logits[token_ids]
+        for attempt in range(_MAX_ATTEMPTS):
+            if token_ids is not None and not token_ids.size:
+                raise GrammarError(_DEAD_END)
+            index = _pick(request, position, logits, attempt)
+            token_id = index if token_ids is None else int(token_ids[index])
+            if grammar is None or grammar.accept([token_id]):
+                return token_id
+            assert token_ids is not None, "the tokens that a grammar allows are known"
+            logits, token_ids = np.delete(logits, index), np.delete(token_ids, index)
+        raise GrammarError(_REFUSED)
 
     def _bits(self, grammar: Grammar) -> NDArray[np.uint8]:
         grammar.fill_bitmask(self._bitmask)
         return np.unpackbits(self._bitmask.view(np.uint8), bitorder="little")[: self._vocab_size]
 
 
-def _pick(request: Request, position: int, logits: Row) -> int:
-    """The index of the chosen token among these logits."""
+def _pick(request: Request, position: int, logits: Row, attempt: int) -> int:
+    """The index of the chosen token among these logits; `attempt` counts the tokens refused at this position."""
     if request.sampling.temperature == 0.0:
         return int(logits.argmax())
-    return draw(target_weights(logits, request.sampling), request.seed, position)
+    return draw(target_weights(logits, request.sampling), request.seed, position, attempt)
 
 
 def target_weights(logits: Row, sampling: SamplingParams) -> Row:
@@ -179,13 +185,13 @@ def _keep_largest(weights: Row, count: int) -> Row:
     return kept
 
 
-def draw(weights: Row, seed: int, position: int) -> int:
-    """Sample an index of `weights` with the random number of (seed, position).
+def draw(weights: Row, seed: int, position: int, attempt: int = 0) -> int:
+    """Sample an index of `weights` with the random number of (seed, position, attempt).
 
     Raises:
         WeightsError: the weights are not numbers, as when an adapter's training has diverged.
     """
-    uniform = np.random.Generator(np.random.Philox(key=seed, counter=position)).random()
+    uniform = np.random.Generator(np.random.Philox(key=seed, counter=[position, attempt, 0, 0])).random()
     mass = np.cumsum(weights, dtype=np.float64)
     if not np.isfinite(mass[-1]):
         raise WeightsError("the model's logits are not numbers; its weights or the request's adapter are damaged")

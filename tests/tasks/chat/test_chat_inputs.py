@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
-from serving.constraints import JsonSchemaConstraint
 from serving.grammar import compile_constraint
 from serving.types import SamplingParams
-from tasks.bounds import narrowed
+from tasks.bounds import schema_constraint
 from tasks.chat.inputs import ChatInputs, read_answer_schema, read_stop_sequences
 from tasks.chat.options import Defaults
 from tasks.errors import InputError
@@ -127,9 +126,9 @@ def test_an_empty_stop_sequence_is_refused(stop):
 )
 def test_a_schema_is_found_in_each_of_its_wrappers(value):
     """A grammar compiled from a wrapper would allow any JSON, without an error."""
-    text = read_answer_schema(ChatInputs.read({"prompt": "a", "json_schema": value}).json_schema)
-    assert json.loads(text) == narrowed(SCHEMA)
-    assert list(json.loads(text)["properties"]) == ["b", "a"], "the order in which the model writes them"
+    schema = read_answer_schema(ChatInputs.read({"prompt": "a", "json_schema": value}).json_schema)
+    assert schema == SCHEMA
+    assert list(schema["properties"]) == ["b", "a"], "the order in which the model writes them"
 
 
 @pytest.mark.parametrize(
@@ -147,8 +146,7 @@ def test_a_schema_is_found_in_each_of_its_wrappers(value):
     ],
 )
 def test_a_schema_that_is_not_wrapped_is_not_changed(value, expected):
-    text = read_answer_schema(value)
-    assert (None if text is None else json.loads(text)) == (value if expected is ... else expected)
+    assert read_answer_schema(value) == (value if expected is ... else expected)
 
 
 @pytest.mark.parametrize(
@@ -178,8 +176,8 @@ def test_a_stop_text_of_many_brackets_is_not_json():
 def test_an_object_has_properties_that_its_schema_does_not_mention_only_where_it_asks_for_them():
     def matcher(**more: Any) -> LLMatcher:
         person = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"], **more}
-        text = read_answer_schema({"type": "json_schema", "json_schema": {"name": "x", "schema": person}})
-        return compile_constraint(JsonSchemaConstraint(text), LLTokenizer("byte"))
+        schema = read_answer_schema({"type": "json_schema", "json_schema": {"name": "x", "schema": person}})
+        return compile_constraint(schema_constraint(schema, ", ", ": "), LLTokenizer("byte"))
 
     answer = list(b'{"name": "Ada", "gender": "female"}')
     assert matcher().try_consume_tokens(answer) == len(b'{"name": "Ada"')
@@ -190,4 +188,4 @@ def test_an_object_has_properties_that_its_schema_does_not_mention_only_where_it
 @pytest.mark.parametrize("required", [[{}], [3], "name", None])
 def test_a_malformed_list_of_required_properties_is_left_to_the_compiler(required):
     schema = {"type": "object", "properties": {"name": {}}, "required": required}
-    assert json.loads(read_answer_schema(schema))["required"] == required
+    assert json.loads(schema_constraint(schema, ", ", ": ").schema)["required"] == required

@@ -26,7 +26,7 @@ def same_value_groups(root: Any, node: Node) -> list[list[Node]]:
     groups = [[item] for item in _list(node, "allOf")]
     groups += [group for name in _ALTERNATIVES if (group := _list(node, name))]
     groups += [[node[name]] for name in _ALSO if isinstance(node.get(name), dict)]
-    groups += [[value] for value in _values(node, "dependentSchemas")]
+    groups += [[value] for value in (*_values(node, "dependentSchemas"), *_values(node, "dependencies"))]
     if (target := resolve(root, node.get("$ref"))) is not None:
         groups.append([target])
     return groups
@@ -37,16 +37,23 @@ def walk(node: Any, path: str = "#") -> Iterator[tuple[str, Node]]:
     if not isinstance(node, dict):
         return
     yield path, node
+    for step, part in parts(node):
+        yield from walk(part, f"{path}/{step}")
+
+
+def parts(node: Node) -> Iterator[tuple[str, Node]]:
+    """The schemas directly inside a schema, each with its place, such as `properties/a`."""
     for name in (*_ALSO, *_PARTS):
-        yield from walk(node.get(name), f"{path}/{name}")
+        if isinstance(part := node.get(name), dict):
+            yield name, part
     for name in ("allOf", *_ALTERNATIVES, "prefixItems", "items"):
-        if isinstance(items := node.get(name), list):
-            for index, item in enumerate(items):
-                yield from walk(item, f"{path}/{name}/{index}")
-    for name in (*_PART_MAPS, "dependentSchemas"):
-        if isinstance(named := node.get(name), dict):
-            for key, item in named.items():
-                yield from walk(item, f"{path}/{name}/{key.replace('~', '~0').replace('/', '~1')}")
+        for index, item in enumerate(items if isinstance(items := node.get(name), list) else ()):
+            if isinstance(item, dict):
+                yield f"{name}/{index}", item
+    for name in (*_PART_MAPS, "dependentSchemas", "dependencies"):
+        for key, item in named.items() if isinstance(named := node.get(name), dict) else ():
+            if isinstance(item, dict):
+                yield f"{name}/{key.replace('~', '~0').replace('/', '~1')}", item
 
 
 def resolve(root: Any, ref: Any) -> Node | None:
