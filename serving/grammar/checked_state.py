@@ -24,6 +24,7 @@ _QUOTE, _BACKSLASH = b'"\\'
 _BLANK: Final = b" \t\r\n:"
 _ENDS: Final = b",]} \t\r\n"
 _LITERALS: Final = (b"true", b"false", b"null")
+_CLOSING: Final = (b'"', b"}", b"]", b",")
 _MAX_TRIED: Final = 64  # allowed tokens of which all are tried in advance
 
 
@@ -191,30 +192,42 @@ class AnswerHistory:
         """Take tokens back."""
         del self._states[len(self._states) - num_tokens :]
 
-    def refuse(self, bitmask: NDArray[np.int32]) -> str | None:
+    def refuse(self, bitmask: NDArray[np.int32], closing: ClosingTokens) -> None:
         """Take tokens that complete wrong values out of a bitmask [ceil(vocab / 32)] int32, as far as that is quick.
 
-        Of many allowed tokens those are tried that begin with the end of a value; longer ones may pass.
-
-        Returns: the pointer of a violated keyword, if a token was taken out.
+        Where many tokens are allowed, those are tried that begin with the end of a value. Others, such as a letter and
+        a quote, may complete a wrong value.
         """
-        found = None
         if not self.last.is_checked:
-            return None
+            return
         words = bitmask.view(np.uint32)
-        allowed = np.flatnonzero(np.unpackbits(bitmask.view(np.uint8), bitorder="little"))
-        for token in map(int, allowed):
-            if token >= self._tokenizer.vocab_size:
-                break
-            text = self._tokenizer.token_bytes(token)
-            if len(allowed) > _MAX_TRIED and not (text[:1] in (b'"', b"}", b"]", b",") and text):
-                continue
+        for token in closing.among(bitmask):
             try:
                 self.after(token)
-            except Violation as violation:
-                found = str(violation)
+            except Violation:
                 words[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
-        return found
+
+
+class ClosingTokens:
+    """The tokens of a vocabulary that begin with the end of a value.
+
+    Args:
+        tokenizer: the tokenizer of the model.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._vocab_size = tokenizer.vocab_size
+        texts = map(tokenizer.token_bytes, range(tokenizer.vocab_size))
+        self._ids = np.array([token for token, text in enumerate(texts) if text[:1] in _CLOSING], np.int64)
+
+    def among(self, bitmask: NDArray[np.int32]) -> list[int]:
+        """Those of a bitmask; all of its tokens if they are few."""
+        words = bitmask.view(np.uint32)
+        if np.bitwise_count(words).sum() <= _MAX_TRIED:
+            allowed = np.flatnonzero(np.unpackbits(bitmask.view(np.uint8), bitorder="little"))
+            return [token for token in map(int, allowed) if token < self._vocab_size]
+        ids = self._ids[self._ids < 32 * len(words)]
+        return [int(token) for token in ids[words[ids >> 5] >> (ids & 31).astype(np.uint32) & 1 == 1]]
 
 
 class CheckedState(GrammarState):

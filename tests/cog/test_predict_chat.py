@@ -150,7 +150,7 @@ async def test_metrics_name_the_kind_of_an_error(predictor):
     for inputs, kind in (
         ({"prompt": "a " * 500}, "ContextLengthError"),
         ({"messages": [{"role": "user"}]}, "InputError"),
-        ({"prompt": "a", "json_schema": {"type": "array", "uniqueItems": True}}, "GrammarError"),
+        ({"prompt": "a", "json_schema": {"type": "string", "pattern": "(a)\\1"}}, "GrammarError"),
     ):
         with pytest.raises((InputError, InvalidRequestError)):
             await predictor.chunks(**inputs)

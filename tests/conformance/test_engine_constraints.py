@@ -97,8 +97,8 @@ REFUSED: dict[str, tuple[Constraint, str]] = {
     "many choices": (ChoiceConstraint(tuple(map(str, range(20_000)))), "20,000 texts, and the limit is 10,000"),
     "not JSON": (JsonSchemaConstraint("{"), "not JSON"),
     "keyword": (
-        JsonSchemaConstraint('{"type": "object", "properties": {"a/b": {"type": "array", "uniqueItems": true}}}'),
-        "at #/properties/a~1b/uniqueItems",
+        JsonSchemaConstraint('{"type": "object", "properties": {"a/b": {"type": "string", "pattern": "(?<=a)b"}}}'),
+        "at #/properties/a~1b/pattern",
     ),
     "options inside": (JsonSchemaConstraint('{"x-guidance": {"whitespace_flexible": true}}'), "at #/x-guidance"),
     "special tokens": (LarkConstraint('start: "a" <[0]>'), "special tokens"),

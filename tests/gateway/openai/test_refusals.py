@@ -15,7 +15,7 @@ from tests.gateway.openai.conftest import MODEL, client_of
 
 pytestmark = pytest.mark.server
 HI = [{"role": "user", "content": "hi"}]
-SCHEMA = {"type": "array", "uniqueItems": True}
+SCHEMA = {"type": "string", "pattern": "(a)\\1"}
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
 
 
@@ -111,14 +111,14 @@ def test_an_unknown_parameter_inside_another_is_named_with_its_place(chat_gatewa
         ({"stream_options": {"include_usage": True}}, "stream_options", "needs stream"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema"),
         ({"response_format": {"type": "grammar"}}, "response_format", "json_object"),
-        ({"response_format": JSON_SCHEMA}, "response_format", "uniqueItems"),
+        ({"response_format": JSON_SCHEMA}, "response_format", "pattern"),
         ({"tools": [tool()]}, "tool_choice", "'auto' is not supported"),
         ({"tools": [tool()], "tool_choice": "auto"}, "tool_choice", "give 'required' or the function's name"),
         ({"tools": [tool(), tool()], "tool_choice": "required"}, "tools", "two functions"),
         ({"tool_choice": "required"}, "tool_choice", "needs tools"),
         ({"tools": [tool()], "tool_choice": OTHER}, "tool_choice", '"other" is not one'),
         ({"tools": [tool()], "tool_choice": "required", "response_format": {"type": "json_object"}}, *TOGETHER),
-        ({"tools": [tool(schema=SCHEMA)], "tool_choice": "required"}, "tools", "uniqueItems"),
+        ({"tools": [tool(schema=SCHEMA)], "tool_choice": "required"}, "tools", "pattern"),
         ({"logit_bias": {"5": 1}}, "logit_bias", "leave it out"),
         ({"store": True}, "store", "not supported"),
         ({"reasoning_effort": "high"}, "reasoning_effort", "not supported"),

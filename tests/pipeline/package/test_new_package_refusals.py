@@ -106,11 +106,11 @@ def test_a_chat_needs_a_template(tmp_path: Path) -> None:
 
 def test_a_schema_that_does_not_compile_is_refused_with_the_location(tmp_path: Path) -> None:
     mine = make_checkpoint(tmp_path / "mine")
-    schema = {"type": "object", "properties": {"tags": {"type": "array", "uniqueItems": True}}}
+    schema = {"type": "object", "properties": {"tags": {"type": "string", "pattern": r"(a)\1"}}}
     (tmp_path / "schema.json").write_text(json.dumps(schema))
     (tmp_path / "prompt.txt").write_text("{text}\n")
     choice = TaskChoice("schema", schema=tmp_path / "schema.json", template=tmp_path / "prompt.txt")
-    expected = f"{tmp_path / 'schema.json'}: the JSON schema does not compile at #/properties/tags/uniqueItems"
+    expected = f"{tmp_path / 'schema.json'}: the JSON schema does not compile at #/properties/tags/pattern"
     with pytest.raises(PackageError, match=re.escape(expected)):
         new_package(tmp_path / "made", mine, choice)
     assert not (tmp_path / "made").exists()

@@ -192,7 +192,7 @@ def test_an_input_of_the_wrong_type_is_422_and_named(
         ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
         ({"prompt": "a", "top_p": 1.5}, "top_p"),
         ({"prompt": "a " * 9000}, "prompt or messages: "),
-        ({"prompt": "a", "json_schema": {"type": "array", "uniqueItems": True}}, "uniqueItems"),
+        ({"prompt": "a", "json_schema": {"type": "string", "pattern": "(a)\\1"}}, "pattern"),
     ],
 )
 def test_an_input_that_cannot_be_answered_is_named_with_its_limit(

@@ -56,8 +56,11 @@ def test_the_schema_may_be_a_file_beside_the_options(tmp_path: Path) -> None:
         ({"schema": True}, "allows any value"),
         ({"schema": {"title": "Anything"}}, "allows any value"),
         ({"schema": 7}, "7 is not a schema"),
-        ({"schema": {"type": "object", "properties": {"a": {"not": {}}}}}, "at #/properties/a/not: "),
-        ({"schema": {"$ref": "#/$defs/A", "$defs": {"A": {"uniqueItems": True}}}}, "at #/$defs/A/uniqueItems: "),
+        (
+            {"schema": {"type": "object", "properties": {"a": {"not": {"pattern": "(?<=a)b"}}}}},
+            "at #/properties/a/not/pattern: ",
+        ),
+        ({"schema": {"$ref": "#/$defs/A", "$defs": {"A": {"pattern": r"(a)\1"}}}}, "at #/$defs/A/pattern: "),
         ({"schema": {"items": {"$ref": "#/nowhere"}}}, "at #/items"),
         ({"item_separator": "("}, "item_separator: Value error, '(' is not a regular expression"),
         ({"key_separator": ","}, "key_separator: Value error, ',' also matches what is not ':'"),
