@@ -18,6 +18,7 @@ from gateway.http.webhook_client import WebhookClient
 from gateway.keys.callers import Caller, Callers
 from gateway.keys.key_file import KeyFile
 from gateway.metrics.meters import Meters
+from gateway.predictions.input_files import FILES_OF_CALLER, InputFiles
 from gateway.predictions.prediction import Prediction, timestamp
 from gateway.predictions.runner import Runner
 from gateway.predictions.store import Store
@@ -44,6 +45,7 @@ class Gateway:
         interrupted: the predictions that ran when the last gateway was killed.
         meters: what is counted and measured.
         webhooks: the client that sends webhooks.
+        files: the files that callers have sent as inputs.
         corrections: the corrections; None where nothing is kept.
         callers: those who may call; None for everybody.
         caller: who calls; None where nobody was asked for a key.
@@ -57,6 +59,7 @@ class Gateway:
     interrupted: tuple[Prediction, ...]
     meters: Meters
     webhooks: WebhookClient
+    files: InputFiles
     corrections: CorrectionFile | None = None
     callers: Callers | None = None
     caller: Caller | None = None
@@ -67,10 +70,10 @@ class Gateway:
         return self.callers is None or (self.caller is not None and self.caller.key.is_admin)
 
     def of(self, caller: Caller) -> Gateway:
-        """The gateway as one caller may use it. The predictions of others are not even for admins."""
-        own = self.corrections if self.corrections is None or caller.key.is_admin else self.corrections.of(caller.name)
-        runner = self.runner.of(caller)
-        return replace(self, store=self.store.of(caller.name), runner=runner, corrections=own, caller=caller)
+        """The gateway as one caller may use it. The predictions and files of others are not even for admins."""
+        name, runner, files = caller.name, self.runner.of(caller), self.files.of(caller.name)
+        own = self.corrections if self.corrections is None or caller.key.is_admin else self.corrections.of(name)
+        return replace(self, store=self.store.of(name), runner=runner, files=files, corrections=own, caller=caller)
 
 
 async def get_gateway(request: Request) -> Gateway:
@@ -143,7 +146,8 @@ async def open_gateway(
         tasks = [asyncio.create_task(runner.save_changes()), asyncio.create_task(_delete_old(store, settings))]
         stack.push_async_callback(_cancel, tasks)
         stack.push_async_callback(runner.close, 0)
-        yield Gateway(settings, pool, store, runner, model, interrupted, meters, webhooks, corrections, callers)
+        files = InputFiles(FILES_OF_CALLER * settings.max_body_bytes)
+        yield Gateway(settings, pool, store, runner, model, interrupted, meters, webhooks, files, corrections, callers)
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:

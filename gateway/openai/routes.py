@@ -19,7 +19,7 @@ from gateway.openai.error_objects import ApiError, error_object, render_error
 from gateway.openai.model_inputs import ModelInputs, chat_inputs, completion_inputs
 from gateway.openai.request_bodies import ChatBody, CompletionBody, SharedBody
 from gateway.openai.shapes import ChatShape, CompletionShape, Envelope, Shape, encode_chunk, model_object
-from gateway.replicate.objects import base_url
+from gateway.replicate.objects import base_url, page_object
 from gateway.replicate.objects import model_object as replicate_model
 from gateway.upstream.model_info import ModelInfo
 
@@ -78,8 +78,7 @@ async def list_models(request: Request, gateway: TheGateway) -> Response:
     """The only model, as a list of OpenAI's and as a page of Replicate's, whose clients ask the same path."""
     info = await gateway.model.read()
     shown = replicate_model(info, base_url(request, gateway.settings), run_count=await gateway.store.count())
-    page = {"previous": None, "next": None, "results": [shown]}
-    return JSONResponse({"object": "list", "data": [model_object(info)], **page})
+    return JSONResponse({"object": "list", "data": [model_object(info)], **page_object(shown)})
 
 
 @_router.get("/models/{model_id}")

@@ -94,6 +94,30 @@ def version_object(info: ModelInfo) -> dict[str, JsonValue]:
     }
 
 
+def account_object(name: str) -> dict[str, JsonValue]:
+    """The account of a caller."""
+    return {"type": "user", "username": name, "name": name, "github_url": None}
+
+
+def deployment_object(info: ModelInfo) -> dict[str, JsonValue]:
+    """The model as a deployment: what its servers run on is not the gateway's to say."""
+    owner, name = info.name.split("/")
+    release: dict[str, JsonValue] = {
+        "number": 1,
+        "model": info.name,
+        "version": info.version,
+        "created_at": info.created_at,
+        "created_by": account_object(owner),
+        "configuration": {"hardware": "unknown", "min_instances": 1, "max_instances": 1},
+    }
+    return {"owner": owner, "name": name, "current_release": release}
+
+
+def page_object(*results: JsonValue) -> dict[str, JsonValue]:
+    """The only page of a list."""
+    return {"previous": None, "next": None, "results": [*results]}
+
+
 def render_problem(request: Request, error: GatewayError) -> Response:
     """The answer for an error: problem details (RFC 9457) with a list of wrong fields."""
     content: dict[str, object] = {"title": error.title, "status": error.status, "detail": error.detail}

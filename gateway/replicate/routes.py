@@ -16,7 +16,7 @@ from gateway.cache.answer_cache import CacheUse
 from gateway.errors import NotFoundError
 from gateway.gateway import Gateway, get_gateway, get_whole_gateway
 from gateway.http.api import Api
-from gateway.http.bodies import read_body
+from gateway.http.bodies import read_body, read_bytes
 from gateway.predictions.live_prediction import (
     Finished,
     LivePrediction,
@@ -28,10 +28,14 @@ from gateway.predictions.live_prediction import (
     pieces_of,
 )
 from gateway.predictions.prediction import Prediction, Status, new_id, now
+from gateway.replicate.files import add_file, file_object, with_files
 from gateway.replicate.objects import (
+    account_object,
     base_url,
     created_object,
+    deployment_object,
     model_object,
+    page_object,
     prediction_object,
     render_problem,
     version_object,
@@ -53,6 +57,8 @@ _CANCEL_SECONDS = 5.0  # for a prediction to end after it was cancelled, before 
 _router = APIRouter(prefix="/v1")
 TheGateway = Annotated[Gateway, Depends(get_gateway)]
 QUIET_SECONDS: Final = 15.0  # then a comment is sent, so that nothing between takes the connection for dead
+# What else Replicate's clients ask for; the last four are not served.
+_OTHER: Final = ("account", "files", "search", "hardware", "collections", "trainings")
 _REASONS: Final = {Status.CANCELED: {"reason": "canceled"}, Status.FAILED: {"reason": "error"}}
 
 
@@ -137,6 +143,67 @@ async def get_webhook_secret(request: Request, gateway: TheGateway) -> Response:
     return JSONResponse({"key": secret_of(await webhook_secret(gateway.store), request.scope.get("gateway_caller"))})
 
 
+@_router.api_route("/models", methods=["QUERY"])
+async def search_models(request: Request, gateway: TheGateway) -> Response:
+    """The model, if its name has all words of the body, which is a text."""
+    words = (await read_bytes(request, max_bytes=gateway.settings.max_body_bytes)).decode("utf-8", "replace").split()
+    info = await gateway.model.read()
+    if not all(word.lower() in info.name.lower() for word in words):
+        return JSONResponse(page_object())
+    shown = model_object(info, base_url(request, gateway.settings), run_count=await gateway.store.count())
+    return JSONResponse(page_object(shown))
+
+
+@_router.get("/deployments")
+async def list_deployments(gateway: TheGateway) -> Response:
+    """The model as the only deployment."""
+    return JSONResponse(page_object(deployment_object(await gateway.model.read())))
+
+
+@_router.get("/deployments/{owner}/{name}")
+async def get_deployment(gateway: TheGateway, owner: str, name: str) -> Response:
+    """The model as a deployment."""
+    return JSONResponse(deployment_object(await _model(gateway, owner, name)))
+
+
+@_router.get("/account")
+async def get_account(request: Request, gateway: TheGateway) -> Response:
+    """The caller, which without keys is the model's owner."""
+    owner = gateway.settings.model.partition("/")[0]
+    return JSONResponse(account_object(request.scope.get("gateway_caller") or owner))
+
+
+@_router.post("/files")
+async def create_file(request: Request, gateway: TheGateway) -> Response:
+    """Keep a file for a day, whose address can be an input."""
+    file = await add_file(request, gateway)
+    return JSONResponse(file_object(file, base_url(request, gateway.settings)), 201)
+
+
+@_router.get("/files")
+async def list_files(request: Request, gateway: TheGateway) -> Response:
+    """The caller's files, newest first."""
+    base = base_url(request, gateway.settings)
+    return JSONResponse(page_object(*(file_object(file, base) for file in gateway.files.all())))
+
+
+@_router.get("/files/{file_id}")
+async def get_file(request: Request, gateway: TheGateway, file_id: str) -> Response:
+    """What is known of a file."""
+    file = gateway.files.get(file_id)
+    if file is None:
+        raise NotFoundError(f"there is no file {file_id[:100]}")
+    return JSONResponse(file_object(file, base_url(request, gateway.settings)))
+
+
+@_router.delete("/files/{file_id}")
+async def delete_file(gateway: TheGateway, file_id: str) -> Response:
+    """Forget a file."""
+    if not gateway.files.delete(file_id):
+        raise NotFoundError(f"there is no file {file_id[:100]}")
+    return Response(status_code=204)
+
+
 @_router.get("/models/{owner}/{name}")
 async def get_model(request: Request, gateway: TheGateway, owner: str, name: str) -> Response:
     """The model with its version."""
@@ -148,7 +215,7 @@ async def get_model(request: Request, gateway: TheGateway, owner: str, name: str
 async def list_versions(gateway: TheGateway, owner: str, name: str) -> Response:
     """The only version, as a page."""
     info = await _model(gateway, owner, name)
-    return JSONResponse({"previous": None, "next": None, "results": [version_object(info)]})
+    return JSONResponse(page_object(version_object(info)))
 
 
 @_router.get("/models/{owner}/{name}/versions/{version}")
@@ -163,11 +230,12 @@ async def get_version(gateway: TheGateway, owner: str, name: str, version: str) 
 async def _create(request: Request, gateway: Gateway, body: CreateBody, info: ModelInfo) -> Response:
     seconds = wait_seconds(request.headers.get("prefer", ""))
     info.check_names(body.input)
+    base = base_url(request, gateway.settings)
     prediction = Prediction(
         id=new_id(),
         model=info.name,
         version=info.version,
-        input=info.without_nulls(body.input),
+        input=with_files(info.without_nulls(body.input), gateway, info, base),
         created_at=now(),
         weights_digest=gateway.settings.weights_digest,
         webhook=await webhook_of(body, gateway.settings),
@@ -177,7 +245,7 @@ async def _create(request: Request, gateway: Gateway, body: CreateBody, info: Mo
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):  # wait_for would make a task
                 await live.finished()
-    shown = created_object(live.shown(), base_url(request, gateway.settings))
+    shown = created_object(live.shown(), base)
     return JSONResponse(shown, 201)
 
 
@@ -255,7 +323,7 @@ def _unix(prediction: Prediction) -> int:
 
 REPLICATE = Api(
     _router,
-    prefixes=("/v1/predictions", "/v1/models/", "/v1/deployments/", "/v1/webhooks/"),
+    prefixes=tuple(f"/v1/{name}" for name in ("predictions", "models/", "deployments", "webhooks/", *_OTHER)),
     render_error=render_problem,
     open=open_webhooks,
 )

@@ -176,7 +176,7 @@ async def test_errors_of_the_framework_keep_their_status():
         ("GET", f"/v1/models/{MODEL}/versions/1", None, 404, "version 1 is not served here"),
         ("POST", "/v1/models/other/model/predictions", b'{"input": {}}', 404, "other/model is not served here"),
         ("PUT", "/v1/predictions", b"{}", 405, "PUT /v1/predictions"),
-        ("GET", "/v1/nothing", None, 404, "/v1/nothing"),
+        ("GET", "/v1/trainings", None, 404, "/v1/trainings"),
         ("POST", "/v1/predictions", b"{bad", 400, "not JSON"),
         ("POST", "/v1/predictions", b"", 400, "not JSON"),
         ("POST", "/v1/predictions", b"[" * 100_000, 400, "not JSON"),
