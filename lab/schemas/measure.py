@@ -71,6 +71,7 @@ class Tally:
     invalid: int = 0
     compile_seconds: list[float] = field(default_factory=list)
     mask_seconds: list[float] = field(default_factory=list)
+    accept_seconds: list[float] = field(default_factory=list)  # of tokens of answers that are checked
     refusals: Counter[str] = field(default_factory=Counter)  # by keyword
     refused: dict[str, str] = field(default_factory=dict)  # schema id → message
     valid_refused: dict[str, str] = field(default_factory=dict)
@@ -95,6 +96,7 @@ class Tally:
             "invalid accepted": len(self.invalid_accepted),
             "compile_ms": _quantiles(self.compile_seconds, 1e3),
             "mask_us": _quantiles(self.mask_seconds, 1e6),
+            "accept_checked_us": _quantiles(self.accept_seconds, 1e6),
             "refusals": dict(self.refusals.most_common()),
             "valid_refused": dict(list(self.valid_refused.items())[:_SHOWN]),
             "invalid_accepted": dict(list(self.invalid_accepted.items())[:_SHOWN]),
@@ -168,6 +170,7 @@ class Measurement:
         """Why an answer cannot be this value; None if it can."""
         state: GrammarState = self._compiler.compile(constraint)
         text = write_answer(value)
+        is_checked = answer_checks(constraint) is not None
         rest, is_usual = text.encode(errors="replace"), True
         tokens = self._tokenizer.encode(text, add_bos=False)
         try:
@@ -176,7 +179,11 @@ class Measurement:
                 start = time.perf_counter()
                 state.fill_bitmask(self._mask)
                 tally.mask_seconds.append(time.perf_counter() - start)
-                if not self._allows(token) or not state.accept([token]):
+                start = time.perf_counter()
+                is_accepted = self._allows(token) and state.accept([token]) == 1
+                if is_checked:
+                    tally.accept_seconds.append(time.perf_counter() - start)
+                if not is_accepted:
                     found = self._other_token(state, rest)  # where llguidance forces a text, it forces its own tokens
                     if found is None:
                         return f"refused before {rest[:60].decode(errors='replace')!r}"

@@ -26,7 +26,8 @@ _TOGETHER: Final = {
 }
 _WHOLE: Final = frozenset(("unevaluatedProperties", "unevaluatedItems"))  # they look at all other keywords
 _EARLY: Final = ("uniqueItems", "maxProperties")  # more items or properties never mend them
-_MAX_REFERENCES: Final = 20_000  # that are followed for one value
+_MAX_SCHEMAS: Final = 5000  # inside one that is checked: evaluating one takes some 10 µs
+_MAX_REFERENCES: Final = 2000  # that are followed for one value
 
 
 class AnswerChecks:
@@ -47,8 +48,17 @@ class AnswerChecks:
         self._pointers = {id(node): path for path, node in walk(schema)}
         self._children: dict[tuple[Any, ...], Place] = {}
         if self.unsure:
+            if len(self._pointers) > _MAX_SCHEMAS:
+                raise GrammarError(
+                    f"the JSON schema has {len(self._pointers):,} schemas inside, and keywords that a grammar cannot "
+                    f"keep, such as {self._first_unsure()}; the limit is {_MAX_SCHEMAS:,} then; simplify it"
+                )
             self._refuse_patterns()
         self.root = self.place([schema])
+
+    def _first_unsure(self) -> str:
+        found = ((path, self.unsure.get(id(node))) for path, node in walk(self.schema))
+        return next(f"{path}/{min(keywords)}" for path, keywords in found if keywords)
 
     def _refuse_patterns(self) -> None:
         for path, node in walk(self.schema):

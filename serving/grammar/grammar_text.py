@@ -168,6 +168,7 @@ class Relaxation(Enum):
 
 CHECKED = "x-checked"  # the keyword under which a rewritten schema has the given one; a caller's is dropped
 OPTIONS = "x-guidance"  # the keyword under which llguidance reads its options
+_TOO_DEEP = "the JSON schema is nested too deeply; the limit is some 100 levels"
 _SEPARATORS = {"item_separator": ",", "key_separator": ":"}
 
 
@@ -198,6 +199,13 @@ def schema_text(constraint: JsonSchemaConstraint, relaxation: Relaxation = Relax
         "whitespace_flexible": False,
     }
     schema.pop(CHECKED, None)
+    try:
+        return json.dumps({**_relaxed(schema, constraint, relaxation), OPTIONS: options})
+    except RecursionError as error:
+        raise GrammarError(_TOO_DEEP) from error
+
+
+def _relaxed(schema: Any, constraint: JsonSchemaConstraint, relaxation: Relaxation) -> dict[str, Any]:
     is_rough = relaxation is Relaxation.ROUGH
     if relaxation is not Relaxation.NONE:
         schema = relax(schema, is_rough=is_rough).schema
@@ -206,8 +214,8 @@ def schema_text(constraint: JsonSchemaConstraint, relaxation: Relaxation = Relax
     if relaxation is not Relaxation.NONE or constraint.original is not None:
         original = constraint.original or constraint.schema
         if checks_of(original, is_rough) is not None:
-            schema = {**schema, CHECKED: {"schema": json.loads(original), "is_rough": is_rough}}
-    return json.dumps({**schema, OPTIONS: options})
+            return {**schema, CHECKED: {"schema": json.loads(original), "is_rough": is_rough}}
+    return dict(schema)
 
 
 def checks_of_grammar(grammar: str) -> AnswerChecks | None:
@@ -228,7 +236,7 @@ def _read(text: str) -> dict[str, Any]:
             json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)
         )
     except RecursionError as error:
-        raise GrammarError("the JSON schema is nested too deeply; the limit is some 100 levels") from error
+        raise GrammarError(_TOO_DEEP) from error
     except ValueError as error:
         raise GrammarError(f"the JSON schema is not JSON: {error}") from error
     match schema:

@@ -35,7 +35,9 @@ _SPECIAL: Final = frozenset((
 _MAX_DEPTH: Final = 4  # of references and negations that are looked into
 _MAX_ALTERNATIVES: Final = 4  # pairs of alternatives for one value: their product is the size of a grammar
 _MAX_PERMUTED: Final = 4  # values of an array without duplicates, whose orders are listed
-_MAX_STEPS: Final = 400  # of comparing alternatives
+_OF_TEXTS: Final = ("pattern", "minLength", "maxLength")
+_MAX_LENGTH: Final = 50  # of texts that also match a pattern
+_MAX_STEPS: Final = 3000  # of comparing alternatives and of negating
 _MAX_KEYS: Final = 12  # of which at least one is required
 
 
@@ -142,6 +144,11 @@ class _Relaxer:
             new["allOf"] = [*new.get("allOf", ()), *extra]
         return new
 
+    def _is_spent(self) -> bool:
+        """Whether no more is looked into: alternatives that refer to alternatives would multiply."""
+        self._steps += 1
+        return self._steps > _MAX_STEPS
+
     def _mark(self, node: Node, *keywords: str) -> None:
         if keywords:
             self._made.append(node)
@@ -161,6 +168,14 @@ class _Relaxer:
                 new["pattern"] = rest[1]
             else:
                 del new["pattern"]
+        if self._is_rough:  # llguidance gives up on some combinations
+            has_text = any(map(_has_text, (new, *new.get("allOf", ()))))
+            if has_text and max(_limit(node, "minLength", 0), _limit(node, "maxLength", 0)) > _MAX_LENGTH:
+                self._mark(node, *(name for name in ("minLength", "maxLength") if new.pop(name, None) is not None))
+            together = node["allOf"] if isinstance(node.get("allOf"), list) else []
+            pairs = zip(together, new.get("allOf", ()), strict=True)
+            for given, made in [(given, made) for given, made in pairs if _has_text(made)][1:]:
+                self._mark(given, *(name for name in _OF_TEXTS if made.pop(name, None) is not None))
         named = node.get("patternProperties")
         if not isinstance(named, dict):
             return
@@ -184,7 +199,7 @@ class _Relaxer:
             new["anyOf"] = relaxed
         context = {name: value for name, value in node.items() if name != "oneOf"}
         pairs = itertools.combinations(branches, 2)
-        if len(branches) > 60 or not all(self._excludes(one, other, context) for one, other in pairs):
+        if not all(self._excludes(one, other, context) for one, other in pairs):
             self._mark(node, "oneOf")
 
     def _not(self, node: Node, new: Node, extra: list[Any]) -> None:
@@ -341,7 +356,7 @@ class _Relaxer:
         """A schema of all values that this one refuses, and perhaps more; and whether there are no more."""
         if schema is True or schema is False:
             return not schema, True
-        if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH or self._is_spent():
             return True, False
         found: list[Any] = []
         is_exact = True
@@ -398,8 +413,7 @@ class _Relaxer:
 
     def _excludes(self, one: Any, other: Any, context: Node, depth: int = 0) -> bool:
         """Whether no value is of both schemas, as far as it is clear. Both also have the keywords of `context`."""
-        self._steps += 1
-        if depth > _MAX_DEPTH or self._steps > _MAX_STEPS:
+        if depth > _MAX_DEPTH or self._is_spent():
             return False
         sides = [list(self._conjuncts(side)) for side in (one, other)]
         if any(part is False for side in sides for part in side):
@@ -456,7 +470,7 @@ class _Relaxer:
             yield schema
             return
         yield schema
-        if depth > _MAX_DEPTH:
+        if depth > _MAX_DEPTH or self._is_spent():
             return
         if (target := resolve(self._root, schema.get("$ref"))) is not None:
             yield from self._conjuncts(target, depth + 1)
@@ -485,6 +499,10 @@ def _flat(schema: Node) -> Any:
     if False in rest:
         return False
     return True if not rest else rest[0] if len(rest) == 1 else {"allOf": rest}
+
+
+def _has_text(schema: Any) -> bool:
+    return isinstance(schema, dict) and "pattern" in schema
 
 
 def _without_ways(schemas: list[Node]) -> list[Node]:

@@ -25,7 +25,7 @@ def same_value_groups(root: Any, node: Node) -> list[list[Node]]:
     """
     groups = [[item] for item in _list(node, "allOf")]
     groups += [group for name in _ALTERNATIVES if (group := _list(node, name))]
-    groups += [[node[name]] for name in _ALSO if isinstance(node.get(name), dict)]
+    groups += [[node[name]] for name in ("then", "else") if isinstance(node.get(name), dict)]
     groups += [[value] for value in (*_values(node, "dependentSchemas"), *_values(node, "dependencies"))]
     if (target := resolve(root, node.get("$ref"))) is not None:
         groups.append([target])

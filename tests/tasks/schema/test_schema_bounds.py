@@ -9,8 +9,8 @@ import pytest
 from llguidance import LLTokenizer
 
 from serving.constraints import JsonSchemaConstraint
-from serving.grammar import compile_constraint
-from tasks.bounds import narrowed
+from serving.grammar import answer_checks, compile_constraint
+from tasks.bounds import narrowed, schema_constraint
 from tests.tasks.schema.schemas import SCHEMAS
 
 BYTES = LLTokenizer("byte")
@@ -79,6 +79,26 @@ def test_numbers_are_as_the_documentation_says() -> None:
     assert allows({"type": "number"}, "0." + "3" * 60)
     assert allows({"type": "number", "multipleOf": 0.5}, "1.5")
     assert not allows({"type": "number", "multipleOf": 0.5}, "-1.5")
+
+
+@pytest.mark.parametrize("keyword", ["not", "if", "contains"])
+def test_what_a_value_is_tested_with_is_not_narrowed(keyword: str) -> None:
+    """A narrowed `not` would allow more."""
+    schema = {"type": "array", "items": CLOSED, keyword: CLOSED | {"properties": {"a": {"type": "integer"}}}}
+    assert narrowed(schema)[keyword] == schema[keyword]
+    assert narrowed(schema)["items"]["additionalProperties"] is False
+
+
+def test_an_answer_is_also_checked_with_the_schema_that_was_narrowed() -> None:
+    """Closed alternatives exclude each other; those of the given schema do not."""
+    given = {"oneOf": [CLOSED, {"type": "object", "properties": {"b": {"type": "string"}}}]}
+    constraint = schema_constraint(given, ", ", ": ")
+    checks = answer_checks(constraint)
+    assert checks is not None
+    assert checks.first_error({"a": 1}) is None, "it is no instance of the first"
+    assert checks.first_error({"a": "x"}) == "#/oneOf", "it is one of both"
+    closed = [part | {"additionalProperties": False, "required": list(part["properties"])} for part in given["oneOf"]]
+    assert answer_checks(schema_constraint({"oneOf": closed}, ", ", ": ")) is None
 
 
 def test_the_schema_itself_is_not_changed() -> None:

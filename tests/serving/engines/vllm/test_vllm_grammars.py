@@ -19,6 +19,7 @@ from serving.config import Settings
 from serving.constraints import Constraint, JsonSchemaConstraint, LarkConstraint
 from serving.engine import Engine, create_engine
 from serving.errors import InvalidRequestError, WeightsError
+from serving.grammar import answer_checks
 from serving.grammar.grammar_state import JsonText
 from serving.text import Tokenizer
 from serving.types import GenerationRequest, SamplingParams
@@ -88,6 +89,28 @@ async def test_where_no_key_is_left_one_is_repeated_and_vllm_goes_on(engine: Eng
     found = await ask_all(engine, weights, FEW)
     ended = [JsonText().after(one.text.encode()) for one in found if one.finish_reason == "stop"]
     assert ended and set(ended) == {None}, "three keys of two"
+    await engine.health(timeout=60)
+
+
+async def test_values_that_the_grammar_allows_and_the_schema_does_not_are_not_written(
+    engine: Engine, weights: Path
+) -> None:
+    """The tokens of digits are all tried in advance, and those that end an array."""
+    digits = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 3, "maxItems": 6}
+    for more in ({"uniqueItems": True}, {"contains": {"minimum": 7}, "maxItems": 50}):
+        schema = digits | more
+        found = await ask_all(engine, weights, schema)
+        whole = [one.text for one in found if one.finish_reason == "stop"]
+        assert len(whole) > len(found) // 2
+        checks = answer_checks(JsonSchemaConstraint(json.dumps(schema)))
+        assert checks is not None
+        assert [checks.first_error(json.loads(text)) for text in whole] == [None] * len(whole)
+
+
+async def test_where_only_a_wrong_value_is_left_vllm_goes_on(engine: Engine, weights: Path) -> None:
+    schema = {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
+    found = await ask_all(engine, weights, {"type": "object", "properties": {"a": schema}, "required": ["a"]})
+    assert found[0].text == '{"a":[1,1]}', "its reader refuses it"
     await engine.health(timeout=60)
 
 
