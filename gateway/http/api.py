@@ -51,18 +51,7 @@ def include(app: FastAPI, apis: Sequence[Api]) -> None:
     """Add the routes of the APIs, and write each error in the shape of the API whose path was asked."""
     for api in apis:
         app.include_router(api.router)
-    shapes = sorted(((prefix, api) for api in apis for prefix in api.prefixes), key=lambda pair: -len(pair[0]))
-
-    def render(request: Request, error: GatewayError) -> Response:
-        path = request.url.path
-        api = next((api for prefix, api in shapes if path.startswith(prefix)), apis[0])
-        request.scope["gateway_error"] = type(error).__name__.strip("_")  # for the metrics
-        response = api.render_error(request, error)
-        if error.status == 401:
-            response.headers["WWW-Authenticate"] = "Bearer"
-        if error.retry_after is not None:
-            response.headers["Retry-After"] = str(max(1, round(error.retry_after)))
-        return response
+    render = error_renderer(apis)
 
     async def on_gateway_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, GatewayError)
@@ -90,6 +79,24 @@ def include(app: FastAPI, apis: Sequence[Api]) -> None:
     app.add_exception_handler(RequestValidationError, on_wrong_query)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_middleware(_Failures, render=render)
+
+
+def error_renderer(apis: Sequence[Api]) -> RenderError:
+    """What writes an error in the shape of the API whose path was asked; of the first one, where it is no API's."""
+    shapes = sorted(((prefix, api) for api in apis for prefix in api.prefixes), key=lambda pair: -len(pair[0]))
+
+    def render(request: Request, error: GatewayError) -> Response:
+        path = request.url.path
+        api = next((api for prefix, api in shapes if path.startswith(prefix)), apis[0])
+        request.scope["gateway_error"] = type(error).__name__.strip("_")  # for the metrics
+        response = api.render_error(request, error)
+        if error.status == 401:
+            response.headers["WWW-Authenticate"] = "Bearer"
+        if error.retry_after is not None:
+            response.headers["Retry-After"] = str(max(1, round(error.retry_after)))
+        return response
+
+    return render
 
 
 class _Failures:

@@ -95,16 +95,17 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def connect(address: str | None) -> None:
+def connect(address: str | None, environment: Mapping[str, str] = ENVIRONMENT) -> None:
     """Connect to a cluster, or start Ray on this machine for the time of this process.
 
     Args:
         address: HOST:PORT of a cluster's head, or `auto` for the cluster that this machine is in; None starts Ray.
+        environment: environment variables of the actors that this process starts.
 
     Raises:
         BatchError: there is no cluster.
     """
-    options: dict[str, Any] = {"logging_level": "warning", "runtime_env": {"env_vars": ENVIRONMENT}}
+    options: dict[str, Any] = {"logging_level": "warning", "runtime_env": {"env_vars": {**environment}}}
     if address is None:
         _start(options)
         return

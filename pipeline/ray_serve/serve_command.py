@@ -18,9 +18,10 @@ from pipeline.batch.ray_cluster import connect
 from pipeline.package.cog_server import served_model
 from pipeline.package.errors import PortError
 from pipeline.package.free_ports import Listener, check_ports
-from pipeline.paths import ROOT
+from pipeline.paths import ENVIRONMENT, ROOT
 from pipeline.ray_serve.application import Size, deploy_gateway, deploy_model
 from pipeline.ray_serve.gateway_replica import GATEWAY
+from pipeline.ray_serve.proxy_errors import PROXY_ENVIRONMENT
 from pipeline.weights.console import say
 from pipeline.weights.default_weights import ensure_weights
 from pipeline.weights.digest import sha256
@@ -53,7 +54,7 @@ def serve_on_ray(host: str, port: int, size: Size, address: str | None) -> int:
         gateway = _gateway_settings(host, port)
         if address is None:
             check_ports([Listener("the gateway", host, port, "--gateway-port")])
-        connect(address)
+        connect(address, {**ENVIRONMENT, **PROXY_ENVIRONMENT})
         http = {"host": host, "port": port}
         serve.start(proxy_location="HeadOnly", http_options=http, logging_config={"log_level": "WARNING"})
         settings = Settings()

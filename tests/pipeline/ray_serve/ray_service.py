@@ -21,7 +21,7 @@ import pytest
 from tests.free_ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
-REPLICA = "ray::ServeReplica:model:model"
+MODEL, GATEWAY = "ray::ServeReplica:model:model", "ray::ServeReplica:gateway:gateway"
 
 
 class RayService:
@@ -62,12 +62,12 @@ class RayService:
         """Ray's address, which the command says."""
         return re.search(r"--address (\S+)", self._said)[1]
 
-    def replicas(self) -> list[psutil.Process]:
+    def replicas(self, of: str = MODEL) -> list[psutil.Process]:
         """The processes of the replicas that run now."""
         found = []
         for process in psutil.Process(self.process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
-                if "".join(process.cmdline()[:1]).startswith(REPLICA):  # while it works, a method's name follows
+                if "".join(process.cmdline()[:1]).startswith(of):  # while it works, a method's name follows
                     found.append(process)
         return found
 

@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.cog.tiny_weights import make_tiny_weights
-from tests.pipeline.ray_serve.ray_service import ROOT, Load, RayService, fail
+from tests.pipeline.ray_serve.ray_service import GATEWAY, ROOT, Load, RayService, fail
 
 pytestmark = [pytest.mark.index, pytest.mark.timeout(900)]  # Ray's processes take long to start on busy cores
 
@@ -119,6 +119,39 @@ async def test_a_replica_is_killed_under_load(service: RayService) -> None:
             await asyncio.sleep(1)
     assert ask(service)["status"] == "succeeded"
     print(f"{len(load.ended)} predictions, {len(failed)} of them were broken off")
+
+
+@pytest.mark.parametrize(
+    ("path", "shape"),
+    [
+        ("/v1/models/local/tiny/predictions", lambda body: (body["status"], body["detail"])),
+        ("/v1/completions", lambda body: (body["error"]["type"], body["error"]["message"])),
+    ],
+)
+async def test_a_request_whose_gateway_dies_gets_an_error_of_its_api(
+    service: RayService, path: str, shape: Callable[[dict], tuple[object, str]]
+) -> None:
+    (gateway,), models = service.replicas(GATEWAY), service.replicas()
+    body = {"input": {"nlq": "count by a", "cols": "a, b"}, "model": "tiny", "prompt": "count by a"}
+    async with httpx.AsyncClient(timeout=300) as client, asyncio.timeout(600):
+        for model in models:
+            model.suspend()  # so that the answer has not begun
+        asked = asyncio.create_task(client.post(f"{service.url}{path}", json=body, headers={"Prefer": "wait=60"}))
+        while not await is_running(client, service):
+            await asyncio.sleep(0.2)
+        gateway.kill()
+        answer = await asked
+        for model in models:
+            model.resume()
+        assert answer.status_code == 503 and answer.headers["Retry-After"] == "5", answer.text
+        assert shape(answer.json())[1] == "the gateway ended while it had this request; send it again"
+        while (await client.post(f"{service.url}{path}", json=body)).is_error:  # another one is started
+            await asyncio.sleep(1)
+
+
+async def is_running(client: httpx.AsyncClient, service: RayService) -> bool:
+    found = (await client.get(f"{service.url}/v1/predictions")).json()["results"]
+    return any(one["status"] in ("starting", "processing") for one in found)
 
 
 def test_a_prediction_can_be_cancelled(service: RayService) -> None:
