@@ -1,1 +1,1 @@
-"""The playground at `/` and a page for each prediction at `/p/ID`."""
+"""The playground at `/`, a page for each prediction at `/p/ID`, and pages of corrections and versions."""
