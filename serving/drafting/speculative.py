@@ -3,8 +3,7 @@
 Each draft comes from the first of these sources that has one:
   1. several tokens of which the draft model is confident, checked by the grammar in one call;
   2. the tokens that the grammar forces;
-  3. the likeliest token among the suggestions of the draft model, or without one of trained heads and of n-grams
-     (`guesses.py`).
+  3. the likeliest token among the suggestions of the draft model or of trained heads, and of n-grams (`guesses.py`).
 
 The number of drafts: if one more row makes a step that yields N tokens dearer by the share s (`StepCost`), a draft
 is worth its row if the probability that it is accepted is above s N: only then does the step get cheaper per token.
@@ -121,6 +120,7 @@ class MeasuredCost:
 
 _FORCED: Source = ("forced", 0)
 _CONFIDENT = 0.95  # a guess that is trusted more is taken without looking at other sources
+_DOUBTFUL = 0.5  # and one that the draft model is confident of, from here on
 
 
 @dataclass
@@ -219,10 +219,9 @@ class SpeculativeDrafter:
         return () if state is None else tuple(name for name, _ in state.proposed[:num_tokens])
 
     def finish(self, request: DraftRequest) -> None:
-        """Drop a request's state; if it used n-grams and its answer is complete, learn the answer's n-grams."""
+        """Drop a request's state; if it had drafts and its answer is complete, learn the answer's n-grams."""
         state = self._states.pop(request.request_id, None)
-        uses_ngrams = state is not None and isinstance(state.guesses, NgramGuesses)
-        if uses_ngrams and request.finish_reason is FinishReason.STOP:
+        if state is not None and request.finish_reason is FinishReason.STOP:
             self._recent.learn(request.adapter, request.output_token_ids)
 
     def _update_state(self, request: DraftRequest) -> _DraftState:
@@ -236,14 +235,15 @@ class SpeculativeDrafter:
     def _begin(self, request: DraftRequest) -> Guesses:
         prompt = request.token_ids[: request.num_prompt_tokens]
         model = self._model if request.adapter is None else request.draft_model
-        if model is not None:
-            text = model.begin(prompt)
-            if text is not None:
-                return ModelGuesses(text)
-        make = NgramGuesses if request.heads is None else partial(HeadGuesses, request.heads)
+        text = None if model is None else model.begin(prompt)
+        make: Callable[..., Guesses] = NgramGuesses
+        if text is not None:
+            make = partial(ModelGuesses, text)
+        elif request.heads is not None:
+            make = partial(HeadGuesses, request.heads)
         return make(
             prompt,
-            table=self._table,
+            table=self._table if text is None else None,  # a draft model knows typical answers better
             recent=self._recent,
             adapter=request.adapter,
             without_space=self._without_space,
@@ -273,11 +273,12 @@ class SpeculativeDrafter:
         return []
 
     def _worthwhile(self, state: _DraftState, room: int, probability: float) -> list[tuple[int, Source]]:
-        """The confident tokens that are worth their rows."""
+        """The confident tokens that are worth their rows, up to one of which other sources may know more."""
         run = state.guesses.confident_tokens(room)
         for i, (_, source) in enumerate(run):
-            probability *= state.trust.probability(source)
-            if probability < self._min_probability:
+            trust = state.trust.probability(source)
+            probability *= trust
+            if trust < _DOUBTFUL or probability < self._min_probability:
                 return run[:i]
         return run
 

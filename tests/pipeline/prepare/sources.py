@@ -77,5 +77,5 @@ def prepare(sources: Path, out: Path, *options: object) -> subprocess.CompletedP
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        timeout=600,
+        timeout=1500,
     )

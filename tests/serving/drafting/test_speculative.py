@@ -135,6 +135,41 @@ def test_an_unconfident_draft_model_chooses_among_the_tokens_that_the_grammar_al
         assert request.grammar.accept(encode("name")) == len(encode("name"))
 
 
+@pytest.mark.parametrize("confidence", [250, 128, 20])
+def test_a_draft_model_of_another_task_costs_no_passes_once_that_is_known(confidence: int):
+    """The n-grams of recent answers draft beside it, and it loses the trust that it had at first."""
+
+    class Wrong(OracleModel):
+        def generate(self, answer: list[int], max_tokens: int, min_confidence: int) -> list[tuple[int, int]]:
+            return [(1, self._confidence)] if self._confidence >= min_confidence else []
+
+    def passes(model: OracleModel | None) -> list[int]:
+        """Of 40 equal requests, one after the other."""
+        drafter = SpeculativeDrafter(None, model, cost=LinearCost(0.06), without_space=TOKENIZER.without_space)
+        answer, counts = encode("one of two or more than three in a row, as ever before"), []
+        for number in range(40):
+            request = make_request("say it", name=str(number))
+            count = 0
+            while len(request.output_token_ids) < len(answer):
+                drafter.begin_step(1)
+                rest = answer[len(request.output_token_ids) :]
+                drafts = drafter.propose(request, 128)
+                accepted = next(
+                    (i for i, pair in enumerate(zip(drafts, rest, strict=False)) if pair[0] != pair[1]), len(drafts)
+                )
+                accepted = min(accepted, len(rest))
+                drafter.observe(request, num_drafts=len(drafts), num_accepted=accepted)
+                request.token_ids += rest[: accepted + 1]
+                count += 1
+            request.finish_reason = FinishReason.STOP
+            drafter.finish(request)
+            counts.append(count)
+        return counts
+
+    alone, beside = passes(None), passes(Wrong("", confidence))
+    assert sum(beside[-20:]) <= 1.05 * sum(alone[-20:]), (alone, beside)
+
+
 def test_a_draft_model_replaces_the_table_except_for_adapters_and_prompts_that_it_does_not_read():
     class Selective(OracleModel):
         def begin(self, prompt: list[int]) -> OracleModel | None:
