@@ -102,13 +102,18 @@ class AnswerChecks:
         """The JSON pointer of a schema in the whole one."""
         return self._pointers.get(id(node), "#")
 
-    def first_error(self, value: Any, place: Place | None = None) -> str | None:
+    def first_error(self, value: Any) -> str | None:
         """The pointer of a keyword that a whole answer violates; None if it matches.
 
         Raises:
             GrammarError: the keyword cannot be evaluated.
         """
-        place = place or self.root
+        try:
+            return self._first_error(value, self.root)
+        except RecursionError as error:
+            raise GrammarError("the answer is nested too deeply to be checked with the JSON schema") from error
+
+    def _first_error(self, value: Any, place: Place) -> str | None:
         if place.is_idle:
             return None
         inner: Iterator[tuple[Any, Place]] = iter(())
@@ -120,7 +125,7 @@ class AnswerChecks:
         elif isinstance(value, list):
             inner = ((part, place.item(index)) for index, part in enumerate(value))
         for part, where in inner:
-            if (error := self.first_error(part, where)) is not None:
+            if (error := self._first_error(part, where)) is not None:
                 return error
         return place.error(value)
 
@@ -143,7 +148,7 @@ class Place:
         self._early = [entry for entry in self._own if any(name in entry[2] for name in _EARLY)]
         self._names = [(node, node["propertyNames"]) for node, keyword in own if keyword == "propertyNames"]
         self.is_idle = not nodes
-        self.has_checks = bool(self._own)
+        self.has_checks = bool(self._own or self._names)
         self.has_early_checks = bool(self._early)
 
     def property(self, name: str) -> Place:

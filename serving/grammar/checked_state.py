@@ -26,6 +26,7 @@ _ENDS: Final = b",]} \t\r\n"
 _LITERALS: Final = (b"true", b"false", b"null")
 _CLOSING: Final = (b'"', b"}", b"]", b",")
 _MAX_TRIED: Final = 64  # allowed tokens of which all are tried in advance
+_MAX_AHEAD: Final = 32  # the same behind a token that is to be accepted
 
 
 class Violation(Exception):
@@ -290,9 +291,7 @@ class CheckedState(GrammarState):
         try:
             state = self._history.after(token_id)
             if state.is_checked and not self._inner.is_complete:
-                ahead = state
-                for token in self._inner.forced_tokens():
-                    ahead = self._history.after(token, ahead)
+                self._look_ahead(state)
         except Violation as violation:
             self._inner.rollback(1)
             self._refused[token_id] = str(violation)
@@ -301,6 +300,29 @@ class CheckedState(GrammarState):
         self._history.add(state)
         self._refused = {}
         return True
+
+    def _look_ahead(self, state: AnswerText) -> None:
+        """Follow the text that the grammar forces next, or try the few tokens that it allows.
+
+        Raises:
+            Violation: whatever follows completes a wrong value.
+        """
+        if forced := self._inner.forced_tokens():
+            for token in forced:
+                state = self._history.after(token, state)
+            return
+        self._inner.fill_bitmask(self._bitmask)
+        if np.bitwise_count(self._bitmask.view(np.uint32)).sum() > _MAX_AHEAD:
+            return
+        violation = None
+        for token in np.flatnonzero(np.unpackbits(self._bitmask.view(np.uint8), bitorder="little")):
+            try:
+                self._history.after(int(token), state)
+                return
+            except Violation as error:
+                violation = error
+        if violation is not None:
+            raise violation
 
     def _check_for_others(self) -> None:
         """Raise an error if all tokens that the grammar allows were refused."""

@@ -220,7 +220,7 @@ def _relaxed(schema: Any, constraint: JsonSchemaConstraint, relaxation: Relaxati
 
 def checks_of_grammar(grammar: str) -> AnswerChecks | None:
     """What answers must be checked with besides this grammar, which `grammar_text` wrote; None for nothing."""
-    if not grammar.startswith(JSON_PREFIX):
+    if not grammar.startswith(JSON_PREFIX) or CHECKED not in grammar:
         return None
     try:
         checked = json.loads(grammar.removeprefix(JSON_PREFIX)).get(CHECKED)

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from serving.grammar.schema_tree import Node, parts, resolve
+from serving.errors import GrammarError
+from serving.grammar.schema_tree import Node, parts, resolve, walk
 from serving.grammar.text_checks import FORMATS, is_built_in, is_known_pattern, without_lookahead
 
 ANNOTATIONS: Final = frozenset((
@@ -32,6 +33,11 @@ _SPECIAL: Final = frozenset((
     *("oneOf", "not", "if", "then", "else", "dependencies", "dependentRequired", "dependentSchemas", "propertyNames"),
     *("uniqueItems", "contains", "minContains", "maxContains", "unevaluatedProperties", "unevaluatedItems"),
 ))  # fmt: skip
+_LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "required", "enum")
+_OBJECTS: Final = (
+    *("properties", "patternProperties", "$defs", "definitions"),
+    *("dependencies", "dependentRequired", "dependentSchemas"),
+)
 _MAX_DEPTH: Final = 4  # of references and negations that are looked into
 _MAX_ALTERNATIVES: Final = 4  # pairs of alternatives for one value: their product is the size of a grammar
 _MAX_PERMUTED: Final = 4  # values of an array without duplicates, whose orders are listed
@@ -60,7 +66,14 @@ def relax(schema: Node, *, is_rough: bool = False) -> Relaxed:
     Args:
         schema: an object; it must live as long as `unsure` is used.
         is_rough: leave out more: alternatives that multiply, and limits that only some objects may have.
+
+    Raises:
+        GrammarError: a keyword has no value of its kind; the message has the place.
     """
+    for path, node in walk(schema):
+        for names, kind, wanted in ((_LISTS, list, "a list"), (_OBJECTS, dict, "an object")):
+            if wrong := [name for name in names if name in node and not isinstance(node[name], kind)]:
+                raise GrammarError(f"the JSON schema does not compile at {path}/{wrong[0]}: it is not {wanted}")
     relaxer = _Relaxer(schema, is_rough)
     found = Relaxed(relaxer.relax(schema), relaxer.unsure)
     _mark_conditions(schema, found.unsure)
@@ -376,7 +389,7 @@ class _Relaxer:
                 exact = "fraction" not in remaining or "integer" in remaining
                 return [{"type": _json_types(remaining)}] if remaining else [], exact
             case "required", list():
-                return [{"type": "object", "properties": {key: False}} for key in value], True
+                return [{"type": "object", "properties": {key: False}} for key in _required({"required": value})], True
             case "properties", dict():
                 inner = [(key, *self._negation(part, depth + 1)) for key, part in value.items()]
                 made = [
@@ -522,7 +535,7 @@ def _kinds(node: Node) -> list[str]:
     if values is not None:
         return sorted({_type_of(json.loads(value)) for value in values})
     given = node.get("type", list(_TYPES))
-    found = set(given if isinstance(given, list) else [given])
+    found = {kind for kind in (given if isinstance(given, list) else [given]) if isinstance(kind, str)}
     if "number" in found:
         found |= {"integer", "fraction"}
     return [kind for kind in _TYPES if kind in found]
@@ -590,7 +603,7 @@ def _properties(node: Node) -> Node:
 
 def _limit(node: Node, keyword: str, default: int) -> int:
     value = node.get(keyword)
-    return int(value) if isinstance(value, int | float) else default
+    return value if type(value) is int else default
 
 
 @lru_cache(1024)

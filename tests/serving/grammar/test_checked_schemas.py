@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from serving.constraints import JsonSchemaConstraint
 from serving.errors import GrammarError
 from serving.grammar import answer_checks
+from serving.grammar.answer_checks import AnswerChecks
 from serving.grammar.compiler import GrammarCompiler
 from tests.tiny_tokenizers import byte_level
 
@@ -279,3 +281,25 @@ def test_no_written_answer_violates_the_schema(schema: Any, values: list[Any]) -
             return
         if is_allowed:
             assert validator.is_valid(value), (schema, value)
+
+
+JUNK = st.sampled_from([None, 3, 1.5, float("inf"), "x", True, [], [[]], [{}], {}, {"a": 3}, {"a": [3]}, [None, "a"]])
+KEYWORDS = st.sampled_from(
+    [
+        *("type", "properties", "required", "items", "prefixItems", "anyOf", "oneOf", "allOf", "not", "if", "then"),
+        *("enum", "const", "dependencies", "dependentRequired", "dependentSchemas", "propertyNames", "uniqueItems"),
+        *("contains", "minContains", "minProperties", "maxProperties", "patternProperties", "pattern", "format"),
+        *("additionalProperties", "unevaluatedProperties", "$ref", "$defs", "minLength", "minimum", "$schema"),
+    ]
+)
+
+
+@given(
+    schema=st.recursive(JUNK, lambda inner: st.dictionaries(KEYWORDS, inner | st.lists(inner, max_size=2), max_size=4)),
+    is_rough=st.booleans(),
+)
+def test_what_is_no_schema_is_no_error_of_python(schema: Any, is_rough: bool) -> None:
+    """The compiler refuses it, and says where."""
+    if isinstance(schema, dict):
+        with contextlib.suppress(GrammarError):
+            AnswerChecks(schema, is_rough=is_rough)
