@@ -45,7 +45,7 @@ class AdapterEntry:
         pinned: whether it is loaded at the start and stays in memory.
         max_rank: an adapter of a higher rank is refused.
         task: folder of its task file and chat template; None for those of the base.
-        draft_model: file of the draft model that was trained for it, if any.
+        draft_model: file of the draft model that was trained for it, in place of draft.model in its folder.
         draft_heads: file of the heads that were trained for it, if any, instead of a draft model.
         combination: which adapters of the list it is made of; None for one with a source.
     """
