@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from safetensors.torch import load_file
 
 from pipeline.train.choose import choose
 from pipeline.train.draft_answers import Drafted, WrittenPrompt
@@ -102,15 +103,18 @@ def measure(bench: Bench, start: Path | None, examples: int, steps: int) -> dict
     model = DraftNetwork(bench.embedding, size=SIZE, num_layers=LAYERS)
     if start is not None:
         model.restore(start)
-    pairs, held_out = bench.pairs(bench.cases[:examples] if steps else bench.cases), bench.pairs(bench.held_out)
+    pairs, held_out = bench.pairs(bench.cases[:examples]), bench.pairs(bench.held_out)
     if steps:
         rename = WordRenamer(pairs, bench.tokenizer, len(bench.embedding), order)
         settings: dict[str, Any] = {"minutes": 1e6, "rate": RATE, "batch": BATCH, "max_steps": steps}
         train(model, pairs, order=order, change=rename, report=lambda *_: None, **settings)
     loss, right = evaluate(model, held_out, BATCH)
     with tempfile.TemporaryDirectory() as folder:
-        tokens, always = frequent_tokens(pairs), certain_trigrams(pairs) if steps else []
-        model.save(Path(folder) / DRAFT_MODEL, markers=[bench.marker], answer_tokens=tokens, trigrams=always)
+        if start is not None and not steps:  # the task's answers are not known
+            learnt = {"answer_tokens": load_file(start)["answer_tokens"].tolist(), "trigrams": []}
+        else:
+            learnt = {"answer_tokens": frequent_tokens(pairs), "trigrams": certain_trigrams(pairs)}
+        model.save(Path(folder) / DRAFT_MODEL, markers=[bench.marker], **learnt)
         return {"loss": round(loss, 3), "right": round(right, 4), "passes": passes(bench, Path(folder))}
 
 

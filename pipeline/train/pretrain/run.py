@@ -25,9 +25,10 @@ from pipeline.weights.digest import sha256
 from serving.drafting.draft_model import WordTokenizer
 from serving.grammar.schema_tree import walk
 from serving.text import Tokenizer
-from serving.weights.draft_weights import DRAFT_MODEL, MAX_TOKENS
+from serving.weights.draft_weights import DRAFT_MODEL
 
 _HELD_OUT: Final = 512
+_MAX_TOKENS: Final = 224  # of prompt and answer; memory and time of attention grow with the square
 _CURVE_STEPS: Final = 100  # between two points of the recorded curve, and two reports
 
 
@@ -48,7 +49,7 @@ class PretrainSettings:
     """
 
     minutes: float
-    examples: int = 12_000
+    examples: int = 8_000
     rate: float = 4e-3
     batch: int = 64
     size: int = 128
@@ -135,7 +136,7 @@ def draw_pairs(
         example = maker.make()
         prompt = [token for token in word_tokens(tokenizer.encode(example.prompt, add_bos=False)) if token < size]
         answer = tokenizer.encode(example.answer, add_bos=False)
-        if prompt and len(prompt) + len(answer) <= MAX_TOKENS:
+        if prompt and len(prompt) + len(answer) <= _MAX_TOKENS:
             pairs.append(([prompt], answer))
     return pairs
 

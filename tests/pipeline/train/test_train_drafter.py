@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from gateway.predictions.prediction import Prediction, Status, now
 from gateway.predictions.store import Store
+from pipeline.paths import ROOT
 from pipeline.train.draft_answers import Drafted, ask
 from pipeline.train.draft_cases import Answers, CaseReader
 from pipeline.train.draft_examples import (
@@ -50,7 +51,7 @@ from tasks.honeycomb.prompt import DRAFT_MARKERS, build_prompt
 from tasks.task import ExampleTask, create_task
 from tests.pipeline.train.training_fixtures import write_base
 from tests.serving.engines.paged.adapter_folders import write_adapter
-from tests.small_model import NEEDS_WEIGHTS, RECIPE, WEIGHTS
+from tests.small_model import NEEDS_WEIGHTS, WEIGHTS
 from tests.tiny_tokenizers import byte_level
 
 TOKENIZER = byte_level()
@@ -213,10 +214,10 @@ def test_a_word_of_a_prompt_without_columns_is_renamed_in_all_its_forms() -> Non
 
 
 @NEEDS_WEIGHTS
-def test_a_committed_draft_model_of_the_same_embedding_is_a_start(tmp_path: Path) -> None:
-    """The embedding of another dtype counts as the same, and a random one of its shape does not."""
+def test_a_pretrained_draft_model_of_the_same_embedding_is_a_start(tmp_path: Path) -> None:
+    """It comes before that of a recipe. An embedding of another dtype is the same, a random one of its shape is not."""
     torch.manual_seed(0)
-    small = RECIPE.folder / DRAFT_MODEL
+    small = ROOT / "examples/drafts/smollm2-135m-instruct" / DRAFT_MODEL
     embedding = read_embedding(WEIGHTS)
 
     def start(weights: Path, embedding: torch.Tensor, layers: int = 3) -> Path | None:
