@@ -2,7 +2,7 @@
 
 Files and folders beside the new checkpoint `weights/NAME`: `.NAME.train` has what the steps leave until all are done,
 `NAME.lock` the lock, `NAME.card.md` what was measured, `NAME.draft-run.json` how the draft model was trained,
-`NAME.schema.json` an inferred schema, to be edited.
+`NAME.schema.json` an inferred schema, to be edited, `NAME.train` what scripts/improve starts from.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from pipeline.train.card import Measured, write_card
 from pipeline.train.choose import SCHEMA_FILE, Choice, choose
 from pipeline.train.draft_start import run_record
 from pipeline.train.example_files import Part
+from pipeline.train.kept import Kept, keep, prepared_from
 from pipeline.train.record import RunRecord
 from pipeline.weights.atomic import write_json
 from pipeline.weights.bases import BASES
@@ -112,10 +113,12 @@ def train_task(options: TrainOptions) -> None:
             shutil.copyfile(choice.folder / SCHEMA_FILE, kept)
             print(f"The schema is kept in {kept}.")
         steps = plan(options, choice, work)
-        print("\n" + "\n".join(_described(number, step, len(steps)) for number, step in enumerate(steps, 1)))
-        do_steps(steps, work / _STATE, _digest_of(choice.folder))
+        print("\n" + step_list(steps))
+        do_steps(steps, work / _STATE, digest_of(choice.folder))
         minutes = (time.monotonic() - started) / 60
         print("\n" + write_card(options.out, choice, options.base, _measured(work, options.out), minutes=minutes))
+        base = str(Path(options.base).resolve()) if Path(options.base).is_dir() else options.base
+        keep(options.out, Kept(base, *prepared_from(options.out), choice.folder))
         shutil.rmtree(work)
         shutil.rmtree(work_path(options.out), ignore_errors=True)
 
@@ -123,25 +126,16 @@ def train_task(options: TrainOptions) -> None:
 def plan(options: TrainOptions, choice: Choice, work: Path) -> list[Step]:
     """The steps, in order."""
     data, out = choice.folder, options.out
-    base = Path(options.base) if Path(options.base).is_dir() else work / "base"
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    has_bfloat16 = device == "cuda" or torch.cpu.get_capabilities().get("avx512_bf16", False)
-    dtype = "bfloat16" if has_bfloat16 else "float32"
+    base, steps = base_steps(options.base, work)
     size = BASES[options.base].size / 0.6e6 if options.base in BASES else 500  # million parameters, about
     fixed = _QUANTIZE * size / 60
     minutes = ADAPTER_SHARE * options.minutes
     learned = choice.counts[Part.TRAIN]
     epochs = min(_MOST_EPOCHS, max(_EPOCHS, _SEEN / learned))
-    packs = min(6, max(1, learned // (8 * _STEPS)))
-    steps = []
-    if base == work / "base":
-        fetch = ("fetch", options.base, str(base))
-        build = ("build_base", options.base, str(base), "--unquantized")
-        steps.append(Step("base", build if options.base in BASES else fetch, base / "config.json", 1))
     adapter = (
         *("train_adapter", "--base", str(base), "--data", str(data), "--task", str(choice.task_file)),
         *("--output", str(work / "adapter"), "--minutes", f"{minutes:g}", "--epochs", f"{epochs:g}"),
-        *("--packs", str(packs), "--rank", "16", "--alpha", "32", "--device", device, "--dtype", dtype),
+        *("--packs", packs_for(learned), "--rank", "16", "--alpha", "32", *hardware()),
     )
     steps.append(Step("adapter", adapter, work / "adapter" / "adapter_model.safetensors", minutes, ("--resume",)))
     steps.append(_prepare(options, choice, work, base, adapter, fixed))
@@ -155,6 +149,33 @@ def plan(options: TrainOptions, choice: Choice, work: Path) -> list[Step]:
         words = ("evaluate", str(data / "test.jsonl"), "--weights", str(weights), "--task", str(choice.task_file))
         steps.append(Step(f"evaluate {name}", (*words, "--json", str(report)), report, 1 + fixed / 4))
     return steps
+
+
+def base_steps(base: str, work: Path) -> tuple[Path, list[Step]]:
+    """The folder of an unquantized base, and the steps that bring it there: none for a folder.
+
+    Args:
+        base: a name of `BASES`, hf://…, https://… or a folder.
+        work: the work folder.
+    """
+    if Path(base).is_dir():
+        return Path(base), []
+    folder = work / "base"
+    build = ("build_base", base, str(folder), "--unquantized")
+    words = build if base in BASES else ("fetch", base, str(folder))
+    return folder, [Step("base", words, folder / "config.json", 1)]
+
+
+def packs_for(examples: int) -> str:
+    """For --packs of scripts/train_adapter: an epoch has `_STEPS` steps or more, where there are examples enough."""
+    return str(min(6, max(1, examples // (8 * _STEPS))))
+
+
+def hardware() -> tuple[str, ...]:
+    """The options of scripts/train_adapter for this machine."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    has_bfloat16 = device == "cuda" or torch.cpu.get_capabilities().get("avx512_bf16", False)
+    return "--device", device, "--dtype", "bfloat16" if has_bfloat16 else "float32"
 
 
 def _prepare(
@@ -211,8 +232,10 @@ def _prepare(
     )
 
 
-def _described(number: int, step: Step, total: int) -> str:
-    return f"[{number}/{total}] {step.name}, about {max(1, round(step.minutes))} min"
+def step_list(steps: Sequence[Step]) -> str:
+    """A line for each step, with its number and about how long it takes."""
+    lines = (f"{step.name}, about {max(1, round(step.minutes))} min" for step in steps)
+    return "\n".join(f"[{number}/{len(steps)}] {line}" for number, line in enumerate(lines, 1))
 
 
 def run_command(command: Sequence[str]) -> int:
@@ -240,7 +263,15 @@ def run_command(command: Sequence[str]) -> int:
     return code
 
 
-def do_steps(steps: Sequence[Step], state: Path, data: str, call: Callable[[Sequence[str]], int] = run_command) -> None:
+def do_steps(
+    steps: Sequence[Step],
+    state: Path,
+    data: str,
+    call: Callable[[Sequence[str]], int] = run_command,
+    *,
+    before: int = 0,
+    total: int | None = None,
+) -> None:
     """Do the steps that are not done yet, in order; what a step is refused for is done in another way.
 
     Args:
@@ -248,13 +279,15 @@ def do_steps(steps: Sequence[Step], state: Path, data: str, call: Callable[[Sequ
         state: a file that keeps what is done. That is known by a digest of the data and of all commands so far.
         data: digest of the examples as they are learned.
         call: runs a command and returns its exit code.
+        before: the number of steps before these, which another call did.
+        total: the number of all; None where these are all.
 
     Raises:
         CheckpointError: a step failed; what was done stays.
     """
     run = _Run(state, data, call)
-    for number, step in enumerate(steps, 1):
-        run.do(step, f"[{number}/{len(steps)}] {step.name}")
+    for number, step in enumerate(steps, before + 1):
+        run.do(step, f"[{number}/{total or len(steps)}] {step.name}")
 
 
 class _Run:
@@ -313,8 +346,9 @@ def _has_checkpoint(step: Step) -> bool:
     return step.leaves.parent.is_dir() and any(step.leaves.parent.iterdir())
 
 
-def _digest_of(folder: Path) -> str:
-    files = sorted(path for path in folder.iterdir() if path.is_file())
+def digest_of(folder: Path, *more: Path) -> str:
+    """A digest of the files in a folder, and of more files."""
+    files = [*sorted(path for path in folder.iterdir() if path.is_file()), *more]
     return hashlib.sha256("".join(f"{path.name} {sha256(path)}\n" for path in files).encode()).hexdigest()
 
 

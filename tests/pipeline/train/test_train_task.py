@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.paths import ROOT
+from pipeline.train.kept import find_kept
+from pipeline.train.trainer import STATE
 from serving.weights import verify
 from tests.pipeline.prepare.sources import environment, make_sources
 
@@ -48,6 +50,8 @@ def test_examples_become_a_locked_checkpoint_with_a_card_and_a_killed_run_goes_o
     os.kill(first.pid, signal.SIGKILL)
     first.communicate()
     stopped = train(folder)
+    assert stopped.stderr is not None
+    assert any("] prepare: scripts/prepare" in line for line in stopped.stderr)  # then its handlers of signals are there
     while not (folder / ".towns.prepare").exists():
         assert stopped.poll() is None, stopped.communicate()
         time.sleep(0.1)
@@ -67,6 +71,10 @@ def test_examples_become_a_locked_checkpoint_with_a_card_and_a_killed_run_goes_o
     schema = json.loads((folder / "towns.schema.json").read_text())
     assert schema["required"] == ["city", "since"]
     assert not list(folder.glob(".towns.*"))
+    kept = find_kept(folder, folder / "towns")
+    assert kept.base == str(folder / "base") and kept.search is not None and kept.data is not None
+    assert (kept.adapter / "adapter_model.safetensors").is_file() and not (kept.adapter / STATE).exists()
+    assert {path.name for path in kept.data.iterdir()} >= {"train.jsonl", "validation.jsonl", "test.jsonl", "task.json"}
 
 
 def test_broken_lines_are_named_before_anything_is_trained(folder: Path, tmp_path: Path) -> None:
