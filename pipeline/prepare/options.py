@@ -151,10 +151,10 @@ def check_options(options: PrepareOptions, *, quantized: bool | None) -> None:
         why = "the base is quantized already" if quantized else "--unquantized leaves that out"
         if unused := [name for name, is_given in given.items() if is_given]:
             raise PrepareError(f"{', '.join(unused)}: for quantizing, and {why}; leave it out")
-    elif (quantized is False or options.adapter is not None) and not has_texts(options):
+    elif (quantized is False or options.adapter is not None) and not can_quantize(options):
         raise PrepareError(
             'quantizing needs texts of the task: --calibration with JSONL of {"text": prompt and answer}, or --cases '
-            'with JSONL of {"input", "output"}; or --unquantized to serve the weights as they are'
+            'with JSONL of {"input", "output"}; or --reuse-search, or --unquantized to serve the weights as they are'
         )
     if options.reuse_search is not None and options.quantize_options:
         raise PrepareError(
@@ -180,8 +180,13 @@ def count_cases(options: PrepareOptions) -> int:
 
 
 def has_texts(options: PrepareOptions) -> bool:
-    """Whether there is something to search with."""
+    """Whether there is something to search with, and to compare on."""
     return options.calibration is not None or options.cases is not None
+
+
+def can_quantize(options: PrepareOptions) -> bool:
+    """Whether there is something to quantize with: texts for a search, or the result of an earlier one."""
+    return has_texts(options) or options.reuse_search is not None
 
 
 def _plain(value: Any) -> Any:

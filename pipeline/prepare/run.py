@@ -23,9 +23,9 @@ from pipeline.prepare.options import (
     DRAFTER_CASES,
     PrepareOptions,
     base_is_quantized,
+    can_quantize,
     check_options,
     count_cases,
-    has_texts,
     is_quantized,
 )
 from pipeline.prepare.record import (
@@ -107,7 +107,7 @@ def _check(options: PrepareOptions) -> bool | None:
 
 def _guess(options: PrepareOptions, quantized: bool | None) -> bool:
     """Whether the base is quantized; one that is not known yet and has no texts for a search can only be quantized."""
-    return (options.quantize and not has_texts(options)) if quantized is None else quantized
+    return (options.quantize and not can_quantize(options)) if quantized is None else quantized
 
 
 class _Run:

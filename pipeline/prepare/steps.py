@@ -20,6 +20,7 @@ from pipeline.prepare.options import (
     PrepareOptions,
     count_cases,
     digest,
+    has_texts,
     identity,
     local_folder,
 )
@@ -158,7 +159,8 @@ def later_steps(
     for attempt in _attempts(options, work):
         quantize = _quantize(options, work, model, made_by, base_bytes, attempt)
         place = _place(options, work, f"quantized{attempt.suffix}", quantize.name, task_file, attempt.suffix)
-        ways.append(Way(attempt.about, [quantize, place, _compare(options, work, model, made_by, attempt.suffix)]))
+        compare = [_compare(options, work, model, made_by, attempt.suffix)] if has_texts(options) else []
+        ways.append(Way(attempt.about, [quantize, place, *compare]))
     return steps, ways
 
 

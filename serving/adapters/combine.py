@@ -68,6 +68,17 @@ def combine_layer(layer: str, parts: Mapping[str, LowRank], combination: Combina
     return LowRank(a, _sum([part.b for part in changes], roots, combination, generator), 1.0)
 
 
+def reduced(change: LowRank, rank: int) -> LowRank:
+    """The nearest change of at most this rank (Eckart and Young 1936), in float32; the change itself if it has less."""
+    if change.a.shape[0] <= rank:
+        return change
+    outputs, left = torch.linalg.qr(change.b.float())  # [outputs, r], [r, r]
+    inputs, right = torch.linalg.qr(change.a.float().T)  # [inputs, r], [r, r]
+    u, values, v = torch.linalg.svd(left @ right.T)
+    root = values[:rank].sqrt()
+    return LowRank(root[:, None] * v[:rank] @ inputs.T, outputs @ u[:, :rank] * root, change.scaling)
+
+
 def _check_shapes(layer: str, parts: Mapping[str, LowRank], *, same_rank: bool) -> None:
     (first, one), *others = parts.items()
     for name, part in others:

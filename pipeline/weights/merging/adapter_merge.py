@@ -19,19 +19,22 @@ from pipeline.weights.errors import CheckpointError
 from pipeline.weights.merging.companions import copy_common
 from pipeline.weights.merging.lora_adapter import PeftAdapter
 from serving.adapters.combination import Combination, Method
-from serving.adapters.combine import LowRank, combine_layer
+from serving.adapters.combine import LowRank, combine_layer, reduced
 
 _CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
 _TYPES: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
-def merge_adapters(folders: Sequence[Path], combination: Combination, output: Path) -> None:
+def merge_adapters(
+    folders: Sequence[Path], combination: Combination, output: Path, max_rank: int | None = None
+) -> None:
     """Write an adapter that combines others; it has the widest type of their tensors, and appears when it is complete.
 
     Args:
         folders: the folders of the adapters, as PEFT writes them.
         combination: the recipe; its names are those of the folders.
         output: the new folder.
+        max_rank: a higher rank is reduced to it; None for any.
 
     Raises:
         AdapterError: the adapters cannot be combined.
@@ -43,12 +46,11 @@ def merge_adapters(folders: Sequence[Path], combination: Combination, output: Pa
     types = {spec.dtype for adapter in adapters.values() for spec in adapter.tensors.specs().values()}
     dtype = reduce(torch.promote_types, (_TYPES[name] for name in sorted(types)))
     names = sorted({layer for adapter in adapters.values() for layer in adapter.layers()})
-    layers = {
-        layer: combine_layer(
-            layer, {name: _part(one, layer) for name, one in adapters.items() if layer in one.layers()}, combination
-        ).to(dtype)
-        for layer in names
-    }
+    layers = {}
+    for layer in names:
+        parts = {name: _part(one, layer) for name, one in adapters.items() if layer in one.layers()}
+        change = combine_layer(layer, parts, combination)
+        layers[layer] = (change if max_rank is None else reduced(change, max_rank)).to(dtype)
     staging = output.with_name(f".{output.name}.merging")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)

@@ -1,8 +1,8 @@
 """Reads Honeycomb test files, and judges answers against a query, or against all queries that an expert accepts.
 
-A line is {"nlq", "cols", "query"} or, in a chat-style file, {"conversations": […]}; or {"nlq", "cols", "accepted":
-[query, …], "free": [field, …]} for a question with several right queries, which may leave some fields open. All may
-have a "category".
+A line is {"nlq", "cols", "query"}; the same as corrections have it, {"input": {"nlq", "cols"}, "output": query}; or, in
+a chat-style file, {"conversations": […]}. Or it is {"nlq", "cols", "accepted": [query, …], "free": [field, …]} for a
+question with several right queries, which may leave some fields open. All may have a "category".
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tasks.honeycomb.query import Query, canonical_json, check_columns, comparis
 from tasks.honeycomb.surface import as_written
 
 _ONE: Final = (
-    'a line is {"nlq", "cols", "query"} or {"conversations": [{"from", "value"}, …]} '
-    'with NLQ: "…" and Columns: […] in the human turn'
+    'a line is {"nlq", "cols", "query"}, {"input": {"nlq", "cols"}, "output": query}, or '
+    '{"conversations": [{"from", "value"}, …]} with NLQ: "…" and Columns: […] in the human turn'
 )
 _SEVERAL: Final = 'a line is {"nlq", "cols", "accepted": [query, …], "free": [field, …], "category"}'
 _REMEDY: Final = "scripts/dev/make_data writes build/data/test_columns.jsonl"
@@ -90,12 +90,12 @@ class QueryEvaluation:
 
 
 def written_answers(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """The inputs of each line of {"nlq", "cols", "query"} in file order, and its query as it is written there."""
+    """The inputs of each line with one query, in file order, and its query as it is written there."""
     with path.open(encoding="utf-8") as lines:
-        for record in (json.loads(line) for line in lines if line.strip()):
+        for record in (_flat(json.loads(line)) for line in lines if line.strip()):
             query = record["query"]
             text = query if isinstance(query, str) else json.dumps(query, ensure_ascii=False)
-            yield _inputs(record["nlq"], record["cols"]), text
+            yield _inputs(record["nlq"], _columns(record["cols"])), text
 
 
 def _inputs(nlq: str, columns: Sequence[str]) -> dict[str, str]:
@@ -114,7 +114,16 @@ def _refusing(make: Callable[[int, Any], Case]) -> Callable[[int, Any], Case]:
     return checked
 
 
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
+    """A line of {"input", "output"} as {"nlq", "cols", "query"}; others as they are."""
+    if "input" not in record:
+        return record
+    inputs = record["input"]
+    return record | {"nlq": inputs["nlq"], "cols": inputs["cols"], "query": record["output"]}
+
+
 def _one(number: int, record: dict[str, Any]) -> Case:
+    record = _flat(record)
     if "conversations" in record:
         nlq, columns, answer = _read_chat(record["conversations"])
     else:

@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,16 @@ def test_steps_can_be_printed_and_are_separate_commands(sources: Path, undisturb
     for line in lines:
         subprocess.run(line, shell=True, cwd=Path(__file__).parents[3], check=True, capture_output=True)
     assert digests(tmp_path / ".tiny.prepare" / "tiny") == digests(undisturbed)
+
+
+def test_an_earlier_search_needs_no_texts_and_then_nothing_is_compared(sources: Path, tmp_path: Path) -> None:
+    search, task = sources / "search", TaskChoice("schema", schema=sources / "schema.json")
+    options = PrepareOptions(str(sources / "base"), str(sources / "adapter"), tmp_path / "tiny", task)
+    with pytest.raises(PrepareError, match="--reuse-search"):
+        planned(options)
+    search.write_bytes(b"")
+    steps = [step.name for step in planned(replace(options, reuse_search=search))]
+    assert steps == ["fetch-base", "fetch-adapter", "merge", "task", "quantize", "place", "lock"]
 
 
 def test_changed_options_repeat_only_what_depends_on_them(sources: Path, tmp_path: Path) -> None:

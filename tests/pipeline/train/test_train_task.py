@@ -51,7 +51,7 @@ def test_examples_become_a_locked_checkpoint_with_a_card_and_a_killed_run_goes_o
     first.communicate()
     stopped = train(folder)
     assert stopped.stderr is not None
-    assert any("] prepare: scripts/prepare" in line for line in stopped.stderr)  # then its handlers of signals are there
+    assert any("] prepare: scripts/prepare" in line for line in stopped.stderr)  # a signal before would just end it
     while not (folder / ".towns.prepare").exists():
         assert stopped.poll() is None, stopped.communicate()
         time.sleep(0.1)

@@ -10,7 +10,7 @@ import torch
 from peft.utils import merge_utils
 
 from serving.adapters.combination import Combination, Method
-from serving.adapters.combine import LowRank, combine_layer
+from serving.adapters.combine import LowRank, combine_layer, reduced
 from serving.errors import AdapterError
 
 LAYER = "model.layers.0.mlp.up_proj"
@@ -68,6 +68,17 @@ def test_cat_is_exactly_the_weighted_sum_of_changes_of_any_ranks():
     found = combine_layer(LAYER, parts, recipe("cat", (0.7, -2.0)))
     assert found.a.shape[0] == 9
     torch.testing.assert_close(delta(found), 0.7 * delta(parts["a"]) - 2.0 * delta(parts["b"]), rtol=1e-5, atol=1e-5)
+
+
+def test_a_reduced_change_is_the_nearest_one_of_that_rank():
+    whole = combine_layer(LAYER, {"a": change(0, rank=4), "b": change(1, rank=3)}, recipe("cat", (0.5, 0.5)))
+    assert reduced(whole, 7) is whole
+    found = reduced(whole, 4)
+    assert (found.a.shape, found.b.shape) == ((4, 9), (7, 4))
+    u, values, v = torch.linalg.svd(delta(whole))
+    torch.testing.assert_close(delta(found), u[:, :4] * values[:4] @ v[:4], rtol=1e-4, atol=1e-4)
+    same = combine_layer(LAYER, {"a": change(0, rank=4), "b": change(0, rank=4)}, recipe("cat", (0.75, 0.25)))
+    torch.testing.assert_close(delta(reduced(same, 4)), delta(change(0, rank=4)), rtol=1e-4, atol=1e-4)
 
 
 def test_mean_keeps_the_scaling_and_divides_by_the_sum_of_the_weights():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tasks.errors import CaseFileError
-from tasks.honeycomb.evaluation.queries import QueryEvaluation
+from tasks.honeycomb.evaluation.queries import QueryEvaluation, written_answers
 from tasks.honeycomb.query import canonical_json
 
 QUERY = {"breakdowns": ["name"], "calculations": [{"op": "COUNT"}], "time_range": 7200}
@@ -33,6 +33,15 @@ def test_simple_form_with_queries_and_columns_as_text_or_json(tmp_path: Path) ->
     # references are canonical, so that they can be compared
     assert canonical_json(first.reference) == '{"breakdowns": ["name"], "calculations": [{"op": "COUNT"}]}'
     assert first.reference == second.reference
+
+
+def test_the_form_that_corrections_have(tmp_path: Path) -> None:
+    plain = {"nlq": "by name", "cols": ["name", "b"], "query": QUERY}
+    corrected = {"input": {"nlq": "by name", "cols": "['name', 'b']"}, "output": json.dumps(QUERY)}
+    path = write(tmp_path, plain, corrected)
+    (first, second), refused = read_cases(path)
+    assert refused == [] and first.inputs == second.inputs and first.reference == second.reference
+    assert [inputs for inputs, _ in written_answers(path)] == [first.inputs, first.inputs]
 
 
 def test_chat_form_with_quotes_in_the_question_and_a_python_answer(tmp_path: Path) -> None:
