@@ -58,12 +58,15 @@ class CorrectionLine(BaseModel):
         )
 
 
-def read_lines(lines: Iterable[str], *, state: State | None = None) -> Iterator[Correction]:
+def read_lines(
+    lines: Iterable[str], *, state: State | None = None, unsaid: State = State.PROPOSED
+) -> Iterator[Correction]:
     """New corrections, one of each line that is not blank.
 
     Args:
         lines: the lines of a file.
         state: the state of all; None for that of each line.
+        unsaid: the state of lines that name none.
 
     Raises:
         LineError: a line is not as `EXPECTED` says.
@@ -72,7 +75,8 @@ def read_lines(lines: Iterable[str], *, state: State | None = None) -> Iterator[
         if not line.strip():
             continue
         try:
-            found = CorrectionLine.model_validate_json(line).correction()
+            read = CorrectionLine.model_validate_json(line)
+            found = replace(read.correction(), state=read.state if "state" in read.model_fields_set else unsaid)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(map(str, first["loc"]))

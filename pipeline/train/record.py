@@ -8,12 +8,14 @@ import os
 import platform
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from pipeline.weights.atomic import write_json
 from pipeline.weights.cpu_name import cpu_name
+
+RUN: Final = "run.json"
 
 
 @dataclass
@@ -45,12 +47,12 @@ class RunRecord:
 
     def save(self, folder: Path) -> None:
         """Write run.json atomically."""
-        write_json(folder / "run.json", asdict(self))
+        write_json(folder / RUN, asdict(self))
 
     @classmethod
     def load(cls, folder: Path) -> RunRecord:
         """Read run.json."""
-        values = json.loads((folder / "run.json").read_text())
+        values = json.loads((folder / RUN).read_text())
         for curve in ("train_curve", "validation_curve"):
             values[curve] = [Point(**p) for p in values[curve]]
         return cls(**values)

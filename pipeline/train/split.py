@@ -43,7 +43,7 @@ class InputKeys:
     def add(self, text: str) -> int:
         """Keep an input's keys, and give a number by which inputs are in random order, near-duplicates together."""
         words = " ".join(_WORD.findall(unicodedata.normalize("NFKC", text).lower())) or text.strip()
-        keys = {Likeness.DIGITS_ASIDE: _hash(_DIGITS.sub("0", words)), Likeness.CASE_ASIDE: _hash(words)}
+        keys = {Likeness.DIGITS_ASIDE: text_hash(_DIGITS.sub("0", words)), Likeness.CASE_ASIDE: text_hash(words)}
         for likeness, key in keys.items():
             self._keys[likeness].append(key)
         return keys[Likeness.DIGITS_ASIDE]
@@ -118,7 +118,7 @@ def _split(keys: Sequence[int], given: Sequence[Part | None], parts: frozenset[P
     target = held_out_size(rest.total())
     for part in _HELD_OUT:
         if part not in parts:
-            chosen = _choose(rest, target)
+            chosen = choose_groups(rest, target)
             if 2 * sum(rest[key] for key in chosen) < target or not target:
                 return None
             for key in chosen:
@@ -133,7 +133,7 @@ def _part(given: Part | None, owner: Part, parts: frozenset[Part]) -> Part | Non
     return owner if is_free or given is owner else None
 
 
-def _choose(groups: Counter[int], target: int) -> list[int]:
+def choose_groups(groups: Counter[int], target: int) -> list[int]:
     """Keys in random order whose examples are together at most `target`; no group is much of it if others suffice."""
     chosen: dict[int, None] = {}
     room = target
@@ -145,7 +145,8 @@ def _choose(groups: Counter[int], target: int) -> list[int]:
     return list(chosen)
 
 
-def _hash(text: str) -> int:
+def text_hash(text: str) -> int:
+    """A number of 64 bits, in whose order texts are shuffled."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 

@@ -48,6 +48,10 @@ MAY_IMPORT = {
         *(*SERVING_FRONT, *FOUNDATION, "tasks"),
         *("pipeline.weights", "pipeline.answer_format", "pipeline.evaluate", "pipeline.prepare", "pipeline.package"),
     ),
+    "pipeline.improve": (
+        *(*SERVING_FRONT, *FOUNDATION, "tasks"),
+        *("pipeline.weights", "pipeline.evaluate", "pipeline.package", "pipeline.train"),
+    ),
     "pipeline.answer_format": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights"),
     "pipeline.plan": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights"),
     "pipeline.package": (

@@ -1,0 +1,125 @@
+"""Compares candidates with the current version on the same questions, and chooses one or refuses all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pipeline.evaluate.results import category_measure, paired_difference
+from pipeline.improve.data import EXAMPLES, HELD_OUT
+
+LIMIT: Final = 2.0  # points that old examples may lose
+_LOST: Final = 3  # answers: the 95 % interval of a single one that was lost by chance reaches so far
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A candidate and the current version on one set of questions; shares are from 0 to 1.
+
+    Args:
+        n: the number of questions.
+        before: the current version's share of right answers.
+        after: the candidate's.
+        low: the lower end of the paired 95 % interval of the difference.
+        high: its upper end.
+    """
+
+    n: int
+    before: float
+    after: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, before: Sequence[bool], after: Sequence[bool]) -> Compared:
+        """Compare answers to the same questions, at least one."""
+        n, (_, (low, high)) = len(before), paired_difference(before, after)
+        return cls(n, sum(before) / n, sum(after) / n, low, high)
+
+    @property
+    def difference(self) -> float:
+        """The candidate's share minus the current version's."""
+        return self.after - self.before
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A candidate and how it compares.
+
+    Args:
+        name: its name for people.
+        share: of the trained adapter; the rest is the current one.
+        sets: by the name of the set.
+        old: all sets together that are neither corrections nor the playground's examples.
+        lost: questions that the current version answers right and the candidate does not, by the name of the set.
+    """
+
+    name: str
+    share: float
+    sets: Mapping[str, Compared]
+    old: Compared
+    lost: Mapping[str, Sequence[Mapping[str, Any]]]
+
+    @classmethod
+    def of(cls, name: str, share: float, before: Mapping[str, Answers], after: Mapping[str, Answers]) -> Candidate:
+        """Compare a candidate's answers with the current version's, set by set."""
+        found, lost = dict[str, Compared](), dict[str, list[Mapping[str, Any]]]()
+        pooled = list[bool](), list[bool]()
+        for key, first in before.items():
+            lines = sorted(first.right.keys() & after[key].right.keys())
+            pair = [first.right[n] for n in lines], [after[key].right[n] for n in lines]
+            found[key] = Compared.of(*pair)
+            lost[key] = [after[key].failures[n] for n in lines if first.right[n] and not after[key].right[n]]
+            if key not in (HELD_OUT, EXAMPLES):
+                for whole, part in zip(pooled, pair, strict=True):
+                    whole.extend(part)
+        return cls(name, share, found, Compared.of(*pooled), lost)
+
+    def limit(self, points: float) -> float:
+        """How much of the share of old examples the lower end may lose: `points`, or `_LOST` answers of few."""
+        return max(points / 100, _LOST / self.old.n)
+
+    def fault(self, points: float) -> str | None:
+        """Why it is no better version; None if it is."""
+        if self.sets[HELD_OUT].difference <= 0:
+            return "answers no more of the held-out corrections than the current version"
+        if self.old.low < -(limit := self.limit(points)):
+            return f"may lose {-100 * self.old.low:.1f} points of the old examples; the limit is {100 * limit:.1f}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a model answered to one set.
+
+    Args:
+        right: by line, whether the answer is right.
+        failures: by line, those that are not, as result files have them.
+    """
+
+    right: Mapping[int, bool]
+    failures: Mapping[int, Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, results: Mapping[str, Any], lines: Sequence[int] | None = None) -> Answers:
+        """Those of a result file of scripts/evaluate; `lines` are those of the set, None for all."""
+        measure, wanted = category_measure(results), None if lines is None else set(lines)
+        right = {
+            one["line"]: bool(one[measure]) for one in results["scores"] if wanted is None or one["line"] in wanted
+        }
+        return cls(right, {one["line"]: one for one in results["failures"]})
+
+
+def choose(candidates: Sequence[Candidate], limit: float) -> Candidate | None:
+    """The candidate that answers most held-out corrections of those that lose no more than the limit on old examples.
+
+    Where several answer as many, the one that answers more old examples is chosen, then the one with more of the
+    current adapter.
+
+    Args:
+        candidates: at least one.
+        limit: points that the lower end of the interval on old examples may be below 0.
+    """
+    able = [one for one in candidates if one.fault(limit) is None]
+    return max(able, key=lambda one: (one.sets[HELD_OUT].after, one.old.after, -one.share), default=None)
