@@ -26,8 +26,8 @@ def upgrade_package(folder: Path) -> str:
     """Put the wheel of the present code in place of the package's own code. After a stop it can be called again.
 
     predict.py, cog.yaml, the README, the weights and their lock stay; so does requirements/image.txt where its owner
-    changed it. A predict.py that does not find the wheel gets a line for it. Folders of copied code are moved into
-    `before-upgrade`.
+    changed it. A predict.py that does not find the wheel gets a line for it. Of a package that is older than the wheel,
+    folders of copied code and requirements of commands are moved into `before-upgrade`.
 
     Returns:
         The name of the wheel.
@@ -46,10 +46,10 @@ def upgrade_package(folder: Path) -> str:
         staging = Path(name)
         wheel = write_code(staging)
         before = [path for path in folder.glob(WHEELS) if path.name != wheel.name]
-        _put_aside([folder / name for name in _COPIED if (folder / name).is_dir()], folder / _OLD)
-        for path in (folder / "requirements").glob("*"):
-            if path.name not in _REQUIREMENTS:
-                path.unlink()
+        if not any(folder.glob(WHEELS)):  # it is older than the wheel; else folders of these names are its owner's
+            _put_aside([folder / name for name in _COPIED if (folder / name).is_dir()], folder / _OLD)
+            others = [path for path in (folder / "requirements").glob("*") if path.name not in _REQUIREMENTS]
+            _put_aside(others, folder / _OLD / "requirements")
         _place_requirements(staging, folder, before)
         for name in (".dockerignore", ".gitignore"):
             _add_lines(staging / name, folder / name)
@@ -66,7 +66,7 @@ def upgrade_package(folder: Path) -> str:
 def _put_aside(paths: list[Path], folder: Path) -> None:
     if not paths:
         return
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
         if (folder / path.name).exists():
             raise PackageError(f"{folder / path.name} is there, from an earlier upgrade; delete it, or move it away")

@@ -160,7 +160,7 @@ def predict_source(content: Mapping[str, Any]) -> str:
 
 def evaluation(folder: Path) -> Evaluation:
     """See `tasks.task.TaskModule`. Answers are compared as JSON where the case has a schema."""
-    from tasks.evaluation.json_answers import JsonEvaluation  # jsonschema, which is not in the image
+    from tasks.evaluation.json_answers import JsonEvaluation  # which serving does not need
 
     def schema_of(inputs: Mapping[str, Any]) -> Any:
         schema = read_answer_schema(inputs.get("json_schema"))

@@ -7,13 +7,14 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from serving.grammar.grammar_limits import MAX_SCHEMA
 from tasks.errors import TaskFileError
 from tasks.json_answer import ITEM_SEPARATOR, KEY_SEPARATOR, ItemSeparator, KeySeparator
 from tasks.json_text import parse_json
 from tasks.schema.template import Template, TemplateError
 from tasks.task import TaskFile
 
-MAX_SCHEMA_BYTES: Final = 1_000_000
+MAX_SCHEMA_BYTES: Final = 4 * MAX_SCHEMA  # a character has at most four bytes; more is not read at all
 SAMPLING_INPUTS: Final = ("max_tokens", "temperature", "seed")
 RESERVED_INPUTS: Final = (*SAMPLING_INPUTS, "adapter")
 

@@ -206,7 +206,7 @@ def predict_source(content: Mapping[str, Any]) -> str:
 
 def evaluation(folder: Path) -> Evaluation:
     """See `tasks.task.TaskModule`. Answers are compared field by field."""
-    from tasks.evaluation.json_answers import JsonEvaluation  # jsonschema, which is not in the image
+    from tasks.evaluation.json_answers import JsonEvaluation  # which serving does not need
 
     options = SchemaOptions.load(folder)
     schema = options.read_schema(folder)

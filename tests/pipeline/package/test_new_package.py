@@ -153,6 +153,7 @@ def test_a_package_is_upgraded_and_what_is_its_owner_s_stays(package: Path, tmp_
     for name in ("serving", "tasks", "scripts"):
         (folder / name).mkdir()
         (folder / name / "mine.py").write_text("raise ImportError('old code')")
+    (folder / "requirements" / "dev.txt").write_text("old==1.0\n")
     predict = (folder / "predict.py").read_text()
     mine = predict.replace(f"{CODE_IMPORT}\n\n", "").replace("The question", "My question")
     (folder / "predict.py").write_text(mine)
@@ -166,6 +167,7 @@ def test_a_package_is_upgraded_and_what_is_its_owner_s_stays(package: Path, tmp_
     assert "My question" in (folder / ".cog" / "openapi_schema.json").read_text()
     assert (folder / "requirements" / "image.txt").read_text() == "my-package==1.0\n"
     assert (folder / "before-upgrade" / "serving" / "mine.py").is_file() and not (folder / "serving").exists()
+    assert [path.name for path in (folder / "before-upgrade" / "requirements").iterdir()] == ["dev.txt"]
     verify(folder / "weights" / "my-model", folder / "weights.lock")
     run(folder, asking(package))
 
@@ -180,6 +182,16 @@ def test_an_older_wheel_is_replaced_with_its_requirements(package: Path, tmp_pat
     (folder / "requirements" / "image.txt").write_text("older==1.0\n")
     assert upgrade_package(folder) == wheel.name
     assert digests(folder) == digests(package)
+
+
+def test_folders_and_requirements_that_an_owner_has_added_beside_the_wheel_stay(package: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(package, tmp_path / "own"))
+    for path in (folder / "scripts" / "clean.py", folder / "requirements" / "train" / "gpu.txt"):
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+    before = digests(folder)
+    upgrade_package(folder)
+    assert digests(folder) == before
 
 
 def test_what_is_no_package_is_not_upgraded(package: Path, tmp_path: Path) -> None:
