@@ -3,9 +3,10 @@
 The path of a request:
 
 1. `app.py` lists the APIs. Around all of them are the log, the headers and the checks of `http/`.
-2. A handler of an API takes the request: `replicate/routes.py`, `openai/routes.py`, `pages/routes.py`. `cog_api.py`
-   passes Cog's own protocol on, and nothing of what follows happens. `Depends(get_gateway)` (`gateway.py`) asks
-   `keys/callers.py` who calls, and gives the handler the parts of the running gateway.
+2. A handler of an API takes the request: `replicate/routes.py`, `openai/routes.py`, `openai/responses/routes.py`,
+   `mcp/routes.py`, `pages/routes.py`. `cog_api.py` passes Cog's own protocol on, and nothing of what follows happens.
+   `Depends(get_gateway)` (`gateway.py`) asks `keys/callers.py` who calls, and gives the handler the parts of the
+   running gateway.
 3. The handler reads the body (`http/bodies.py`), compares it with the model's schema (`upstream/model_info.py`), and
    makes a `Prediction` (`predictions/prediction.py`), which `predictions/runner.py` starts.
 4. The runner looks into the cache of answers (`cache/`), keeps the prediction (`predictions/store.py`) and gives it a

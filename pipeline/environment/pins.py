@@ -22,6 +22,7 @@ ENVIRONMENTS = {
     "vllm-suffix": ".venv-vllm",
     "llama": ".venv-llama",
     "replicate2": ".venv-replicate2",
+    "clients": ".venv-clients",
     "ray": ".venv-ray",
     "ray-data": ".venv-ray-data",
     "modal": ".venv-modal",

@@ -10,7 +10,8 @@ import pytest
 from tests.architecture.source_tree import PRODUCT, ROOT, modules, within
 
 THIS_REPOSITORY = {*(name.partition(".")[0] for name in PRODUCT), "tests", "_environment", "package"}
-NAMES = {"yaml": "pyyaml", "awq": "autoawq"}  # import name → package name, where they differ by more than hyphens
+# Import name → package name, where they differ by more than hyphens.
+NAMES = {"yaml": "pyyaml", "awq": "autoawq", "agents": "openai-agents", "pydantic_ai": "pydantic-ai-slim"}
 # Import name → package name, for a name that several packages share; the longest that fits counts.
 SHARED = {
     "opentelemetry": "opentelemetry-api",

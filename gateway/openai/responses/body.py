@@ -156,7 +156,8 @@ class ResponsesBody(CommonBody):
         else:
             choice = self.tool_choice
         functions = [tool.model_dump(exclude={"type"}, exclude_none=True) for tool in self.tools or []]
-        wanted = self.text and self.text.format
+        must_call = choice not in (None, "none", "auto")  # then there is no text that could have a format
+        wanted = None if must_call or self.text is None else self.text.format
         values: dict[str, Any] = {
             "model": self.model,
             "messages": [dict(message) for message in messages],

@@ -23,6 +23,10 @@ const helper = client.chat.completions.stream({
   stream_options: { include_usage: true },
 });
 const final = await helper.finalChatCompletion();
+const format = { type: "json_schema", name: "order", schema };
+const parsed = await client.responses.parse({ model, input: messages, text: { format } });
+const events = client.responses.stream({ model, input: "one, two" });
+const response = await events.finalResponse();
 const refused = await client.chat.completions.create({ model, messages, guided_json: {} }).catch((error) => error);
 console.log(
   JSON.stringify({
@@ -30,6 +34,7 @@ console.log(
     streamed,
     call: JSON.parse(final.choices[0].message.tool_calls[0].function.arguments),
     finish_reason: final.choices[0].finish_reason,
+    responses: [JSON.parse(parsed.output_text), response.output_text],
     has_usage: final.usage.total_tokens > 0,
     refused: [refused.constructor.name, refused.param],
   }),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 
 import httpx
 import openai
 import pytest
 from pydantic import BaseModel
 
+from gateway.openai.responses.body import ResponsesBody
 from tests.gateway.gateway_server import GatewayServer
 from tests.gateway.open_app import make_keys
 from tests.gateway.openai.conftest import MODEL, ORDER, TEXT, Order
@@ -96,6 +98,13 @@ def test_a_forced_tool_is_called(client, choice):
     assert streamed.arguments == call.arguments
     assert "".join(event.delta for event in events if event.type.endswith("arguments.delta")) == call.arguments
     assert {event.item_id for event in events if "arguments" in event.type} == {streamed.id}
+
+
+def test_a_format_of_texts_does_not_hold_for_a_call(client):
+    """instructor asks in this way."""
+    named = {"format": {"type": "json_object"}}
+    [call] = respond(client, TEA, tools=[TOOL], tool_choice=NAMED, text=named).output
+    assert json.loads(call.arguments) == {"item": "tea", "count": 2}
 
 
 def test_a_stream_has_all_events_in_order(client):
@@ -323,3 +332,33 @@ def test_a_package_of_one_text_answers_and_has_no_conversation(schema_gateway):
             with pytest.raises(openai.BadRequestError) as caught:
                 respond(client, TEA, **{name: value})
             assert caught.value.param == param
+
+
+def test_fuzzed_bodies_get_an_answer_or_an_error_in_openai_s_shape(chat_gateway):
+    rng = random.Random(43)
+    values = [
+        *(None, True, 0, -1, 2**64, 10**40, 0.5, -1e300, "", "x", "\u0000", "text", "required", "auto", "resp_x"),
+        *([], [[]], {}, [None], [{}], {"a": {}}, {"a": "b"}, ["message.output_text.logprobs"], [TOOL], NAMED),
+        *(
+            {"format": {"type": "text"}},
+            {"format": {}},
+            [{"type": "function_call"}],
+            [{"role": "user", "content": [[]]}],
+        ),
+        [{"type": "function_call", "call_id": "a", "name": "b", "arguments": "{"}, {"role": "user", "content": ""}],
+        [{"type": 5}, {"role": "user", "content": [{"type": "input_text"}]}],
+    ]
+    names = sorted(ResponsesBody.model_fields)
+    for _ in range(120):
+        body = {"model": MODEL, "input": "hi", "max_output_tokens": 4}
+        for name in rng.sample(names, rng.choice([1, 1, 2, 3])):
+            body[name] = rng.choice(values)
+        response = chat_gateway.client.post("/v1/responses", content=json.dumps(body))
+        if response.status_code != 200:
+            assert response.status_code < 500, (body, response.text)
+            error_of(response, response.status_code)
+        elif response.headers["content-type"].startswith("text/event-stream"):
+            last = json.loads(response.text.rpartition("data: ")[2])
+            assert last["type"] in ("response.completed", "response.incomplete"), body
+        else:
+            assert response.json()["object"] == "response", body
