@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,6 +99,23 @@ async def test_nobody_else_can_read_the_files(tmp_path: Path):
     files = [file for file in tmp_path.iterdir() if file.suffix != ".lock"]  # that one is empty
     assert len(files) >= 2, "the database and its log"
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    await store.close()
+
+
+async def test_a_database_of_an_earlier_version_gets_the_newest_column(tmp_path: Path):
+    path = tmp_path / "predictions.sqlite"
+    store = Store(path)
+    await store.open()
+    await store.save(ENDED)
+    await store.close()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("ALTER TABLE predictions DROP COLUMN request")
+        database.commit()
+    await store.open()
+    assert await store.get(ENDED.id) == ENDED
+    kept = replace(ENDED, id="another", request={"input": []})
+    await store.save(kept)
+    assert await store.get("another") == kept
     await store.close()
 
 
