@@ -143,13 +143,12 @@ class CheckedGrammar(StructuredOutputGrammar):  # type: ignore[misc]
         """See `StructuredOutputGrammar`."""
         if not self._grammar.accept_tokens(request_id, tokens):
             return False
-        if (history := self._history) is None:
-            return True
-        try:
-            for token in tokens:
-                history.add(history.after(token))
-        except (Violation, GrammarError):
-            self._history = None
+        if (history := self._history) is not None:
+            try:
+                for token in tokens:
+                    history.add(history.after(token))
+            except (Violation, GrammarError):
+                self._history = None
         return True
 
     def validate_tokens(self, tokens: list[int]) -> list[int]:
