@@ -40,7 +40,8 @@ _ADAPTER_SHARE, _DRAFTER_SHARE, _DRAFTER_MINUTES = 0.75, 0.25, 5.0  # of the min
 _RATE, _EPOCHS = "3e-4", "2"
 _MAX_RANK: Final = 64  # a mean of products adds up ranks; without a limit they would double with each version
 _PEOPLE: Final = Path("examples") / "honeycomb" / "people" / "dev.jsonl"
-_NEW: Final = "new"  # the version in reports
+_PLACED: Final = "placed.json"  # which candidate is at the place of the new version
+_CURRENT, _NEW = "current", "new"  # the versions in reports
 _CONTEXT: Final = "max_position_embeddings"
 
 
@@ -86,7 +87,7 @@ def improve(
     if not (options.weights / "config.json").is_file():
         raise CheckpointError(f"{options.weights} is no checkpoint; build or fetch it first: scripts/use_weights lists")
     work, kept = options.out.with_name(f".{options.out.name}.improve"), find_kept(ROOT, options.weights)
-    if options.out.exists() and not (work / "placed.json").is_file():
+    if options.out.exists() and not (work / _PLACED).is_file():
         raise CheckpointError(f"{options.out} exists; give another --out")
     work.mkdir(parents=True, exist_ok=True)
     with waiting_lock(work / "lock", f"Waiting for another process that makes {options.out}"):
@@ -95,6 +96,7 @@ def improve(
         steps, last = plan(options, kept, data, work), last_steps(options, data, work)
         print("\n" + step_list([*steps, *last]))
         state, digest = work / "state.json", digest_of(data.folder, data.questions)
+        _forget_others(work, steps, digest)
         do_steps(steps, state, digest, call, total=len(steps) + len(last))
         candidates = read_candidates(work, data)
         chosen = choose(candidates, options.limit)
@@ -107,9 +109,9 @@ def improve(
                 f"--limit; the candidates are in {work}"
             )
         say(f"Chosen: {chosen.name}")
-        place(work / "candidates" / f"{chosen.share:g}" / options.out.name, options, work / "placed.json", chosen.share)
+        place(work / "candidates" / f"{chosen.share:g}" / options.out.name, options, work / _PLACED, chosen.share)
         do_steps(last, state, f"{digest} {chosen.name}", call, before=len(steps), total=len(steps) + len(last))
-        speed = {name: read(work, name, "questions")["speed"] for name in ("current", _NEW)}
+        speed = {name: read(work, name, "questions")["speed"] for name in (_CURRENT, _NEW)}
         minutes = (time.monotonic() - started) / 60
         about = (options.out.name, options.weights.name, chosen, candidates, data, speed)
         text = "\n".join(card(*about, limit=options.limit, minutes=minutes))
@@ -121,6 +123,18 @@ def improve(
         record(options, data, chosen, speed).write(options.out)
         print(text + "\n\nNext:\n" + f"  scripts/versions promote {options.out.name}")
         shutil.rmtree(work)
+
+
+def _forget_others(work: Path, steps: Sequence[Step], digest: str) -> None:
+    """Remove what a run has made of other corrections or with other options; the commands do not replace it."""
+    made_from = work / "made-from.json"
+    now = [digest, *(list(step.words) for step in steps)]
+    if made_from.is_file() and json.loads(made_from.read_text("utf-8")) != now:
+        say("The corrections or the options are others than before, so all is made again")
+        for path in (work / "candidates", work / "reports", *(adapter_path(work, share) for share in SHARES)):
+            shutil.rmtree(path, ignore_errors=True)
+        (work / _PLACED).unlink(missing_ok=True)
+    write_json(made_from, now)
 
 
 def plan(options: ImproveOptions, kept: Kept, data: Data, work: Path) -> list[Step]:
@@ -142,17 +156,17 @@ def plan(options: ImproveOptions, kept: Kept, data: Data, work: Path) -> list[St
     files = {"questions": data.questions}
     if task_name(options.weights) == "honeycomb" and (people := ROOT / _PEOPLE).is_file():
         files["people"] = people
-    steps += _evaluations("current", options.weights, files, work)
+    steps += _evaluations(_CURRENT, options.weights, files, work)
     rounding = ("--unquantized",) if kept.search is None else ("--reuse-search", str(kept.search))
     for share in SHARES:
         adapter, folder = adapter_path(work, share), work / "candidates" / f"{share:g}" / options.out.name
         if share < 1:
             parts = (str(adapter_path(work, 1)), str(kept.adapter), "--weights", f"{share:g},{1 - share:g}")
             words = ("merge_adapters", *parts, "--method", "cat", "--max-rank", str(_MAX_RANK), "--out", str(adapter))
-            steps.append(Step(f"mean {share:g}", words, adapter / "adapter_config.json", 0.2))
+            steps.append(Step(_name(share), words, adapter / "adapter_config.json", 0.2))
         prepare = ("prepare", "--base", str(base), "--adapter", str(adapter), "--out", str(folder))
         prepare += ("--task-file", task_file, "--no-drafter", *rounding)
-        steps.append(Step(f"candidate {share:g}", prepare, folder / "config.json", 3))
+        steps.append(Step(f"{_name(share)}, as it will serve", prepare, folder / "config.json", 3))
         steps += _evaluations(f"{share:g}", folder, files, work)
     return steps
 
@@ -172,9 +186,8 @@ def last_steps(options: ImproveOptions, data: Data, work: Path) -> list[Step]:
 
 def read_candidates(work: Path, data: Data) -> list[Candidate]:
     """What all candidates answered, compared with the current version."""
-    before = _answers(work, "current", data)
-    names = {share: "trained adapter" if share == 1 else f"mean {share:g}" for share in SHARES}
-    return [Candidate.of(name, share, before, _answers(work, f"{share:g}", data)) for share, name in names.items()]
+    before = _answers(work, _CURRENT, data)
+    return [Candidate.of(_name(share), share, before, _answers(work, f"{share:g}", data)) for share in SHARES]
 
 
 def place(candidate: Path, options: ImproveOptions, marker: Path, share: float) -> None:
@@ -216,6 +229,10 @@ def record(options: ImproveOptions, data: Data, chosen: Candidate, speed: dict[s
     )
 
 
+def _name(share: float) -> str:
+    return "trained adapter" if share == 1 else f"mean {share:g}"
+
+
 def adapter_path(work: Path, share: float) -> Path:
     """Where the adapter of a candidate is."""
     return work / f"adapter-{share:g}"
@@ -245,7 +262,7 @@ def _was_rounded(adapter: Path) -> bool:
 def _evaluations(model: str, weights: Path, files: Mapping[str, Path], work: Path) -> list[Step]:
     return [
         Step(
-            f"{name} to {model}",
+            f"{name} to {'current version' if model == _CURRENT else _name(float(model))}",
             ("evaluate", str(path), "--weights", str(weights), "--json", str(_report(work, model, name))),
             _report(work, model, name),
             2,

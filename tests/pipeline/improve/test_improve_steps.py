@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,19 @@ def test_a_failed_step_goes_on_there_and_the_same_candidate_is_not_placed_again(
     improve(options, CORRECTIONS, commands)
     assert commands.ran == ["lock_weights", "evaluate"]
     assert (options.out / "draft.model").read_text() == "trained on"
+
+
+def test_after_a_refusal_more_corrections_make_other_candidates_and_another_limit_none(options: ImproveOptions) -> None:
+    commands = Commands(current={"new"}, trained={"validation"}, most={"validation"}, half={"validation"})
+    with pytest.raises(RefusedError):
+        improve(options, CORRECTIONS, commands)
+    commands.ran = []
+    with pytest.raises(RefusedError):
+        improve(replace(options, limit=3), CORRECTIONS, commands)
+    assert commands.ran == []
+    commands.wrong["most"] = set()
+    improve(options, [*CORRECTIONS, Correction({"text": "new Ely"}, '{"city": "Ely"}')], commands)
+    assert commands.ran.count("prepare") == 3 and (options.out / "model.safetensors").read_text() == "0.75"
 
 
 def test_the_command_that_trains_goes_on_from_the_current_adapter(options: ImproveOptions) -> None:
