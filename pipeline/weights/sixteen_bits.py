@@ -33,21 +33,17 @@ def leave_in_sixteen_bits(source: CheckpointTensors, search: AwqSearchResult, sh
     Args:
         source: the unquantized checkpoint.
         search: scales, clips and moments.
-        share: how many of the weights of all linear layers may stay, 0 … 1.
+        share: how many of the weights of all linear layers may stay, 0 … 1; in a model of very few layers one of the
+            smallest groups stays although it is more.
 
     Raises:
-        CheckpointError: the share is too small for any group, or there are none.
+        CheckpointError: there are no such layers.
     """
     groups, sizes = _groups(source), _sizes(source)
     if not groups:
         raise CheckpointError("the checkpoint has no linear layers named model.layers.….q_proj and so on")
     total = sum(sizes.values())
-    left = budget = int(share * total)
-    if budget < (smallest := min(sum(map(sizes.__getitem__, names)) for names in groups)):
-        raise CheckpointError(
-            f"no layer is as small as {share:g} of the linear weights, the smallest is {smallest / total:.3f} of them; "
-            "raise --sixteen-bits"
-        )
+    left = budget = max(int(share * total), min(sum(map(sizes.__getitem__, names)) for names in groups))
     errors = _errors(source, search, groups)
     chosen: list[str] = []
     for names in sorted(groups, key=lambda names: (-errors[names], names)):
