@@ -19,7 +19,8 @@ from serving.constraints import (
     RegexConstraint,
 )
 from serving.errors import GrammarError
-from serving.grammar import check_constraint, compile_constraint
+from serving.grammar import answer_checks, check_constraint, compile_constraint
+from serving.grammar.grammar_text import CHECKED
 from serving.grammar.guard import GrammarGuard
 
 BYTES = LLTokenizer("byte")
@@ -61,12 +62,19 @@ PATTERN = r"^$|(^(?:\S+\s+){0,99}\S+$)"
 
 
 @pytest.mark.parametrize("where", [lambda text: text, lambda text: {"type": "object", "properties": {"a": text}}])
-def test_a_pattern_that_fails_only_in_the_text_that_it_is_for_is_refused(where) -> None:
+def test_a_length_with_which_a_pattern_fails_in_the_text_that_it_is_for_is_checked_instead(where) -> None:
+    """The grammar would compile, and then "lexer error: too many expressions" would end the answer."""
     schema = where({"type": "string", "maxLength": 5000, "pattern": PATTERN})
-    place = "#/properties/a" if "properties" in schema else "#"
-    with pytest.raises(GrammarError, match=f"does not compile at {place}: lexer error: too many expressions"):
-        check_constraint(JsonSchemaConstraint(json.dumps(schema)))
-    check_constraint(JsonSchemaConstraint(json.dumps(where({"type": "string", "pattern": "^[a-z]{2,40}$"}))))
+    place, wrap = ("#/properties/a", lambda text: {"a": text}) if "properties" in schema else ("#", lambda text: text)
+    constraint = JsonSchemaConstraint(json.dumps(schema))
+    checks = answer_checks(constraint)
+    assert checks is not None
+    assert checks.first_error(wrap("a" * 5000)) is None
+    assert checks.first_error(wrap("a" * 5001)) == f"{place}/maxLength"
+    assert "maxLength" not in check_constraint(constraint).partition(CHECKED)[0]
+    assert (
+        answer_checks(JsonSchemaConstraint(json.dumps(where({"type": "string", "pattern": "^[a-z]{2,40}$"})))) is None
+    )
 
 
 def test_what_is_no_schema_may_have_a_pattern_that_no_grammar_takes() -> None:
