@@ -40,13 +40,12 @@ def card(
     speed: dict[str, dict[str, float]],
     *,
     limit: float,
-    minutes: float,
 ) -> Iterator[str]:
     """The lines of a version's card."""
     yield f"# {name}"
     yield ""
-    yield f"Improved from `{parent}` in {minutes:.0f} minutes: {data.learned} corrections were learned with"
-    yield f"{data.replayed:,} replayed examples. Chosen was the candidate `{chosen.name}`."
+    yield f"Improved from `{parent}`: {data.learned} corrections were learned, with {data.replayed:,} old examples."
+    yield f"Chosen was the candidate `{chosen.name}`."
     yield ""
     yield "Points in brackets are paired differences from the version before, with 95 % intervals. Held-out corrections"
     yield "were not learned. Old examples may lose, at the lower end of the interval of all together, at most"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -91,7 +90,6 @@ def improve(
         raise CheckpointError(f"{options.out} exists; give another --out")
     work.mkdir(parents=True, exist_ok=True)
     with waiting_lock(work / "lock", f"Waiting for another process that makes {options.out}"):
-        started = time.monotonic()
         data = write_data(work, options.weights, kept, corrections, options.replay, say)
         steps, last = plan(options, kept, data, work), last_steps(options, data, work)
         print("\n" + step_list([*steps, *last]))
@@ -112,9 +110,8 @@ def improve(
         place(work / "candidates" / f"{chosen.share:g}" / options.out.name, options, work / _PLACED, chosen.share)
         do_steps(last, state, f"{digest} {chosen.name}", call, before=len(steps), total=len(steps) + len(last))
         speed = {name: read(work, name, "questions")["speed"] for name in (_CURRENT, _NEW)}
-        minutes = (time.monotonic() - started) / 60
         about = (options.out.name, options.weights.name, chosen, candidates, data, speed)
-        text = "\n".join(card(*about, limit=options.limit, minutes=minutes))
+        text = "\n".join(card(*about, limit=options.limit))
         write_text(options.out.with_name(f"{options.out.name}.card.md"), text)
         adapter, trained = adapter_path(work, chosen.share), adapter_path(work, 1)
         if chosen.share < 1 and (trained / RUN).is_file():  # it says how to train on
