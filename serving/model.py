@@ -22,7 +22,7 @@ from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.engine import Engine, create_engine
 from serving.errors import ContextLengthError, InvalidRequestError
-from serving.grammar import AnswerCheck
+from serving.grammar import TextCheck
 from serving.text import Tokenizer
 from serving.tracing.prediction_trace import BeginTrace, NoTrace, PredictionTrace, begin_nothing, open_tracing
 from serving.types import FinishReason, GenerationOutput, GenerationRequest, RequestMetrics, TokenLogprob
@@ -201,7 +201,7 @@ class Model:
         prompt, task = self.prepare(inputs), self._task_of(inputs.get(ADAPTER) or None)
         if isinstance(task, CorrectableTask):
             answer = task.as_written({name: value for name, value in inputs.items() if name != ADAPTER}, answer)
-        if prompt.constraint is not None and (fault := AnswerCheck(prompt.constraint).fault(answer)) is not None:
+        if prompt.constraint is not None and (fault := TextCheck(prompt.constraint).fault(answer)) is not None:
             raise OutputError(f"the model cannot write this answer: {fault}")
         shown = prompt.reader.push(answer) + prompt.reader.finish(FinishReason.STOP)
         if prompt.reader.notes:

@@ -12,7 +12,7 @@ from typing import Any
 from pipeline.answer_format.errors import ExamplesError
 from pipeline.answer_format.example_answers import WrittenAnswer
 from serving.constraints import JsonSchemaConstraint
-from serving.grammar import AnswerCheck
+from serving.grammar import TextCheck
 from tasks.json_answer import ITEM_SEPARATOR, KEY_SEPARATOR
 from tasks.property_order import reordered
 from tasks.schema.task import answer_constraint
@@ -136,7 +136,7 @@ def derive_format(schema: dict[str, Any], examples: Sequence[WrittenAnswer]) -> 
 
 
 def _refused(constraint: JsonSchemaConstraint, examples: Sequence[WrittenAnswer]) -> tuple[str, ...]:
-    check = AnswerCheck(constraint)
+    check = TextCheck(constraint)
     texts = ((example, _text(example)) for example in examples)
     return tuple(f"{example.place}: {fault}" for example, text in texts if (fault := check.fault(text)) is not None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from serving.grammar import AnswerCheck
+from serving.grammar import TextCheck
 from serving.grammar.schema_tree import Node
 from tasks.json_text import write_answer
 from tasks.property_order import in_schema_order
@@ -27,7 +27,7 @@ class AnswerWriter:
 
     def __init__(self, schema: Node) -> None:
         self._schema = schema
-        self._check = AnswerCheck(answer_constraint(schema, ITEM_SEPARATOR, KEY_SEPARATOR))
+        self._check = TextCheck(answer_constraint(schema, ITEM_SEPARATOR, KEY_SEPARATOR))
 
     def write(self, value: Any) -> str:
         """The text of an answer; numbers keep their digits."""

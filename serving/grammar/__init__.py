@@ -2,11 +2,11 @@
 
 text = check_constraint(constraint)  # for vLLM
 matcher = compile_constraint(constraint, tokenizer)  # for the other engines
-fault = AnswerCheck(constraint).fault(text)  # for an answer that somebody else wrote
+fault = TextCheck(constraint).fault(text)  # for an answer that somebody else wrote
 """
 
-from serving.grammar.answer_check import AnswerCheck
 from serving.grammar.grammar_text import separator_error
 from serving.grammar.guard import answer_checks, check_constraint, compile_constraint
+from serving.grammar.text_check import TextCheck
 
-__all__ = ["AnswerCheck", "answer_checks", "check_constraint", "compile_constraint", "separator_error"]
+__all__ = ["TextCheck", "answer_checks", "check_constraint", "compile_constraint", "separator_error"]

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import torch
 
-from pipeline.answer_format.derive import AnswerCheck
+from pipeline.answer_format.derive import TextCheck
 from pipeline.train.pretrain.run import PretrainSettings, key_names, pretrain
 from pipeline.train.pretrain.statements import make_statement
 from pipeline.train.pretrain.tasks import Maker
@@ -72,7 +72,7 @@ def test_the_grammar_of_a_schema_task_allows_the_answers() -> None:
         example = maker.make()
         if '": ' in example.answer or ", " in example.answer:
             constraint = answer_constraint(example.schema, ",[ ]?", ":[ ]?")
-            assert AnswerCheck(constraint).fault(example.answer) is None, example
+            assert TextCheck(constraint).fault(example.answer) is None, example
             checked += 1
 
 

@@ -8,7 +8,7 @@ from serving.constraints import Constraint
 from serving.grammar.guard import compile_constraint
 
 
-class AnswerCheck:
+class TextCheck:
     """Checks answers against a constraint.
 
     Args:
