@@ -20,7 +20,6 @@ from llguidance.gbnf_to_lark import is_lark_syntax
 
 from serving.constraints import (
     ChoiceConstraint,
-    Constraint,
     JsonSchemaConstraint,
     LarkConstraint,
     RegexConstraint,
@@ -262,11 +261,12 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
+SimpleConstraint = LarkConstraint | JsonSchemaConstraint | RegexConstraint | ChoiceConstraint
 JSON_PREFIX = "start: %json "
 _TEMPERATURE = re.compile(r"^\s*[?!]?\w+\s*\[[^\]\n]*\btemperature\b", re.MULTILINE)
 
 
-def grammar_text(constraint: Constraint, relaxation: Relaxation = Relaxation.NONE) -> str:
+def grammar_text(constraint: SimpleConstraint, relaxation: Relaxation = Relaxation.NONE) -> str:
     """The constraint's grammar in Lark, not yet compiled.
 
     Args:

@@ -14,6 +14,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from queue import LifoQueue
@@ -22,6 +23,7 @@ from typing import Any, Final
 from llguidance import LLMatcher, LLTokenizer
 
 from serving.constraints import (
+    CallsConstraint,
     ChoiceConstraint,
     Constraint,
     JsonSchemaConstraint,
@@ -31,8 +33,9 @@ from serving.constraints import (
 from serving.errors import GrammarError
 from serving.grammar import trial
 from serving.grammar.answer_checks import AnswerChecks
+from serving.grammar.calls_text import calls_grammar
 from serving.grammar.grammar_limits import MAX_COMPILE_BYTES, MAX_COMPILE_SECONDS, parser_limits
-from serving.grammar.grammar_text import Relaxation, checks_of_grammar, grammar_text
+from serving.grammar.grammar_text import JSON_PREFIX, Relaxation, checks_of_grammar, grammar_text
 
 _log = logging.getLogger(__name__)
 _ROOT = Path(__file__).parents[2]
@@ -195,6 +198,7 @@ CONSTRAINT_NAMES: dict[type[Constraint], str] = {
     JsonSchemaConstraint: "the JSON schema",
     RegexConstraint: "the regular expression",
     ChoiceConstraint: "the choice",
+    CallsConstraint: "the grammar of the tools",
 }
 
 
@@ -208,6 +212,8 @@ def check_constraint(constraint: Constraint) -> str:
         GrammarError: it does not compile; the message says why and, for a JSON schema, where.
     """
     name = CONSTRAINT_NAMES[type(constraint)]
+    if isinstance(constraint, CallsConstraint):
+        return _check_calls(constraint, name)
     grammar = grammar_text(constraint)
     if isinstance(constraint, JsonSchemaConstraint):
         return _check_schema(constraint, grammar, name)
@@ -235,6 +241,19 @@ def _check_schema(constraint: JsonSchemaConstraint, grammar: str, name: str) -> 
     except GrammarError as error:
         raise GrammarError(_PLACE.sub(partial(_given_place, json.loads(constraint.schema)), str(error))) from error
     return grammar
+
+
+def _check_calls(constraint: CallsConstraint, name: str) -> str:
+    schemas = []
+    for function, arguments in constraint.functions:
+        try:
+            schemas.append(check_constraint(arguments).removeprefix(JSON_PREFIX))
+        except GrammarError as error:
+            raise GrammarError(f"the tool {function[:80]!r}: {error}") from error
+    # The guard has no model's vocabulary.
+    plain = replace(constraint, format=constraint.format.without_tokens())
+    shared_guard().check(calls_grammar(plain, schemas), name=name)
+    return calls_grammar(constraint, schemas)
 
 
 def _given_place(schema: Any, found: re.Match[str]) -> str:

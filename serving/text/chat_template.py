@@ -10,10 +10,13 @@ caller's texts, in any field, are plain text.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
+from serving.constraints import CallFormat
 from serving.errors import InvalidRequestError, WeightsError
+from serving.text.call_format import DEFAULT_FORMAT, find_call_format
 from serving.text.control_tokens import ControlTokens
 from serving.text.template_files import SPECIAL_TOKENS, read_special_tokens, read_template, read_templates
 from serving.text.template_renderer import Message, TemplateRenderer, no_role
@@ -50,6 +53,9 @@ class ChatTemplate:
         takes_text: whether the template accepts a text as a message's content.
         takes_parts: whether it accepts a list of parts such as `{"type": "text", "text": "Hello"}`.
         controls: the control tokens.
+        takes_system: whether it shows a system message.
+        writes_calls: whether it shows tools and writes calls of them in a known format.
+        call_format: how the model writes calls: as the template does, or in a default format.
 
     Raises:
         WeightsError: a template cannot be compiled, or its control tokens cannot be distinguished from a caller's text.
@@ -65,7 +71,11 @@ class ChatTemplate:
         self.controls = ControlTokens(tokenizer, "\n".join(sources.values()), tuple(special_tokens.values()))
         self.takes_text = self._shows(_PROBE)
         self.takes_parts = self._shows([{"type": "text", "text": _PROBE}])
+        self.takes_system = self._shows(_PROBE, system=True)
         self._check_marks()
+        found = self._find_call_format(tokenizer)
+        self.writes_calls = found is not None
+        self.call_format = found or self._with_tokens(DEFAULT_FORMAT, tokenizer)
 
     @classmethod
     def from_dir(cls, folder: Path, tokenizer: Tokenizer, *, file: str | None = None) -> Self | None:
@@ -106,7 +116,7 @@ class ChatTemplate:
         """
         if not messages:
             raise InvalidRequestError("messages: the list is empty; give at least one")
-        renderer = self._renderers["tool_use" if tools and "tool_use" in self._renderers else "default"]
+        renderer = self._renderer(bool(tools))
         _check_variables(renderer.variables, tools, documents, variables or {})
         values = {
             "tools": list(tools) or None,
@@ -125,10 +135,42 @@ class ChatTemplate:
             )
         return self.controls.encode_segments(self.controls.segments(text))
 
-    def _shows(self, content: Any) -> bool:
-        """Whether the template renders a user's message with this content as text."""
+    def _renderer(self, has_tools: bool) -> TemplateRenderer:
+        return self._renderers["tool_use" if has_tools and "tool_use" in self._renderers else "default"]
+
+    def _find_call_format(self, tokenizer: Tokenizer) -> CallFormat | None:
+        renderer = self._renderer(True)
+        if "tools" not in renderer.variables:
+            return None
+
+        def render(messages: Sequence[Message], is_prompt: bool) -> str:
+            content = [{**message, "content": self._content(message["content"])} for message in messages]
+            values = {**_PLAIN, "tools": [_TOOL], "add_generation_prompt": is_prompt}
+            return str.__str__(renderer.render(content, values))
+
+        found = find_call_format(render)
+        return found and self._with_tokens(found, tokenizer)
+
+    def _content(self, text: str) -> Any:
+        return text if self.takes_text else [{"type": "text", "text": text}]
+
+    def _with_tokens(self, found: CallFormat, tokenizer: Tokenizer) -> CallFormat:
+        """The format with its words that are control tokens."""
+        texts = "\0".join((found.marker, found.opening, found.middle, found.closing, found.between or ""))
+        ids = {word: self.controls.id_of(word) for word in self.controls.words if word in texts}
+        tokens = tuple((word, ids[word], tokenizer.token_bytes(ids[word]).decode()) for word in sorted(ids))
+        return replace(found, tokens=tokens)
+
+    def _shows(self, content: Any, *, system: bool = False) -> bool:
+        """Whether the template renders a user's message, or a system message before one, with this content as text."""
+        messages = [{"role": "user", "content": content}]
+        if system:
+            messages = [
+                {"role": "system", "content": self._content(content)},
+                {"role": "user", "content": self._content("A")},
+            ]
         try:
-            text = self._renderers["default"].render([{"role": "user", "content": content}], _PLAIN)
+            text = self._renderers["default"].render(messages, _PLAIN)
         except InvalidRequestError:
             return False
         return _PROBE in text and "'type'" not in text  # a template may render a list as Python's repr

@@ -61,6 +61,10 @@ class ControlTokens:
         """The control tokens' texts."""
         return frozenset(self._ids)
 
+    def id_of(self, word: str) -> int:
+        """The id of the control token with this text."""
+        return self._ids[word]
+
     def segments(self, text: str) -> Iterator[Segment]:
         """Split a text at its control tokens; a word counts as one only if the template wrote all of its characters."""
         start = 0

@@ -67,7 +67,8 @@ class ChatInputs(BaseModel):
         prompt: the user's message, instead of `messages`.
         messages: a conversation: objects with `role` and `content`, as in OpenAI's API.
         system_prompt: the system message, before the conversation.
-        tools: functions that the model may call, as in OpenAI's API.
+        tools: functions that the model may call, as in OpenAI's API; not with `json_schema`.
+        parallel_tool_calls: whether it may call several in one answer.
         documents: texts for the template, objects such as `{"title": "…", "text": "…"}`.
         chat_template_kwargs: more variables for the template.
         add_generation_prompt: whether the prompt ends with the start of the model's answer.
@@ -92,6 +93,7 @@ class ChatInputs(BaseModel):
     messages: Objects = []
     system_prompt: str | None = None
     tools: Objects = []
+    parallel_tool_calls: bool = True
     documents: Objects = []
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool = True

@@ -32,7 +32,7 @@ def conversation(inputs: ChatInputs, *, system_prompt: str | None, as_parts: boo
     first = inputs.system_prompt or system_prompt
     if first and not has_own:
         messages.insert(0, {"role": "system", "content": first})
-    return [_with_content(message, as_parts=as_parts, as_text=as_text) for message in messages]
+    return [with_content(message, as_parts=as_parts, as_text=as_text) for message in messages]
 
 
 def _message(index: int, message: Mapping[str, Any]) -> Message:
@@ -75,7 +75,8 @@ def _tool_calls(name: str, calls: Any) -> Iterator[dict[str, Any]]:
         yield {**call, "function": {**function, "arguments": arguments}}
 
 
-def _with_content(message: Message, *, as_parts: bool, as_text: bool) -> Message:
+def with_content(message: Message, *, as_parts: bool, as_text: bool) -> Message:
+    """A message whose content has a form that the template accepts; see `conversation`."""
     match message.get("content"):
         case list(parts) if not as_parts:
             return {**message, "content": "\n".join(part["text"] for part in parts)}

@@ -61,7 +61,10 @@ class Predictor(TaskPredictor):
         ),
         tools: Annotated[list[dict[str, Any]], cog.Opaque] = Input(
             default=[],
-            description="Functions that the model may call, as in OpenAI's API, if its template supports them.",
+            description="Functions that the model may call, as in OpenAI's API; a call is a line of the answer.",
+        ),
+        parallel_tool_calls: bool = Input(
+            default=True, description="Whether the model may call several tools in one answer."
         ),
         documents: Annotated[list[dict[str, Any]], cog.Opaque] = Input(
             default=[], description="Texts for the model: objects with title and text, if its template supports them."
@@ -100,6 +103,7 @@ class Predictor(TaskPredictor):
             seed=seed,
             json_schema=json_schema,
             tools=tools,
+            parallel_tool_calls=parallel_tool_calls,
             documents=documents,
             chat_template_kwargs=chat_template_kwargs,
             add_generation_prompt=add_generation_prompt,

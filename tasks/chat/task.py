@@ -6,19 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from serving.constraints import JsonSchemaConstraint
+from serving.constraints import CallsConstraint, JsonSchemaConstraint
 from serving.errors import InvalidRequestError
 from serving.text import Tokenizer
 from serving.text.chat_template import ChatTemplate
 from serving.types import FinishReason
 from tasks.bounds import narrowed, schema_constraint
 from tasks.chat.inputs import ChatInputs, read_answer_schema
-from tasks.chat.messages import conversation
+from tasks.chat.messages import conversation, with_content
 from tasks.chat.options import ChatOptions, Defaults
-from tasks.errors import InputError, TaskFileError
+from tasks.chat.tool_calls import CallsReader, calls_constraint, described
+from tasks.errors import InputError, OutputError, TaskFileError
 from tasks.evaluation.cases import Evaluation
 from tasks.json_answer import JsonReader, as_written
-from tasks.task import LIMIT_WORDS, TASK_FILE, Prompt
+from tasks.task import LIMIT_WORDS, TASK_FILE, Prompt, Reader
 
 
 class TextReader:
@@ -33,6 +34,12 @@ class TextReader:
     def finish(self, reason: FinishReason) -> str:
         """See `Reader.finish`."""
         return ""
+
+
+def _reader(constraint: JsonSchemaConstraint | CallsConstraint | None) -> Reader:
+    if isinstance(constraint, CallsConstraint):
+        return CallsReader(constraint)
+    return TextReader() if constraint is None else JsonReader(constraint)
 
 
 _OF_TEMPLATES: Final = (
@@ -75,31 +82,42 @@ class ChatTask:
             token_ids=tuple(self._plain(given) if self._template is None else self._encode(self._template, given)),
             sampling=given.sampling(self.options.defaults),
             constraint=constraint,
-            reader=TextReader() if constraint is None else JsonReader(constraint),
+            reader=_reader(constraint),
         )
 
     def as_written(self, inputs: Mapping[str, Any], answer: str) -> str:
         """See `tasks.task.CorrectableTask`. Without a JSON Schema any text is an answer."""
         constraint = self._constraint(ChatInputs.read(inputs))
+        if isinstance(constraint, CallsConstraint):
+            raise OutputError("an answer that may call tools cannot be corrected")
         return answer if constraint is None else as_written(answer, constraint)
 
-    def _constraint(self, given: ChatInputs) -> JsonSchemaConstraint | None:
+    def _constraint(self, given: ChatInputs) -> JsonSchemaConstraint | CallsConstraint | None:
         schema = read_answer_schema(given.json_schema)
+        if schema is None and given.tools and self._template is not None:
+            is_single = not given.parallel_tool_calls
+            return calls_constraint(given.tools, self._template.call_format, is_single=is_single)
         if schema is None:
             return None
         return schema_constraint(schema, self.options.item_separator, self.options.key_separator)
 
     def _encode(self, template: ChatTemplate, given: ChatInputs) -> list[int]:
         defaults = self.options.defaults
+        is_described = bool(given.tools) and not template.writes_calls
         messages = conversation(
             given,
             system_prompt=defaults.system_prompt,
-            as_parts=template.takes_parts,
+            as_parts=template.takes_parts and not is_described,
             as_text=template.takes_text,
         )
+        if is_described:
+            written = described(messages, given.tools, takes_system=template.takes_system)
+            messages = [
+                with_content(one, as_parts=template.takes_parts, as_text=template.takes_text) for one in written
+            ]
         return template.encode(
             messages,
-            tools=given.tools,
+            tools=() if is_described else given.tools,
             documents=given.documents,
             add_generation_prompt=given.add_generation_prompt,
             variables={**defaults.chat_template_kwargs, **(given.chat_template_kwargs or {})},

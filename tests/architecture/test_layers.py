@@ -19,7 +19,7 @@ SERVING_FRONT = (
 )
 FOUNDATION = ("pipeline.environment", "pipeline.paths", "pipeline.in_flight")
 MAY_IMPORT = {
-    "serving.text": ("serving.errors",),
+    "serving.text": ("serving.errors", "serving.constraints"),
     "serving.grammar": ("serving.errors", "serving.constraints", "serving.text"),
     "serving.weights": ("serving.errors",),
     "serving.fetching": (),

@@ -12,7 +12,9 @@ import aiohttp
 
 from serving.clients.answer import EngineOutput
 from serving.clients.vllm_parameters import vllm_parameters
+from serving.constraints import CallsConstraint
 from serving.errors import EngineBusyError, EngineDeadError, InvalidRequestError, SettingError
+from serving.grammar import check_constraint
 from serving.grammar.grammar_text import grammar_text
 from serving.text import Tokenizer
 from serving.types import GenerationRequest, TokenLogprob
@@ -95,7 +97,11 @@ def request_body(
         **vllm_parameters(request, tokenizer=tokenizer, max_model_len=max_model_len, speculates=False),
     }
     if request.constraint is not None:
-        body["structured_outputs"] = {"grammar": grammar_text(request.constraint)}
+        if isinstance(request.constraint, CallsConstraint):
+            grammar = check_constraint(request.constraint)  # its schemas may have to be rewritten
+        else:
+            grammar = grammar_text(request.constraint)
+        body["structured_outputs"] = {"grammar": grammar}
     return body
 
 

@@ -58,7 +58,7 @@ def test_the_system_prompt_comes_first(tmp_path):
 
 def test_further_inputs_reach_the_template_or_are_refused(tmp_path):
     task = make(tmp_path, defaults={"chat_template_kwargs": {"shout": True}})
-    assert text_of(task, prompt="Hi", tools=[{"type": "function"}]).endswith("1 tools!assistant\n")
+    assert text_of(task, prompt="Hi").endswith("!assistant\n")
     assert text_of(task, prompt="Hi", chat_template_kwargs={"shout": False}).endswith("Hi\nassistant\n")
     with pytest.raises(InvalidRequestError, match="reads no variable 'whisper'; those it reads: shout"):
         task.prepare({"prompt": "Hi", "chat_template_kwargs": {"whisper": True}})

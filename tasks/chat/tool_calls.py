@@ -1,0 +1,263 @@
+"""Lets the model choose between a text and calls of the caller's tools, and reads what it wrote.
+
+An answer with calls is shown as its text, and then a line for each call, whatever the model's own format is:
+`<tool_call>{"name": "…", "arguments": {…}}`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from serving.constraints import CALL, CallFormat, CallsConstraint
+from serving.grammar import answer_checks
+from serving.types import FinishReason
+from tasks.bounds import schema_constraint
+from tasks.chat.messages import Message
+from tasks.errors import InputError, OutputError
+from tasks.json_text import parse_json
+
+_NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
+_KINDS: Final = {"type", "$ref", "allOf", "anyOf", "oneOf"}
+_SYSTEM: Final = """# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{tools}
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
+_HINT: Final = 'send {"type": "function", "function": {"name": "…", "parameters": {…}}}'
+
+
+def calls_constraint(
+    tools: Sequence[Mapping[str, Any]], call_format: CallFormat, *, is_single: bool
+) -> CallsConstraint:
+    """What an answer that may call tools must match.
+
+    Args:
+        tools: the tools, as in OpenAI's API.
+        call_format: how the model writes calls.
+        is_single: whether there is at most one call.
+
+    Raises:
+        InputError: a tool is no function with a name, or two have the same.
+    """
+    separators = re.escape(call_format.item_separator), re.escape(call_format.key_separator)
+    functions = []
+    for index, tool in enumerate(tools):
+        function = tool.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
+            raise InputError(f"tools[{index}]", "is not a function with a name", _HINT)
+        parameters = function.get("parameters") or _NO_PARAMETERS
+        if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
+            raise InputError(f"tools[{index}].function.parameters", "is no JSON Schema of an object", _HINT)
+        if not parameters.keys() & _KINDS:
+            parameters = {"type": "object", **parameters}
+        functions.append((name, schema_constraint(parameters, *separators)))
+    names = [name for name, _ in functions]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError("tools", f"{json.dumps(twice)[:80]} is the name of two functions", "give each its own")
+    return CallsConstraint(call_format, tuple(functions), is_single)
+
+
+def described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, takes_system: bool) -> list[Message]:
+    """The conversation for a template that knows no tools: with a text about them, and calls and results as texts.
+
+    Args:
+        messages: the conversation, its contents as texts.
+        tools: the tools.
+        takes_system: whether the template shows system messages; if not, the text is in the first message.
+    """
+    about = _SYSTEM.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+    first, *rest = messages
+    written = [_as_text(message) for message in rest]
+    if takes_system and first["role"] not in ("system", "developer"):
+        return _joined([{"role": "system", "content": about}, _as_text(first), *written])
+    content = f"{first['content']}\n\n{about}" if takes_system else f"{about}\n\n{first['content']}"
+    return _joined([{**_as_text(first), "content": content}, *written])
+
+
+def _as_text(message: Message) -> Message:
+    if message["role"] == "tool":
+        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+    if not message.get("tool_calls"):
+        return message
+    functions = [call["function"] for call in message["tool_calls"]]
+    values = [{"name": one.get("name"), "arguments": one.get("arguments")} for one in functions]
+    calls = [f"{CALL}\n{json.dumps(value, ensure_ascii=False)}\n</tool_call>" for value in values]
+    content = "\n".join([message["content"], *calls] if message["content"] else calls)
+    return {**{name: value for name, value in message.items() if name != "tool_calls"}, "content": content}
+
+
+def _joined(messages: Sequence[Message]) -> list[Message]:
+    """The messages, of which results one after another are one: many templates want the roles to alternate."""
+    found: list[Message] = []
+    for message in messages:
+        results = [str(one["content"]).startswith("<tool_response>\n") for one in (*found[-1:], message)]
+        if len(results) == 2 and all(results) and found[-1]["role"] == message["role"] == "user":
+            found[-1] = {**found[-1], "content": f"{found[-1]['content']}\n{message['content']}"}
+        else:
+            found.append(message)
+    return found
+
+
+class CallsReader:
+    """See `tasks.task.Reader`. A text and arguments are shown as they come; a name is shown when it is complete.
+
+    Args:
+        constraint: what the answer must match.
+    """
+
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, constraint: CallsConstraint) -> None:
+        self._constraint = constraint
+        shown = constraint.format.shown()
+        opening = shown.opening if shown.marker else shown.opening.lstrip()
+        self._begin = shown.marker + opening
+        self._trigger = shown.marker or opening
+        self._middle, self._between = shown.middle, shown.between
+        self._held = ""  # text that is not shown yet
+        self._read: Callable[[], str | None] = self._read_text if constraint.format.marker else self._read_start
+        self._name = self._arguments = ""
+        self._scanner = _ValueScanner()
+        self._is_call = self._is_whole = False
+
+    def push(self, text: str) -> str:
+        """See `Reader.push`."""
+        self._held += text
+        shown = ""
+        while (more := self._read()) is not None:
+            shown += more
+        return shown
+
+    def finish(self, reason: FinishReason) -> str:
+        """See `Reader.finish`. An answer that was cut at its limit of tokens may end amid a call."""
+        rest, self._held = self._held, ""
+        if reason is FinishReason.LENGTH:
+            return "" if self._is_call or rest.strip() else rest  # what may have been a call's beginning is left out
+        if self._is_call and not self._is_whole:
+            raise OutputError(
+                f"the call was ended before it was complete, after {self._name or 'its beginning'!r}; give "
+                "stop_sequences that cannot occur in it"
+            )
+        return "" if self._is_call else rest
+
+    def _read_start(self) -> str | None:
+        """See whether the answer begins as a call. As of all these methods, None says that more text is needed."""
+        if self._begin.startswith(self._held) and self._held != self._begin:
+            return None
+        if self._held.startswith(self._begin):
+            self._is_call, self._read = True, self._read_begin
+        else:
+            self._read = self._read_rest
+        return ""
+
+    def _read_rest(self) -> str | None:
+        shown, self._held = self._held, ""
+        return shown or None
+
+    def _read_text(self) -> str | None:
+        at = self._held.find(self._trigger)
+        if at >= 0:
+            text, self._held = self._held[:at].rstrip(), self._held[at:]
+            self._is_call, self._read = True, self._read_begin
+            return text
+        kept = _held_back(self._held, self._trigger)
+        shown, self._held = self._held[: len(self._held) - kept], self._held[len(self._held) - kept :]
+        return shown or None
+
+    def _read_begin(self) -> str | None:
+        if len(self._held) < len(self._begin):
+            return None
+        self._held = self._held[len(self._begin) :]
+        self._read = self._read_name
+        return ""
+
+    def _read_name(self) -> str | None:
+        at = self._held.find(self._middle)
+        if at < 0:
+            return None
+        name, self._held = self._held[:at], self._held[at + len(self._middle) :]
+        self._name = str(json.loads(f'"{name}"'))
+        self._scanner, self._arguments = _ValueScanner(), ""
+        self._is_whole, self._read = False, self._read_arguments
+        return f'{CALL}{{"name": "{name}", "arguments": '
+
+    def _read_arguments(self) -> str | None:
+        end = self._scanner.end(self._held)
+        shown, self._held = self._held[:end], self._held[end:]
+        self._arguments += shown
+        if not self._scanner.is_complete:
+            return shown or None
+        self._check()
+        self._is_whole, self._read = True, self._read_between
+        return shown + "}\n"
+
+    def _read_between(self) -> str | None:
+        if self._between is None or not self._held.startswith(self._between):
+            return None
+        self._held = self._held[len(self._between) :]
+        self._is_whole, self._name, self._read = False, "", self._read_name
+        return ""
+
+    def _check(self) -> None:
+        """Check the arguments of a call as far as the grammar does not keep their schema."""
+        arguments = dict(self._constraint.functions)[self._name]
+        try:
+            value = parse_json(self._arguments, unique_keys=True)
+        except ValueError as error:
+            raise OutputError(f"the JSON of the arguments of {self._name!r}: {error}; ask again") from error
+        checks = answer_checks(arguments)
+        if checks is not None and (keyword := checks.first_error(value)) is not None:
+            raise OutputError(
+                f"the arguments of {self._name!r} do not meet {keyword} of the schema; ask again with another seed, or "
+                "simplify that keyword"
+            )
+
+
+def _held_back(text: str, trigger: str) -> int:
+    """The length of the end of a text that may turn out to be blanks before a trigger, or its beginning."""
+    lengths = range(min(len(trigger) - 1, len(text)), -1, -1)
+    begun = next(length for length in lengths if text.endswith(trigger[:length]))
+    before = text[: len(text) - begun]
+    return len(text) - len(before.rstrip())
+
+
+class _ValueScanner:
+    """Finds the end of a JSON object that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = self._is_escaped = False
+        self.is_complete = False
+
+    def end(self, text: str) -> int:
+        """The number of new characters that belong to the object."""
+        for index, char in enumerate(text):
+            if self._in_string:
+                if self._is_escaped:
+                    self._is_escaped = False
+                elif char == "\\":
+                    self._is_escaped = True
+                elif char == '"':
+                    self._in_string = False
+            elif char == '"':
+                self._in_string = True
+            elif char in "{[":
+                self._depth += 1
+            elif char in "}]":
+                self._depth -= 1
+                if self._depth == 0:
+                    self.is_complete = True
+                    return index + 1
+        return len(text)
