@@ -87,12 +87,32 @@ def chat_inputs(body: ChatBody, info: ModelInfo) -> ModelInputs:
     if body.answer_format is not None:
         param, wanted = body.answer_format
         inputs.add("json_schema", wanted, param)
+    if body.offered_tools:
+        _add_tools(inputs, body)
     inputs.add("logprobs", body.num_logprobs, "logprobs")
     documents: JsonValue = None if body.documents is None else [*body.documents]
     inputs.add("documents", documents, "documents", neutral=[])
     inputs.add("chat_template_kwargs", body.chat_template_kwargs, "chat_template_kwargs", neutral={})
     inputs.add("add_generation_prompt", body.add_generation_prompt, "add_generation_prompt", neutral=True)
     return _with_shared(inputs, body)
+
+
+def _add_tools(inputs: ModelInputs, body: ChatBody) -> None:
+    """Let the model call the tools. A package without the second of these inputs shows calls in its model's own way."""
+    if "tools" not in inputs.properties or "parallel_tool_calls" not in inputs.properties:
+        raise ApiError(
+            "tool_choice: 'auto', the default with tools, is not supported by this model's package; give 'required' or "
+            "the function's name for a call, or 'none' for a text",
+            param="tool_choice",
+        )
+    tools: list[JsonValue] = []
+    for tool in body.offered_tools:
+        function = tool.function.model_dump(exclude_none=True)
+        if tool.function.parameters is not None:  # as text, because Cog's server sorts the keys of objects
+            function["parameters"] = json.dumps(tool.function.parameters, ensure_ascii=False)
+        tools.append({"type": "function", "function": function})
+    inputs.add("tools", tools, "tools")
+    inputs.add("parallel_tool_calls", body.parallel_tool_calls, "parallel_tool_calls")
 
 
 def completion_inputs(body: CompletionBody, info: ModelInfo, prompt: str) -> ModelInputs:

@@ -8,7 +8,14 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from gateway.openai.tool_calls import Function, call_schema
+from gateway.openai.tool_calls import (
+    AnswerReader,
+    ChosenCallsReader,
+    ForcedCallReader,
+    Function,
+    TextReader,
+    call_schema,
+)
 
 MAX_CHOICES: Final = 16  # answers to one request, each of which is a prediction
 Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -202,6 +209,17 @@ class ChatBody(SharedBody):
                 return []
 
     @property
+    def offered_tools(self) -> list[Tool]:
+        """The tools that the model may call or not; none where it must or must not."""
+        return list(self.tools or []) if self.tool_choice in (None, "auto") else []
+
+    def reader(self) -> AnswerReader:
+        """A new reader of an answer to this request."""
+        if functions := self.forced_functions:
+            return ForcedCallReader(functions)
+        return ChosenCallsReader() if self.offered_tools else TextReader()
+
+    @property
     def answer_format(self) -> tuple[str, dict[str, JsonValue]] | None:
         """The parameter that asks for JSON, and the format in OpenAI's words; None for free text."""
         functions, wanted = self.forced_functions, self.response_format
@@ -225,8 +243,13 @@ class ChatBody(SharedBody):
             found["tools"] = f"{json.dumps(twice)[:80]} is the name of two functions; each needs its own"
         elif fault := self._fault_of_choice(names):
             found["tool_choice"] = fault
-        elif self.forced_functions and self.response_format and self.response_format.type != "text":
-            found["response_format"] = "cannot be given together with a function that must be called"
+        elif self.response_format and self.response_format.type != "text":
+            if self.forced_functions:
+                found["response_format"] = "cannot be given together with a function that must be called"
+            elif self.offered_tools:
+                found["response_format"] = (
+                    "cannot be given together with tools that may be called; give tool_choice 'none' for JSON"
+                )
         return found
 
     def _fault_of_choice(self, names: list[str]) -> str | None:
@@ -235,12 +258,6 @@ class ChatBody(SharedBody):
                 return f"{json.dumps(name)[:80]} is not one of the tools"
             case "required" if not names:
                 return "'required' needs tools"
-            case None | "auto" if names:
-                # Each model has its own way to write a call amid text, which no constraint of the package describes.
-                return (
-                    "'auto' is not supported, and is the default with tools: the model cannot choose between a text "
-                    "and a call; give 'required' or the function's name for a call, or 'none' for a text"
-                )
             case _:
                 return None
 

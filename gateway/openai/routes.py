@@ -60,8 +60,7 @@ async def create_chat_completion(request: Request, gateway: TheGateway) -> Respo
     body = await read_body(request, ChatBody, max_bytes=gateway.settings.max_body_bytes)
     info = await _check(gateway, body)
     inputs = chat_inputs(body, info)
-    functions = body.forced_functions
-    return await _answer(_Call(request, gateway, info, body, [inputs], lambda own_id: ChatShape(functions, own_id)))
+    return await _answer(_Call(request, gateway, info, body, [inputs], lambda own_id: ChatShape(body.reader, own_id)))
 
 
 @_router.post("/completions")

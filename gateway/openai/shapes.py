@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -11,7 +11,7 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from gateway.openai.choices import Answer, Logprob
-from gateway.openai.tool_calls import CallReader, Function
+from gateway.openai.tool_calls import AnswerReader, CallPart
 from gateway.upstream.model_info import ModelInfo
 
 Object = dict[str, JsonValue]
@@ -42,72 +42,74 @@ class Shape(Protocol):
 
 
 class ChatShape:
-    """Writes the choices of a chat completion. With functions of which one must be called, each answer is a call.
+    """Writes the choices of a chat completion.
 
     Args:
-        functions: the functions of which one must be called; none for a text.
+        make_reader: makes the reader of one answer.
         call_id: the beginning of the calls' ids, before the choice's number.
     """
 
     prefix, name, chunk_name = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, functions: Sequence[Function], call_id: str) -> None:
-        self._functions = functions
+    def __init__(self, make_reader: Callable[[], AnswerReader], call_id: str) -> None:
+        self._make_reader = make_reader
         self._call_id = call_id
-        self._readers: dict[int, CallReader] = {}  # of the choices that are streamed
-        self._named: set[int] = set()  # choices whose call's name has been shown
+        self._readers: dict[int, AnswerReader] = {}  # of the choices that are streamed
 
     def whole(self, index: int, answer: Answer) -> Object:
-        """See `Shape.whole`."""
-        message: Object = {"role": "assistant", "content": answer.text, "refusal": None}
-        if self._functions:
-            reader = CallReader(self._functions)
-            arguments = reader.push(answer.text) + reader.finish(is_complete=answer.finish_reason == "stop")
-            message["content"] = None
-            if reader.name is not None:
-                message["tool_calls"] = [self._call(index, reader.name, arguments)]
+        """See `Shape.whole`. Of chosen calls, one that was cut is left out, because nobody could read its arguments."""
+        reader, is_complete = self._make_reader(), answer.finish_reason == "stop"
+        read = [reader.push(answer.text), reader.finish(is_complete=is_complete)]
+        calls: dict[int, CallPart] = {}
+        for part in (part for _, parts in read for part in parts):
+            calls.setdefault(part.index, CallPart(part.index, "", part.name)).arguments += part.arguments
+        shown = [self._call(index, call) for call in calls.values() if call.index < reader.calls]
+        content = "".join(text for text, _ in read)
+        message: Object = {"role": "assistant", "content": content or (None if reader.calls else ""), "refusal": None}
+        if shown:
+            message["tool_calls"] = [*shown]
         return {
             "index": index,
             "message": message,
             "logprobs": _chat_logprobs(answer),
-            "finish_reason": self._reason(answer),
+            "finish_reason": _reason(answer, reader),
         }
 
     def first(self, index: int) -> Object | None:
         """See `Shape.first`."""
-        if not self._functions:
-            return _chat_part(index, {"role": "assistant", "content": "", "refusal": None})
-        self._readers[index] = CallReader(self._functions)
-        return _chat_part(index, {"role": "assistant", "content": None, "refusal": None} | self._delta(index, ""))
+        self._readers[index] = reader = self._make_reader()
+        content, parts = reader.push("")
+        message: Object = {"role": "assistant", "content": None if reader.calls else content, "refusal": None}
+        return _chat_part(index, message | self._delta(index, "", parts))
 
     def piece(self, index: int, text: str) -> Object | None:
         """See `Shape.piece`."""
-        if not self._functions:
-            return _chat_part(index, {"content": text})
-        delta = self._delta(index, self._readers[index].push(text))
+        delta = self._delta(index, *self._readers[index].push(text))
         return _chat_part(index, delta) if delta else None
 
     def last(self, index: int, answer: Answer) -> Object:
         """See `Shape.last`."""
-        is_complete = answer.finish_reason == "stop"
-        rest = self._readers[index].finish(is_complete=is_complete) if self._functions else ""
-        delta = self._delta(index, rest) if rest else {}
-        return _chat_part(index, delta) | {"logprobs": _chat_logprobs(answer), "finish_reason": self._reason(answer)}
+        reader = self._readers[index]
+        delta = self._delta(index, *reader.finish(is_complete=answer.finish_reason == "stop"))
+        ended = {"logprobs": _chat_logprobs(answer), "finish_reason": _reason(answer, reader)}
+        return _chat_part(index, delta) | ended
 
-    def _delta(self, index: int, arguments: str) -> Object:
-        """New text of a call's arguments, with the name the first time that it is known."""
-        name = self._readers[index].name
-        if name is not None and index not in self._named:
-            self._named.add(index)
-            return {"tool_calls": [{"index": 0, **self._call(index, name, arguments)}]}
-        return {"tool_calls": [{"index": 0, "function": {"arguments": arguments}}]} if arguments else {}
+    def _delta(self, index: int, content: str, parts: Sequence[CallPart]) -> Object:
+        """New text, and new text of calls' arguments, with their names the first time that they are known."""
+        delta: Object = {"content": content} if content else {}
+        if parts:
+            delta["tool_calls"] = [{"index": part.index, **self._call(index, part)} for part in parts]
+        return delta
 
-    def _reason(self, answer: Answer) -> str:
-        return "tool_calls" if self._functions and answer.finish_reason == "stop" else answer.finish_reason
+    def _call(self, index: int, part: CallPart) -> Object:
+        if part.name is None:
+            return {"function": {"arguments": part.arguments}}
+        call_id = f"call_{self._call_id}{index or ''}" + (f"_{part.index}" if part.index else "")
+        return {"id": call_id, "type": "function", "function": {"name": part.name, "arguments": part.arguments}}
 
-    def _call(self, index: int, name: str, arguments: str) -> Object:
-        call_id = f"call_{self._call_id}{index or ''}"
-        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+def _reason(answer: Answer, reader: AnswerReader) -> str:
+    return "tool_calls" if reader.calls and answer.finish_reason == "stop" else answer.finish_reason
 
 
 class CompletionShape:

@@ -1,11 +1,12 @@
-"""Makes answers calls of functions: the schema of an answer that must be one, and the reader of such an answer."""
+"""Makes answers calls of functions: the schema of an answer that must be one, and the readers of answers with calls."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
@@ -14,6 +15,8 @@ _NO_PARAMETERS: Final[Schema] = {"type": "object", "properties": {}, "additional
 _VALUES: Final = ("const", "enum", "default", "examples")  # keywords whose values are no schemas
 # Keywords whose values have schemas by names, which may be those of keywords.
 _BY_NAME: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_CALL: Final = "<tool_call>"  # begins each line of a chat package's answer that is a call
+_LINE: Final = re.compile(_CALL + r'\{"name": ("(?:[^"\\]|\\.)*"), "arguments": ')
 _HEAD: Final = re.compile(r'\{"name":[ \t]*("(?:[^"\\]|\\.)*"),[ \t]*"arguments":')
 
 
@@ -45,8 +48,106 @@ def call_schema(functions: Sequence[Function]) -> Schema:
     return {"anyOf": calls}
 
 
-class CallReader:
-    """Reads an answer to `call_schema` while it is written.
+@dataclass(slots=True)
+class CallPart:
+    """New text of one call.
+
+    Args:
+        index: the number of the call among those of the answer.
+        arguments: new text of its arguments.
+        name: the function's name, where it was not known before.
+    """
+
+    index: int
+    arguments: str
+    name: str | None = None
+
+
+class AnswerReader(Protocol):
+    """Reads an answer while it is written."""
+
+    def push(self, text: str) -> tuple[str, list[CallPart]]:
+        """What more text of the answer adds to its content, and to its calls."""
+        ...
+
+    def finish(self, *, is_complete: bool) -> tuple[str, list[CallPart]]:
+        """What the end adds, of an answer that is complete or was cut."""
+        ...
+
+    @property
+    def calls(self) -> int:
+        """The number of calls that are complete, if the answer is."""
+        ...
+
+
+class TextReader:
+    """Reads an answer that is a text. See `AnswerReader`."""
+
+    calls = 0
+
+    def push(self, text: str) -> tuple[str, list[CallPart]]:
+        """See `AnswerReader.push`."""
+        return text, []
+
+    def finish(self, *, is_complete: bool) -> tuple[str, list[CallPart]]:
+        """See `AnswerReader.finish`."""
+        return "", []
+
+
+class ChosenCallsReader:
+    """Reads an answer that is a text, then calls, each a line: `<tool_call>{"name": …, "arguments": …}`.
+
+    See `AnswerReader`.
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._has_calls = self._is_open = False
+        self.calls = 0
+
+    def push(self, text: str) -> tuple[str, list[CallPart]]:
+        """See `AnswerReader.push`."""
+        self._held += text
+        content = ""
+        if not self._has_calls:
+            at = self._held.find(_CALL)
+            self._has_calls = at >= 0
+            if at < 0:
+                lengths = range(len(_CALL) - 1, -1, -1)
+                at = len(self._held) - next(length for length in lengths if self._held.endswith(_CALL[:length]))
+            content, self._held = self._held[:at], self._held[at:]
+        parts: list[CallPart] = []
+        while self._has_calls and (part := self._part()) is not None:
+            if parts and parts[-1].index == part.index:
+                parts[-1].arguments += part.arguments
+            else:
+                parts.append(part)
+        return content, parts
+
+    def finish(self, *, is_complete: bool) -> tuple[str, list[CallPart]]:
+        """See `AnswerReader.finish`."""
+        return "" if self._has_calls else self._held, []
+
+    def _part(self) -> CallPart | None:
+        """What can be read now; None for nothing."""
+        if not self._is_open:
+            head = _LINE.match(self._held)
+            if head is None:
+                return None
+            self._is_open, self._held = True, self._held[head.end() :]
+            return CallPart(self.calls, "", str(json.loads(head[1])))
+        line, end, rest = self._held.partition("\n")
+        # The last brace belongs to the call, not to the arguments.
+        part = CallPart(self.calls, line[:-1])
+        self._held = rest if end else line[-1:]
+        if end:
+            self._is_open = False
+            self.calls += 1
+        return part if end or part.arguments else None
+
+
+class ForcedCallReader:
+    """Reads an answer to `call_schema`. See `AnswerReader`.
 
     Args:
         functions: the functions of the schema.
@@ -55,27 +156,33 @@ class CallReader:
     def __init__(self, functions: Sequence[Function]) -> None:
         self._is_choice = len(functions) > 1
         self._held = ""
-        self.name = None if self._is_choice else functions[0].name
-        """The name of the function that is called, once the answer says it."""
+        self._name = None if self._is_choice else functions[0].name
+        self._is_named = False  # whether the name has been shown
+        self.calls = 1
 
-    def push(self, text: str) -> str:
-        """What new text of the answer adds to the arguments."""
+    def push(self, text: str) -> tuple[str, list[CallPart]]:
+        """See `AnswerReader.push`."""
         if not self._is_choice:
-            return text
+            return "", self._shown(text)
         self._held += text
-        if self.name is None:
+        if self._name is None:
             match = _HEAD.match(self._held)
             if match is None:
-                return ""
-            self.name = str(json.loads(match[1]))
+                return "", []
+            self._name = str(json.loads(match[1]))
             self._held = self._held[match.end() :]
         # The last brace belongs to the call, not to the arguments.
         ready, self._held = self._held[:-1], self._held[-1:]
-        return ready
+        return "", self._shown(ready)
 
-    def finish(self, *, is_complete: bool) -> str:
-        """The rest of the arguments; of an answer that was cut, also its last character."""
-        return "" if is_complete or self.name is None else self._held
+    def finish(self, *, is_complete: bool) -> tuple[str, list[CallPart]]:
+        """See `AnswerReader.finish`."""
+        return "", [] if is_complete or self._name is None else self._shown(self._held)
+
+    def _shown(self, arguments: str) -> list[CallPart]:
+        name = None if self._is_named else self._name
+        self._is_named = True
+        return [CallPart(0, arguments, name)] if arguments or name else []
 
 
 def _moved(schema: JsonValue, place: str) -> JsonValue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -53,7 +54,7 @@ def _message(index: int, message: Mapping[str, Any]) -> Message:
             raise InputError(
                 f"{name}.content", "has a part that is not a text", 'send parts {"type": "text", "text": "…"}'
             )
-    return known
+    return _with_short_id(known, "tool_call_id")
 
 
 def _tool_calls(name: str, calls: Any) -> Iterator[dict[str, Any]]:
@@ -72,7 +73,15 @@ def _tool_calls(name: str, calls: Any) -> Iterator[dict[str, Any]]:
                 raise InputError(
                     name, f"arguments are not JSON: {error}", "send them as the model wrote them"
                 ) from error
-        yield {**call, "function": {**function, "arguments": arguments}}
+        yield _with_short_id({**call, "function": {**function, "arguments": arguments}}, "id")
+
+
+def _with_short_id(part: dict[str, Any], key: str) -> dict[str, Any]:
+    """The part with nine letters and digits in place of an id of OpenAI's API: Mistral's templates take no others."""
+    given = part.get(key)
+    if not isinstance(given, str) or not given.startswith("call_"):
+        return part
+    return {**part, key: hashlib.sha256(given.encode()).hexdigest()[:9]}
 
 
 def with_content(message: Message, *, as_parts: bool, as_text: bool) -> Message:

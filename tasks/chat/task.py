@@ -15,7 +15,7 @@ from tasks.bounds import narrowed, schema_constraint
 from tasks.chat.inputs import ChatInputs, read_answer_schema
 from tasks.chat.messages import conversation, with_content
 from tasks.chat.options import ChatOptions, Defaults
-from tasks.chat.tool_calls import CallsReader, calls_constraint, described
+from tasks.chat.tool_calls import CallsReader, calls_constraint, described, read_tools
 from tasks.errors import InputError, OutputError, TaskFileError
 from tasks.evaluation.cases import Evaluation
 from tasks.json_answer import JsonReader, as_written
@@ -34,6 +34,11 @@ class TextReader:
     def finish(self, reason: FinishReason) -> str:
         """See `Reader.finish`."""
         return ""
+
+
+def _read(inputs: Mapping[str, Any]) -> ChatInputs:
+    given = ChatInputs.read(inputs)
+    return given.model_copy(update={"tools": read_tools(given.tools)}) if given.tools else given
 
 
 def _reader(constraint: JsonSchemaConstraint | CallsConstraint | None) -> Reader:
@@ -76,7 +81,7 @@ class ChatTask:
 
     def prepare(self, inputs: Mapping[str, Any]) -> Prompt:
         """See `Task.prepare`."""
-        given = ChatInputs.read(inputs)
+        given = _read(inputs)
         constraint = self._constraint(given)
         return Prompt(
             token_ids=tuple(self._plain(given) if self._template is None else self._encode(self._template, given)),
@@ -87,7 +92,7 @@ class ChatTask:
 
     def as_written(self, inputs: Mapping[str, Any], answer: str) -> str:
         """See `tasks.task.CorrectableTask`. Without a JSON Schema any text is an answer."""
-        constraint = self._constraint(ChatInputs.read(inputs))
+        constraint = self._constraint(_read(inputs))
         if isinstance(constraint, CallsConstraint):
             raise OutputError("an answer that may call tools cannot be corrected")
         return answer if constraint is None else as_written(answer, constraint)

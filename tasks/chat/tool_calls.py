@@ -20,6 +20,7 @@ from tasks.errors import InputError, OutputError
 from tasks.json_text import parse_json
 
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
+_ORDER: Final = ("name", "description", "parameters")
 _KINDS: Final = {"type", "$ref", "allOf", "anyOf", "oneOf"}
 _SYSTEM: Final = """# Tools
 
@@ -37,35 +38,61 @@ For each function call, return a json object with function name and arguments wi
 _HINT: Final = 'send {"type": "function", "function": {"name": "…", "parameters": {…}}}'
 
 
+def read_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The tools with the schemas of their parameters as objects, and with the keys in their usual order.
+
+    Args:
+        tools: the tools, as in OpenAI's API. A schema may be JSON text, which keeps the order of its properties: Cog's
+            server sorts those of objects.
+
+    Raises:
+        InputError: a tool is no function with a name, or two have the same.
+    """
+    found = []
+    for index, tool in enumerate(tools):
+        function = tool.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
+            raise InputError(f"tools[{index}]", "is not a function with a name", _HINT)
+        parameters = function.get("parameters")
+        if isinstance(parameters, str):
+            try:
+                parameters = parse_json(parameters)
+            except ValueError as error:
+                raise InputError(f"tools[{index}].function.parameters", f"is not JSON: {error}", _HINT) from error
+        if not (parameters is None or isinstance(parameters, dict)):
+            raise InputError(f"tools[{index}].function.parameters", "is no JSON Schema of an object", _HINT)
+        given = {**function, "parameters": parameters}
+        ordered = {key: given[key] for key in (*_ORDER, *given) if given.get(key) is not None}
+        found.append({"type": "function", **tool, "function": ordered})
+    names = [tool["function"]["name"] for tool in found]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError("tools", f"{json.dumps(twice)[:80]} is the name of two functions", "give each its own")
+    return found
+
+
 def calls_constraint(
     tools: Sequence[Mapping[str, Any]], call_format: CallFormat, *, is_single: bool
 ) -> CallsConstraint:
     """What an answer that may call tools must match.
 
     Args:
-        tools: the tools, as in OpenAI's API.
+        tools: the tools, as `read_tools` gives them.
         call_format: how the model writes calls.
         is_single: whether there is at most one call.
 
     Raises:
-        InputError: a tool is no function with a name, or two have the same.
+        InputError: a tool's parameters are no object.
     """
     separators = re.escape(call_format.item_separator), re.escape(call_format.key_separator)
     functions = []
     for index, tool in enumerate(tools):
-        function = tool.get("function")
-        name = function.get("name") if isinstance(function, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
-            raise InputError(f"tools[{index}]", "is not a function with a name", _HINT)
-        parameters = function.get("parameters") or _NO_PARAMETERS
-        if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
+        parameters = tool["function"].get("parameters") or _NO_PARAMETERS
+        if parameters.get("type", "object") != "object":
             raise InputError(f"tools[{index}].function.parameters", "is no JSON Schema of an object", _HINT)
         if not parameters.keys() & _KINDS:
             parameters = {"type": "object", **parameters}
-        functions.append((name, schema_constraint(parameters, *separators)))
-    names = [name for name, _ in functions]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise InputError("tools", f"{json.dumps(twice)[:80]} is the name of two functions", "give each its own")
+        functions.append((tool["function"]["name"], schema_constraint(parameters, *separators)))
     return CallsConstraint(call_format, tuple(functions), is_single)
 
 

@@ -48,7 +48,7 @@ class Asked:
 
     def shape(self) -> ChatShape:
         """The shape of a chat completion of the same request, from whose parts the items are made."""
-        return ChatShape(self.body.chat_body(_NO_MESSAGES).forced_functions, self.id)
+        return ChatShape(self.body.chat_body(_NO_MESSAGES).reader, self.id)
 
     def response(self, status: str, output: list[JsonValue] | None = None, **more: JsonValue) -> Object:
         """The response with its parameters.

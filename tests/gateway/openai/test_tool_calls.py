@@ -98,3 +98,79 @@ def test_a_tool_without_parameters_is_called_without_arguments(client):
 
 def test_tools_that_must_not_be_called_are_not_called(client):
     assert ask(client, tools=[tool()], tool_choice="none").choices[0].message.content == TEXT
+
+
+CALLS = '<tool_call>\n{"name": "order", "arguments": {"item": "}\\n", "count": 2}}\n</tool_call>'
+TWO_CALLS = CALLS + '\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+CHOSEN = [tool(), {"type": "function", "function": {"name": "now"}}]
+
+
+@pytest.mark.parametrize("before", ["", "Let me see."])
+@pytest.mark.parametrize(("text", "names"), [(CALLS, ["order"]), (TWO_CALLS, ["order", "now"])])
+@pytest.mark.parametrize("choice", [{}, {"tool_choice": "auto"}])
+def test_the_model_chooses_to_call(client, before, text, names, choice):
+    parameters = {"messages": [{"role": "user", "content": before + text}], "tools": CHOSEN, **choice}
+    answer = client.chat.completions.create(model=MODEL, **parameters)
+    with client.chat.completions.stream(model=MODEL, **parameters) as stream:
+        streamed = stream.get_final_completion()
+    for found in (answer, streamed):
+        message = found.choices[0].message
+        assert (found.choices[0].finish_reason, message.content or "") == ("tool_calls", before)
+        assert [call.function.name for call in message.tool_calls] == names
+        assert json.loads(message.tool_calls[0].function.arguments) == {"item": "}\n", "count": 2}
+        assert len({call.id for call in message.tool_calls}) == len(names)
+        assert all(call.id.startswith("call_") for call in message.tool_calls)
+
+
+def test_the_model_chooses_to_write_a_text(client):
+    answer = ask(client, tools=CHOSEN)
+    message = answer.choices[0].message
+    assert (answer.choices[0].finish_reason, message.content, message.tool_calls) == ("stop", TEXT, None)
+    chunks = list(ask(client, tools=CHOSEN, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == TEXT
+    assert len([chunk for chunk in chunks if chunk.choices[0].delta.content]) > 3, "as it is written"
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def test_without_parallel_calls_there_is_one(client):
+    message = ask(client, TWO_CALLS, tools=CHOSEN, parallel_tool_calls=False).choices[0].message
+    assert [call.function.name for call in message.tool_calls] == ["order"]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 5, 12, 20, 30])
+def test_a_call_that_is_cut_is_left_out(client, max_tokens):
+    answer = ask(client, "So. " + CALLS, tools=CHOSEN, max_tokens=max_tokens).choices[0]
+    assert (answer.finish_reason, answer.message.tool_calls) == ("length", None)
+    assert "So. ".startswith(answer.message.content)
+    last = list(ask(client, CALLS, tools=CHOSEN, max_tokens=max_tokens, stream=True))[-1]
+    assert last.choices[0].finish_reason == "length"
+
+
+def test_the_answer_goes_on_after_a_call(client):
+    message = ask(client, CALLS, tools=CHOSEN).choices[0].message
+    call = message.tool_calls[0]
+    messages = [
+        {"role": "user", "content": "tea"},
+        message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": "It is ordered."},
+    ]
+    answer = client.chat.completions.create(model=MODEL, messages=messages, tools=CHOSEN).choices[0]
+    assert answer.finish_reason == "stop"
+    assert answer.message.content == "<tool_response>\nIt is ordered.\n</tool_response>"
+
+
+def test_the_responses_api_has_the_same_choices(client):
+    tools = [{"type": "function", **one["function"]} for one in CHOSEN]
+    text, order, now = client.responses.create(model=MODEL, input="Let me see." + TWO_CALLS, tools=tools).output
+    assert (text.content[0].text, order.name, now.name, now.arguments) == ("Let me see.", "order", "now", "{}")
+    with client.responses.stream(model=MODEL, input="Let me see." + TWO_CALLS, tools=tools) as stream:
+        kinds = [event.type for event in stream]
+        output = stream.get_final_response().output
+    assert [item.type for item in output] == ["message", "function_call", "function_call"]
+    assert (output[0].content[0].text, output[1].arguments) == ("Let me see.", order.arguments)
+    assert kinds.count("response.function_call_arguments.done") == 2
+    given = {"type": "function_call_output", "call_id": now.call_id, "output": "noon"}
+    assert client.responses.create(model=MODEL, input=TEXT, tools=tools).output_text == TEXT
+    earlier = client.responses.create(model=MODEL, input=TWO_CALLS, tools=tools)
+    following = client.responses.create(model=MODEL, input=[given], tools=tools, previous_response_id=earlier.id)
+    assert "noon" in following.output_text

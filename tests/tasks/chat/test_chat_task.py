@@ -125,7 +125,7 @@ def test_without_a_chat_template_a_prompt_is_continued_unchanged(tmp_path):
     refused = {
         "messages": [HI],
         "system_prompt": "a",
-        "tools": [{}],
+        "tools": [{"function": {"name": "f"}}],
         "documents": [{}],
         "chat_template_kwargs": {"a": 1},
         "add_generation_prompt": False,

@@ -15,7 +15,7 @@ from serving.grammar.compiler import GrammarCompiler
 from serving.types import FinishReason
 from tasks.chat.options import ChatOptions
 from tasks.chat.task import ChatTask
-from tasks.chat.tool_calls import CallsReader, calls_constraint
+from tasks.chat.tool_calls import CallsReader, calls_constraint, read_tools
 from tasks.errors import InputError, OutputError
 from tests.serving.text.chat_families import FAMILIES, Family
 
@@ -163,7 +163,7 @@ def test_a_call_that_a_stop_sequence_ends_is_an_error() -> None:
 def test_arguments_that_the_grammar_cannot_keep_are_checked() -> None:
     open_object = {"type": "object", "additionalProperties": {"type": "integer"}}
     tools = [{"type": "function", "function": {"name": "f", "parameters": open_object}}]
-    reader = CallsReader(calls_constraint(tools, FAMILIES["qwen2.5"].template.call_format, is_single=False))
+    reader = CallsReader(calls_constraint(read_tools(tools), FAMILIES["qwen2.5"].template.call_format, is_single=False))
     with pytest.raises(OutputError, match=r"the arguments of 'f': .*'a' twice"):
         reader.push('<tool_call>\n{"name": "f", "arguments": {"a": 1, "a": 2}')
 
@@ -179,13 +179,13 @@ def test_arguments_that_the_grammar_cannot_keep_are_checked() -> None:
 )
 def test_wrong_tools_are_named(tools: list[dict[str, Any]], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
-        calls_constraint(tools, FAMILIES["qwen2.5"].template.call_format, is_single=False)
+        calls_constraint(read_tools(tools), FAMILIES["qwen2.5"].template.call_format, is_single=False)
 
 
 def test_a_schema_that_is_refused_has_its_tool_s_name() -> None:
     family = FAMILIES["qwen2.5"]
     tools = [{"function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "text"}}}}}]
-    constraint = calls_constraint(tools, family.template.call_format, is_single=False)
+    constraint = calls_constraint(read_tools(tools), family.template.call_format, is_single=False)
     with pytest.raises(GrammarError, match="the tool 'f': the JSON schema"):
         GrammarCompiler(family.tokenizer, vocab_size=family.tokenizer.vocab_size).compile(constraint)
 
@@ -194,11 +194,11 @@ def test_a_schema_that_is_refused_has_its_tool_s_name() -> None:
 def test_the_turn_after_a_call_is_in_every_template(name: str) -> None:
     family = FAMILIES[name]
     task = ChatTask(ChatOptions(task="chat", name="a"), family.tokenizer, family.template)
-    call = {"id": "call00000", "type": "function", "function": {"name": "weather", "arguments": OSLO}}
+    call = {"id": "call_0f3a00", "type": "function", "function": {"name": "weather", "arguments": OSLO}}
     messages = [
         {"role": "user", "content": "Weather?"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call00000", "content": "sunny"},
+        {"role": "tool", "tool_call_id": "call_0f3a00", "content": "sunny"},
     ]
     text = family.tokenizer.decode(task.prepare({"messages": messages, "tools": TOOLS}).token_ids)
     for part in ("The weather.", "Weather?", '"Oslo"', "sunny"):
