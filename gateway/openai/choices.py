@@ -92,7 +92,8 @@ def _failure(prediction: Prediction, inputs: ModelInputs) -> ApiError:
     if kind == "ContextLengthError":
         return ApiError(text, param=inputs.param_of(text), code="context_length_exceeded")
     if kind == "GrammarError":
-        return ApiError(text, param=inputs.params.get("json_schema"), code="invalid_schema")
+        param = inputs.params.get("json_schema") or inputs.params.get("tools")
+        return ApiError(text, param=param, code="invalid_schema")
     if kind in _WRONG_REQUEST:
         return ApiError(text, param=inputs.param_of(text))
     return ApiError(text, status=503, retry_after=2)

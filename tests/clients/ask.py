@@ -30,6 +30,7 @@ URL, MODEL = sys.argv[1:]
 BASE, KEY = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
 TEXT = "one, two, three"
 TEA = '{"item": "tea", "count": 2}'
+CALL = f'<tool_call>\n{{"name": "order", "arguments": {TEA}}}\n</tool_call>'
 MESSAGES = [{"role": "user", "content": TEXT}]
 TEA_MESSAGES = [{"role": "user", "content": TEA}]
 CLIENT = openai.OpenAI(max_retries=0)
@@ -70,6 +71,14 @@ def row_openai_chat_tool() -> object:
     return json.loads(answer.choices[0].message.tool_calls[0].function.arguments)
 
 
+def row_openai_chat_tool_auto() -> object:
+    tools: Any = [{"type": "function", "function": FUNCTION}]
+    messages = [{"role": "user", "content": CALL}]
+    with CLIENT.chat.completions.stream(model=MODEL, messages=messages, tools=tools) as stream:
+        [call] = stream.get_final_completion().choices[0].message.tool_calls
+    return json.loads(call.function.arguments)
+
+
 def row_openai_responses() -> object:
     first = CLIENT.responses.create(model=MODEL, input="one")
     second = CLIENT.responses.create(model=MODEL, input=TEXT, previous_response_id=first.id)
@@ -91,6 +100,12 @@ def row_openai_responses_tool() -> object:
     tools: Any = [{"type": "function", **FUNCTION}]
     [call] = CLIENT.responses.create(model=MODEL, input=TEA, tools=tools, tool_choice="required").output
     return json.loads(call.arguments)
+
+
+def row_openai_responses_tool_auto() -> object:
+    tools: Any = [{"type": "function", **FUNCTION}]
+    message, call = CLIENT.responses.create(model=MODEL, input=TEXT + CALL, tools=tools).output
+    return message.content[0].text, json.loads(call.arguments)
 
 
 def row_openai_embeddings() -> object:
@@ -132,7 +147,13 @@ def row_langchain_bind_tools_required() -> object:
 
 
 def row_langchain_bind_tools_auto() -> object:
-    return _langchain().bind_tools([order]).invoke(TEA).content
+    return _langchain().bind_tools([order]).invoke(CALL).tool_calls[0]["args"]
+
+
+def row_langchain_bind_tools_auto_stream() -> object:
+    first, *others = _langchain().bind_tools([order]).stream(TEXT + CALL)
+    whole = sum(others, first)
+    return whole.content, whole.tool_calls[0]["args"]
 
 
 def row_langchain_responses() -> object:
@@ -184,7 +205,7 @@ async def row_agents_tool_required() -> object:
 
 
 async def row_agents_tool_auto() -> object:
-    return (await agents.Runner.run(_agent(tools=[agents.function_tool(order)]), TEXT)).final_output
+    return (await agents.Runner.run(_agent(tools=[agents.function_tool(order)]), CALL)).final_output
 
 
 async def row_pydantic_ai_text() -> object:
@@ -213,7 +234,7 @@ async def row_pydantic_ai_responses_tool_output() -> object:
 
 
 async def row_pydantic_ai_function_auto() -> object:
-    return (await Agent(OpenAIChatModel(MODEL), tools=[order]).run(TEXT)).output
+    return (await Agent(OpenAIChatModel(MODEL), tools=[order]).run(CALL)).output
 
 
 def _instructor(mode: instructor.Mode) -> object:
