@@ -20,7 +20,7 @@ TEA = '{"item": "tea", "count": 2}'
 TOOL = {"type": "function", "name": "order", "parameters": ORDER}
 NAMED = {"type": "function", "name": "order"}
 LONG = "word " * 300
-UNIQUE = {"type": "array", "uniqueItems": True}
+LOOKING_BACK = {"type": "string", "pattern": "(?<=a)b"}
 STREAM_OF_TEXT = ["response.created", "response.in_progress", "response.output_item.added"]
 STREAM_OF_TEXT += ["response.content_part.added", "response.output_text.delta", "response.output_text.done"]
 STREAM_OF_TEXT += ["response.content_part.done", "response.output_item.done", "response.completed"]
@@ -230,12 +230,12 @@ def error_of(response: httpx.Response, status: int = 400) -> dict[str, str | Non
         ({"top_logprobs": 2}, "top_logprobs", "include"),
         ({"include": ["file_search_call.results"]}, "include[0]", "logprobs"),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text", "schema"),
-        ({"text": {"format": {"type": "json_schema", "name": "a", "schema": UNIQUE}}}, "text.format", "uniqueItems"),
+        ({"text": {"format": {"type": "json_schema", "name": "a", "schema": LOOKING_BACK}}}, "text.format", "pattern"),
         ({"text": {"format": {"type": "text", "best": 1}}}, "text.format.best", "unknown"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]", "function"),
         ({"tools": [TOOL, TOOL], "tool_choice": "required"}, "tools", "two functions"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice", "not one"),
-        ({"tools": [TOOL | {"parameters": UNIQUE}], "tool_choice": "required"}, "tools", "uniqueItems"),
+        ({"tools": [TOOL | {"parameters": LOOKING_BACK}], "tool_choice": "required"}, "tools", "pattern"),
         ({"tool_choice": "required"}, "tool_choice", "needs tools"),
         ({"background": True, "store": False}, "background", "store"),
         ({"conversation": "conv_1"}, "conversation", "not supported"),
