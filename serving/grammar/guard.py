@@ -14,6 +14,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -244,15 +245,25 @@ def _check_schema(constraint: JsonSchemaConstraint, grammar: str, name: str) -> 
 
 
 def _check_calls(constraint: CallsConstraint, name: str) -> str:
-    schemas = []
-    for function, arguments in constraint.functions:
-        try:
-            schemas.append(check_constraint(arguments).removeprefix(JSON_PREFIX))
-        except GrammarError as error:
-            raise GrammarError(f"the tool {function[:80]!r}: {error}") from error
     # The guard has no model's vocabulary.
     plain = replace(constraint, format=constraint.format.without_tokens())
-    shared_guard().check(calls_grammar(plain, schemas), name=name)
+    schemas: list[str] = []
+
+    def compiles(write: Callable[[JsonSchemaConstraint], str]) -> None:
+        for function, arguments in constraint.functions:
+            try:
+                schemas.append(write(arguments).removeprefix(JSON_PREFIX))
+            except GrammarError as error:
+                raise GrammarError(f"the tool {function[:80]!r}: {error}") from error
+        shared_guard().check(calls_grammar(plain, schemas), name=name)
+
+    try:
+        compiles(grammar_text)  # all at once: a check of each takes milliseconds
+    except LimitError:
+        raise
+    except GrammarError:
+        schemas.clear()
+        compiles(check_constraint)
     return calls_grammar(constraint, schemas)
 
 

@@ -204,3 +204,16 @@ def test_the_turn_after_a_call_is_in_every_template(name: str) -> None:
     for part in ("The weather.", "Weather?", '"Oslo"', "sunny"):
         assert part in text
     assert text.index("Weather?") < text.index('"Oslo"') < text.index("sunny")
+
+
+def test_what_a_grammar_cannot_say_of_arguments_is_checked() -> None:
+    """Such a schema is rewritten, as that of an answer is."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "not": {"multipleOf": 7}}}, "required": ["a"]}
+    family, tools = FAMILIES["qwen2.5"], [{"function": {"name": "f", "parameters": schema}}, TOOLS[0]]
+    constraint = calls_constraint(read_tools(tools), family.template.call_format, is_single=False)
+    written = '<tool_call>\n{"name": "f", "arguments": {"a": 14}}\n</tool_call>'
+    state = GrammarCompiler(family.tokenizer, vocab_size=family.tokenizer.vocab_size).compile(constraint)
+    assert state.accept(tokens_of(family, written)) == len(tokens_of(family, written))
+    with pytest.raises(OutputError, match=r"the arguments of 'f' do not meet #/properties/a/not"):
+        CallsReader(constraint).push(written)
+    assert CallsReader(constraint).push(written.replace("14", "15"))
