@@ -7,13 +7,15 @@ The target model verifies every draft, so a drafter changes the number of steps 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.drafting.draft_model import DraftModel
 from serving.types import FinishReason
+
+if TYPE_CHECKING:  # its kernels need packages that the check of a GPU does without
+    from serving.drafting.draft_model import DraftModel
 
 
 class Grammar(Protocol):

@@ -7,11 +7,14 @@ recomputation after a preemption differ only in how far behind it is.
 from __future__ import annotations
 
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
-from serving.drafting.draft_model import DraftModel
 from serving.drafting.drafter import Grammar, Heads
 from serving.engines.paged.logits_processor import LogitsProcessor
 from serving.types import FinishReason, GenerationRequest
+
+if TYPE_CHECKING:  # its kernels need packages that the check of a GPU does without
+    from serving.drafting.draft_model import DraftModel
 
 
 class RequestStatus(Enum):

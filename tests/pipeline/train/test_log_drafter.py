@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -69,14 +70,19 @@ def log(path: Path, count: int) -> Path:
     return path
 
 
-def test_a_log_gives_a_draft_model_that_the_next_log_must_beat(tmp_path: Path) -> None:
+def test_a_log_gives_a_draft_model_that_the_next_log_must_beat(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     base = tmp_path / "base"
     write_base(base)
     path = log(tmp_path / "log.jsonl", 200)
     assert train_from_log(path, base, minutes=60, max_steps=150)
     made = (base / DRAFT_MODEL).read_bytes()
-    assert not train_from_log(path, base, minutes=60, max_steps=1)  # one step makes nothing better
-    assert (base / DRAFT_MODEL).read_bytes() == made
+    capsys.readouterr()
+    is_kept = train_from_log(path, base, minutes=60, max_steps=1)
+    said = re.search(r"with the one that is there ([\d.]+), with the new one ([\d.]+)", capsys.readouterr().err)
+    assert said is not None and is_kept == (float(said[2]) < float(said[1]))
+    assert ((base / DRAFT_MODEL).read_bytes() != made) == is_kept
 
 
 def test_a_log_that_is_too_short_or_broken_is_named(tmp_path: Path) -> None:
