@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import time
@@ -132,12 +133,16 @@ async def test_a_request_whose_gateway_dies_gets_an_error_of_its_api(
     service: RayService, path: str, shape: Callable[[dict], tuple[object, str]]
 ) -> None:
     (gateway,), models = service.replicas(GATEWAY), service.replicas()
-    body = {"input": {"nlq": "count by a", "cols": "a, b"}, "model": "tiny", "prompt": "count by a"}
+    inputs = {"nlq": "count by a", "cols": "a, b"}
+    is_openai = path.endswith("completions")
+    body = {"model": "tiny", "prompt": json.dumps(inputs)} if is_openai else {"input": inputs}
+    ask(service)  # the gateway knows the model's schema
     async with httpx.AsyncClient(timeout=300) as client, asyncio.timeout(600):
         for model in models:
             model.suspend()  # so that the answer has not begun
         asked = asyncio.create_task(client.post(f"{service.url}{path}", json=body, headers={"Prefer": "wait=60"}))
         while not await is_running(client, service):
+            assert not asked.done(), asked.result().text
             await asyncio.sleep(0.2)
         gateway.kill()
         answer = await asked
