@@ -162,7 +162,7 @@ async def test_wrong_inputs_are_refused_before_the_engine_is_called(predictor):
     for inputs, error in (
         ({}, InputError),
         ({"messages": [{"role": "user"}]}, InputError),
-        ({"prompt": "a", "tools": [{}]}, InvalidRequestError),
+        ({"prompt": "a", "tools": [{}]}, InputError),
         ({"prompt": "a\ud83d"}, InvalidRequestError),
     ):
         with pytest.raises(error):
