@@ -1,8 +1,8 @@
 """Follows a JSON answer while it is written, and refuses tokens that complete a value which its schema does not allow.
 
-A grammar may allow more than its schema: see `relax`. The bitmasks are the grammar's. Whether a token is allowed is
-known when it is to be accepted; whoever has chosen a refused one chooses again, without it. To try all that the grammar
-allows would take milliseconds in each string, as hundreds of tokens may end it.
+A grammar may allow more than its schema: see `relax`. The bitmasks are the grammar's. A token is checked when it is to
+be accepted, and if it is refused, the sampler chooses another one. To try all tokens that the grammar allows would take
+milliseconds in each string, as hundreds of tokens may end it.
 """
 
 from __future__ import annotations

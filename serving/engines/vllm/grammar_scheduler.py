@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from abc import abstractmethod
 from typing import Any
 
+import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 from torch import Tensor
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -66,50 +69,59 @@ class StrictBackend(GuidanceBackend):  # type: ignore[misc]
         return CheckedGrammar(grammar, AnswerHistory(self._own_tokenizer, checks), self._closing)
 
 
-class UniqueKeysGrammar(StructuredOutputGrammar):  # type: ignore[misc]
-    """A grammar of vLLM that gives no object a key twice.
+class _RememberingGrammar(StructuredOutputGrammar):  # type: ignore[misc]
+    """A grammar of vLLM with something that remembers the answer and refuses further tokens.
 
-    Where all keys that the grammar allows are written already, one is repeated: without any allowed token vLLM would
-    sample from nothing. The reader of the answer refuses it then.
+    Where it refuses all tokens that the grammar allows, all stay: without any vLLM would sample from nothing. The
+    answer's reader refuses the answer then.
 
     Args:
         grammar: at its start.
-        keys: of an answer that has not begun.
+        memory: of an answer that has not begun.
     """
 
-    def __init__(self, grammar: StructuredOutputGrammar, keys: KeyHistory) -> None:
+    def __init__(self, grammar: StructuredOutputGrammar, memory: KeyHistory | AnswerHistory) -> None:
         self._grammar = grammar
-        self._keys: KeyHistory | None = keys  # None once a key was repeated
+        self._memory: Any = memory  # None once a refused token was accepted
+
+    @abstractmethod
+    def _num_remembered(self, tokens: list[int]) -> int:
+        """Add tokens to the memory up to the first one that it refuses; return how many."""
+
+    @abstractmethod
+    def _num_valid(self, tokens: list[int]) -> int:
+        """How many of the next tokens the memory does not refuse."""
+
+    @abstractmethod
+    def _refuse(self, row: NDArray[np.int32]) -> None:
+        """Clear the bits of refused tokens. row: [ceil(V / 32)], lowest bit first."""
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         """See `StructuredOutputGrammar`."""
         if not self._grammar.accept_tokens(request_id, tokens):
             return False
-        if self._keys is not None:
-            states = self._keys.following(tokens)
-            self._keys.extend(states)
-            if len(states) < len(tokens):
-                self._keys = None
+        if self._memory is not None and self._num_remembered(tokens) < len(tokens):
+            self._memory = None
         return True
 
     def validate_tokens(self, tokens: list[int]) -> list[int]:
-        """See `StructuredOutputGrammar`; drafts that would repeat a key are cut here."""
+        """See `StructuredOutputGrammar`; drafts are cut at the first refused one."""
         valid: list[int] = self._grammar.validate_tokens(tokens)
-        return valid if self._keys is None else valid[: len(self._keys.following(valid))]
+        return valid if self._memory is None else valid[: self._num_valid(valid)]
 
     def rollback(self, num_tokens: int) -> None:
         """See `StructuredOutputGrammar`."""
         self._grammar.rollback(num_tokens)
-        if self._keys is not None:
-            self._keys.rollback(num_tokens)
+        if self._memory is not None:
+            self._memory.rollback(num_tokens)
 
     def fill_bitmask(self, bitmask: Tensor, batch_index: int) -> None:
         """See `StructuredOutputGrammar`."""
         self._grammar.fill_bitmask(bitmask, batch_index)
-        if self._keys is not None:
+        if self._memory is not None:
             row = bitmask[batch_index].numpy()
             before = row.copy()
-            self._keys.refuse(row)
+            self._refuse(row)
             if not row.any():
                 row[:] = before
 
@@ -122,11 +134,26 @@ class UniqueKeysGrammar(StructuredOutputGrammar):  # type: ignore[misc]
         raise NotImplementedError("vLLM 0.32 resets no grammar")
 
 
-class CheckedGrammar(StructuredOutputGrammar):  # type: ignore[misc]
+class UniqueKeysGrammar(_RememberingGrammar):
+    """A grammar of vLLM that gives no object a key twice."""
+
+    def _num_remembered(self, tokens: list[int]) -> int:
+        states = self._memory.following(tokens)
+        self._memory.extend(states)
+        return len(states)
+
+    def _num_valid(self, tokens: list[int]) -> int:
+        return len(self._memory.following(tokens))
+
+    def _refuse(self, row: NDArray[np.int32]) -> None:
+        self._memory.refuse(row)
+
+
+class CheckedGrammar(_RememberingGrammar):
     """A grammar of vLLM that allows more than its schema, without tokens that complete a wrong value.
 
-    Some of these tokens stay: see `AnswerHistory.refuse`, and where no other token is left, all do. vLLM cannot choose
-    again, so the answer goes on, and its reader refuses it.
+    Some of these tokens stay: see `AnswerHistory.refuse`. vLLM cannot choose again, so the answer goes on, and its
+    reader refuses it.
 
     Args:
         grammar: at its start.
@@ -135,58 +162,29 @@ class CheckedGrammar(StructuredOutputGrammar):  # type: ignore[misc]
     """
 
     def __init__(self, grammar: StructuredOutputGrammar, history: AnswerHistory, closing: ClosingTokens) -> None:
-        self._grammar = grammar
-        self._history: AnswerHistory | None = history  # None once a value was wrong
+        super().__init__(grammar, history)
         self._closing = closing
 
-    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
-        """See `StructuredOutputGrammar`."""
-        if not self._grammar.accept_tokens(request_id, tokens):
-            return False
-        if (history := self._history) is not None:
+    def _num_remembered(self, tokens: list[int]) -> int:
+        for count, token in enumerate(tokens):
             try:
-                for token in tokens:
-                    history.add(history.after(token))
+                self._memory.add(self._memory.after(token))
             except (Violation, GrammarError):
-                self._history = None
-        return True
+                return count
+        return len(tokens)
 
-    def validate_tokens(self, tokens: list[int]) -> list[int]:
-        """See `StructuredOutputGrammar`; drafts that complete a wrong value are cut here."""
-        valid: list[int] = self._grammar.validate_tokens(tokens)
-        if self._history is None:
-            return valid
-        state, count = self._history.last, 0
-        with contextlib.suppress(Violation, GrammarError):
-            while count < len(valid):
-                state = self._history.after(valid[count], state)
-                count += 1
-        return valid[:count]
+    def _num_valid(self, tokens: list[int]) -> int:
+        state = self._memory.last
+        for count, token in enumerate(tokens):
+            try:
+                state = self._memory.after(token, state)
+            except (Violation, GrammarError):
+                return count
+        return len(tokens)
 
-    def rollback(self, num_tokens: int) -> None:
-        """See `StructuredOutputGrammar`."""
-        self._grammar.rollback(num_tokens)
-        if self._history is not None:
-            self._history.rollback(num_tokens)
-
-    def fill_bitmask(self, bitmask: Tensor, batch_index: int) -> None:
-        """See `StructuredOutputGrammar`."""
-        self._grammar.fill_bitmask(bitmask, batch_index)
-        if self._history is not None:
-            row = bitmask[batch_index].numpy()
-            before = row.copy()
-            with contextlib.suppress(GrammarError):
-                self._history.refuse(row, self._closing)
-            if not row.any():
-                row[:] = before
-
-    def is_terminated(self) -> bool:
-        """See `StructuredOutputGrammar`."""
-        return bool(self._grammar.is_terminated())
-
-    def reset(self) -> None:
-        """See `StructuredOutputGrammar`."""
-        raise NotImplementedError("vLLM 0.32 resets no grammar")
+    def _refuse(self, row: NDArray[np.int32]) -> None:
+        with contextlib.suppress(GrammarError):
+            self._memory.refuse(row, self._closing)
 
 
 def _may_repeat_keys(grammar: str) -> bool:
