@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from typing import Final
 
@@ -16,6 +17,7 @@ _WAVE: Final = 32  # predictions at once
 _RUNNING: Final = 8  # of them in the engine's batch; the others wait in its queue
 _MANY_COLUMNS: Final = 80  # make a prompt of several steps
 _QUIET: Final = (0.3, 1.0, 3.0)  # seconds without any request, in which blocks return; a slow CPU needs more
+_FRESH: Final = 1_000_000  # from this number on, prompts are new, so that no cached prefix shortens their computation
 _LOOKS: Final = 100  # at the counters, until blocks count as lost
 # How predictions are ended. With many columns, the prompt is still computed a moment after its start.
 _ENDS: Final = (
@@ -91,12 +93,13 @@ async def _alone(stage: Stage, server: CogServer, wave: int) -> int:
         The number of ways to end a prediction, by cancel and by disconnect, after which the engine went on with it.
     """
     before, ignored = await asyncio.to_thread(stage.stats, server), 0
+    numbers = itertools.count(_FRESH + wave * len(_QUIET) * 2)
     async with opened(server.url) as client:
-        for end in (_ENDS[2], _ENDS[-1]):
+        for end in (_ENDS[2], _ENDS[3]):  # an answer may be complete before its end is received, a long prompt not
             aborted = False
             for quiet in _QUIET:
-                name = f"storm-{wave}-{end.after}-{quiet}"
-                await client.stream(name, marked(0, num_columns=_MANY_COLUMNS), end)
+                name = f"storm-{wave}-{end.by}-{quiet}"
+                await client.stream(name, marked(next(numbers), num_columns=_MANY_COLUMNS), end)
                 await asyncio.sleep(quiet)
                 last, before = before, await asyncio.to_thread(stage.stats, server)
                 aborted = aborted or sum(before["aborted"].values()) > sum(last["aborted"].values())

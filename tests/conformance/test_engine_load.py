@@ -27,13 +27,13 @@ async def test_32_requests_at_once_get_the_same_answers_as_alone(engine: Engine,
 async def test_over_the_queue_is_refused_at_once_while_others_continue(engine: Engine, kind: Kind) -> None:
     streams = [engine.generate(ask_long(kind.tokenizer, prompt)) for prompt in PROMPTS[:MAX_NUM_SEQS]]
     await asyncio.gather(*(anext(stream) for stream in streams))
-    burst = [asyncio.create_task(_first_item(engine, ask_long(kind.tokenizer))) for _ in range(MAX_QUEUE + 16)]
-    refused = []
+    burst, refused = [], []
     async with asyncio.timeout(60):
-        while not refused:
+        while not refused:  # on busy cores, answers may end before the queue is full; then there are more
+            burst += [asyncio.create_task(_first_item(engine, ask_long(kind.tokenizer))) for _ in range(MAX_QUEUE + 16)]
             await asyncio.sleep(0.02)
             refused = [task for task in burst if task.done() and task.exception() is not None]
-    assert len(refused) <= 16
+    assert len(refused) <= len(burst) - MAX_QUEUE
     for task in refused:
         assert isinstance(task.exception(), EngineBusyError)
         assert str(MAX_QUEUE) in str(task.exception()) or str(MAX_QUEUE + MAX_NUM_SEQS) in str(task.exception())
