@@ -32,16 +32,22 @@ from tasks.honeycomb.surface import WRITINGS, Writing
 # Armenian are chunks by themselves, because scripts without spaces are among them.
 _LETTER: Final = r"[0-9A-Za-z\u00aa-\u058f]"
 _CHUNK: Final = re.compile(rf"(?:{_LETTER}{{2,}}[^\W_sS]|[A-Z]+)(?=s\b)|{_LETTER}+|.", re.DOTALL)
+_METHOD: Final = re.compile(r"\b(get|head|post|put|patch|delete|options)s?\b", re.IGNORECASE)
 
 
 def copied_string(question: str, writing: Writing) -> str:
-    """The lines of Lark's terminal STRING: a quoted part of the question, as `writing` escapes it, or an empty one."""
+    """The lines of Lark's terminal STRING: a quoted part of the question, as `writing` escapes it, or an empty one.
+
+    An HTTP method is written in upper case, as columns have it, however the question writes it.
+    """
     chunks = _CHUNK.findall(question)
+    methods = sorted({method.upper() for method in _METHOD.findall(question)})
     choices, terminals = [], []
     for number, (quote, escape) in enumerate(writing.quotes.items()):
         parts = json.dumps({"substring_chunks": [escape(chunk) for chunk in chunks]})
         terminals.append(f"IN_QUOTES_{number}: %regex {parts}")
         choices.append(f"{json.dumps(quote)} IN_QUOTES_{number} {json.dumps(quote)}")
+        choices += [json.dumps(f"{quote}{method}{quote}") for method in methods]
     return "\n".join([f"STRING: {' | '.join(choices)}", *terminals])
 
 

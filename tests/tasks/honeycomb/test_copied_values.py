@@ -54,6 +54,15 @@ def test_a_plural_may_lose_its_s(value, surface):
 
 
 @SURFACES
+@pytest.mark.parametrize("question", ["gets by route", "slow get requests", "Get /cart", "posts or GET"])
+def test_an_http_method_is_written_in_upper_case(question, surface):
+    assert takes(question, "GET", surface)
+    assert takes(question, "POST", surface) == ("posts" in question)
+    assert not takes(question, "DELETE", surface)
+    assert not takes("a target", "GET", surface)
+
+
+@SURFACES
 @pytest.mark.parametrize("value", ["POST", "get", "rien", "4712", "10.0.0.8", "O'Brien Söns", "a.example by"])
 def test_nothing_else_is_a_value(surface, value):
     assert not takes(QUESTION, value, surface)
