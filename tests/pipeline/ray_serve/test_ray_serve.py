@@ -171,20 +171,21 @@ def test_a_prediction_can_be_cancelled(service: RayService) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # the second replica starts while the first one, its gateway and other tests use all cores
 async def test_a_replica_is_added_while_requests_wait(tmp_path: Path, weights: list[dict[str, str]]) -> None:
     with started(tmp_path, weights[0], "--replicas", "1", "--max-replicas", "2") as service:
         load = Load(service.url, at_once=100)  # more than the places of a replica, of which cog.yaml has 32
         running = asyncio.create_task(load.run())
         await load.wait_for(10)
         assert len({one["metrics"]["replica"] for one in load.ended}) == 1
-        async with asyncio.timeout(300):
-            while len({one["metrics"]["replica"] for one in load.ended[-50:]}) < 2:
-                assert not load.is_stopped
+        async with asyncio.timeout(1200):
+            while len({one["metrics"]["replica"] for one in load.ended}) < 2:
+                assert not load.is_stopped, load.ended[-1:]
                 await asyncio.sleep(0.2)
         load.is_stopped = True
         await running
         assert [one for one in load.ended if one.get("status") != "succeeded"] == []
-        assert len(service.replicas()) == 2, "not more than --max-replicas"
+        assert len({one["metrics"]["replica"] for one in load.ended}) == 2, "not more than --max-replicas"
 
 
 @pytest.mark.parametrize(
