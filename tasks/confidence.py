@@ -1,0 +1,124 @@
+"""How sure a model is of each field of an answer: the lowest probability among the tokens that wrote the field.
+
+A field is named by its JSON pointer (RFC 6901), such as `/filters/0/value`. An object or list is a field too, for its
+own marks: braces or brackets, keys, colons and commas. So a filter that may be missing shows in the list of filters.
+
+    field_probabilities([b'{"a": ', b"1", b"}"], [0.0, -0.7, 0.0])  ->  {"": 1.0, "/a": 0.4966}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from tasks.json_text import parse_json
+
+WHOLE: Final = ""  # the pointer of a whole answer
+_PART: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
+
+
+def field_probabilities(tokens: Sequence[bytes], logprobs: Sequence[float]) -> dict[str, float]:
+    """The lowest probability of a token of each field, by the field's pointer; a text that is no JSON is one field.
+
+    A token that belongs to several fields, such as `", "`, counts for each of them.
+
+    Args:
+        tokens: the bytes of the answer's tokens.
+        logprobs: of each token the natural logarithm of its probability: 0 where the grammar allowed no other.
+    """
+    if len(tokens) != len(logprobs):
+        raise ValueError(f"{len(tokens)} tokens have {len(logprobs)} log probabilities; give one for each")
+    if not tokens:
+        return {}
+    text = b"".join(tokens)
+    try:
+        parse_json(text.decode(), unique_keys=True)
+    except ValueError:
+        return {WHOLE: math.exp(min(logprobs))}
+    ends, end = list[int](), 0
+    for token in tokens:
+        end += len(token)
+        ends.append(end)
+    lowest: dict[str, float] = {}
+    first = 0  # the token that has the first byte of the part
+    for pointer, start, stop in _parts(text):
+        while ends[first] <= start:
+            first += 1
+        last = first
+        while ends[last] < stop:
+            last += 1
+        lowest[pointer] = min(lowest.get(pointer, 0.0), *logprobs[first : last + 1])
+    return {pointer: math.exp(logprob) for pointer, logprob in lowest.items()}
+
+
+def values_by_pointer(value: Any, pointer: str = WHOLE) -> Iterator[tuple[str, Any]]:
+    """All values inside a JSON value by their pointers, itself first, and each after what it is in."""
+    yield pointer, value
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from values_by_pointer(part, f"{pointer}/{_escaped(name)}")
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            yield from values_by_pointer(part, f"{pointer}/{index}")
+
+
+def shown_fields(probabilities: Mapping[str, float], written: str, shown: str) -> dict[str, float]:
+    """The fields that an answer still has where a task has changed what the model wrote.
+
+    Args:
+        probabilities: of the fields of `written`.
+        written: the model's text.
+        shown: the task's answer.
+    """
+    if written == shown:
+        return dict(probabilities)
+    try:
+        before, after = (dict(values_by_pointer(parse_json(text))) for text in (written, shown))
+    except ValueError:
+        return {WHOLE: min(probabilities.values())} if probabilities else {}
+    return {
+        pointer: probability
+        for pointer, probability in probabilities.items()
+        if pointer in after and _own(before[pointer]) == _own(after[pointer])
+    }
+
+
+def _own(value: Any) -> Any:
+    """A value without what is in it."""
+    return type(value) if isinstance(value, dict | list) else value
+
+
+def _parts(text: bytes) -> Iterator[tuple[str, int, int]]:
+    """The marks and values of a JSON text in order: the pointer of the field, and the first byte and the one behind."""
+    inside: list[str] = []  # the pointers of the objects and lists around
+    index: list[int | None] = []  # of the list's item; None in an object
+    key: str | None = None  # that has been read in the innermost object
+    for match in _PART.finditer(text):
+        part, (start, stop) = match[0], match.span()
+        if part in (b",", b":"):
+            yield inside[-1], start, stop
+            if part == b",":
+                key, count = None, index[-1]
+                index[-1] = None if count is None else count + 1
+            continue
+        if part in (b"}", b"]"):
+            yield inside.pop(), start, stop
+            index.pop()
+            continue
+        if inside and index[-1] is None and key is None:
+            key = json.loads(part)
+            yield inside[-1], start, stop
+            continue
+        pointer = WHOLE if not inside else f"{inside[-1]}/{_escaped(key or '') if index[-1] is None else index[-1]}"
+        yield pointer, start, stop
+        if part in (b"{", b"["):
+            inside.append(pointer)
+            index.append(None if part == b"{" else 0)
+            key = None
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
