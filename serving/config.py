@@ -99,6 +99,12 @@ class Settings(BaseSettings):
         False, description="add the metric token_trace: where each token came from, by pass, where the engine knows it"
     )
 
+    confidence: bool = Field(
+        False,
+        description="add the metric confidence: how sure the model is of each field of an answer under a constraint, "
+        "where the engine knows it",
+    )
+
     def is_set(self, name: str) -> bool:
         """Whether the operator asked for something by this setting: `auto` and None ask for nothing."""
         return name in self.model_fields_set and getattr(self, name) not in (None, "auto")

@@ -71,7 +71,7 @@ class Engine(Protocol):
 
 # Settings that every engine honours.
 _COMMON = frozenset(
-    {"engine", "weights_dir", "weights_lock", "max_num_seqs", "max_queue", "max_model_len", "token_trace"}
+    {"engine", "weights_dir", "weights_lock", "max_num_seqs", "max_queue", "max_model_len", "token_trace", "confidence"}
 )
 # What an engine with a model honours; it may refuse some values itself.
 _OF_A_MODEL = frozenset(

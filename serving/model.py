@@ -12,6 +12,7 @@ import gc
 import uuid
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Self
@@ -27,6 +28,7 @@ from serving.text import Tokenizer
 from serving.tracing.prediction_trace import BeginTrace, NoTrace, PredictionTrace, begin_nothing, open_tracing
 from serving.types import FinishReason, GenerationOutput, GenerationRequest, RequestMetrics, TokenLogprob
 from serving.weights import verify
+from tasks.confidence import Calibration, answer_probabilities
 from tasks.errors import OutputError
 from tasks.task import CorrectableTask, Prompt, Task, create_task
 
@@ -49,6 +51,7 @@ class Answer:
         self.text = ""  # so far
         self.raw = ""  # what the model wrote; the task may have corrected it
         self.metrics: dict[str, Any] = {}  # by the names that Cog reports
+        self.probabilities: dict[str, float] = {}  # of its fields, as the model gave them: `tasks.confidence`
         self.notes: tuple[str, ...] = ()  # lines for a log
         self._made = make(self)
 
@@ -85,6 +88,7 @@ class Model:
         adapter_tasks: the tasks of adapters that have one of their own, by the adapter's name.
         adapter_tokenizers: the tokenizers of adapters that add tokens, by the adapter's name.
         traces_tokens: whether the metrics of an answer have `token_trace`, where the engine knows it.
+        calibration: what a field's probability says; None for answers without the metric `confidence`.
         begin_trace: begins the trace of an answer.
     """
 
@@ -97,11 +101,13 @@ class Model:
         adapter_tasks: Mapping[str, Task] = MappingProxyType({}),
         adapter_tokenizers: Mapping[str, Tokenizer] = MappingProxyType({}),
         traces_tokens: bool = False,
+        calibration: Calibration | None = None,
         begin_trace: BeginTrace = begin_nothing,
     ) -> None:
         self.task, self.engine, self.tokenizer = task, engine, tokenizer
         self._adapter_tasks, self._adapter_tokenizers = adapter_tasks, adapter_tokenizers
         self._traces_tokens = traces_tokens
+        self._calibration = calibration
         self._begin_trace = begin_trace
 
     @classmethod
@@ -139,6 +145,7 @@ class Model:
             adapter_tasks=their_tasks,
             adapter_tokenizers=tokenizers,
             traces_tokens=settings.token_trace,
+            calibration=Calibration.beside(settings.weights_dir) if settings.confidence else None,
             begin_trace=open_tracing(),
         )
         # A garbage collection would otherwise visit 300,000 objects that live as long as the model, which stops all
@@ -222,7 +229,10 @@ class Model:
     ) -> AsyncGenerator[str]:
         """Generate, show what can no longer change, check the whole, show the rest."""
         task, tokenizer = self._task_of(adapter), self._adapter_tokenizers.get(adapter or "", self.tokenizer)
-        request = GenerationRequest(uuid.uuid4().hex, prompt.token_ids, prompt.sampling, prompt.constraint, adapter)
+        # Without a constraint each token is one of the whole vocabulary, whose probabilities take a while.
+        measures = self._calibration is not None and prompt.constraint is not None
+        sampling = replace(prompt.sampling, choice_logprobs=True) if measures else prompt.sampling
+        request = GenerationRequest(uuid.uuid4().hex, prompt.token_ids, sampling, prompt.constraint, adapter)
         output = GenerationOutput("", ())
         token_ids: list[int] = []
         logprobs: list[TokenLogprob] = []
@@ -256,6 +266,15 @@ class Model:
                 raise self._cut_short(task, metrics, prompt.sampling.max_tokens) from error
             raise
         answer.notes = prompt.reader.notes
+        if self._calibration is not None:
+            chosen = [one for each in metrics.passes for one in each.choice_logprobs] or [
+                one.logprob for one in logprobs
+            ]
+            if chosen:
+                tokens = [tokenizer.token_bytes(token_id) for token_id in token_ids]
+                answer.probabilities = answer_probabilities(tokens, chosen[: len(tokens)], answer.text + rest)
+                calibration = self._calibration if adapter is None else Calibration()  # which was measured without one
+                answer.metrics["confidence"] = calibration.metric(answer.probabilities)
         if rest:
             yield rest
 

@@ -43,6 +43,7 @@ class SamplingParams:
         stop: strings that end the generation; they are not part of the text returned.
         logprobs: None for none; n for the log probability of each token chosen and of the n likeliest ones,
             of the model's own distribution before penalties, temperature and constraint. At most 20.
+        choice_logprobs: whether `TokenPass.choice_logprobs` is wanted of an engine that knows it.
     """
 
     max_tokens: int = 512
@@ -57,6 +58,7 @@ class SamplingParams:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
+    choice_logprobs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ class TokenPass:
         num_accepted: drafts that were right; the end token may be one of them.
         seconds: how long the step took in which the pass was; 0 if the engine does not know.
         num_rows: tokens that this step computed, of all requests; 0 if the engine does not know.
+        choice_logprobs: log probability of each token among those that penalties and constraint left to choose from,
+            at a temperature of 1: 0 for a forced token. Empty where nobody asked, or the engine does not know.
     """
 
     at: float
@@ -100,6 +104,7 @@ class TokenPass:
     num_accepted: int = 0
     seconds: float = 0.0
     num_rows: int = 0
+    choice_logprobs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,18 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Self
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tasks.errors import TaskFileError
 from tasks.json_text import parse_json
 
 WHOLE: Final = ""  # the pointer of a whole answer
+DOUBTFUL_BELOW: Final = 0.8  # the share of right fields, and the probability where no share was measured
 _PART: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
 
 
@@ -59,22 +65,22 @@ def values_by_pointer(value: Any, pointer: str = WHOLE) -> Iterator[tuple[str, A
     yield pointer, value
     if isinstance(value, dict):
         for name, part in value.items():
-            yield from values_by_pointer(part, f"{pointer}/{_escaped(name)}")
+            yield from values_by_pointer(part, child(pointer, name))
     elif isinstance(value, list):
         for index, part in enumerate(value):
-            yield from values_by_pointer(part, f"{pointer}/{index}")
+            yield from values_by_pointer(part, child(pointer, index))
 
 
-def shown_fields(probabilities: Mapping[str, float], written: str, shown: str) -> dict[str, float]:
-    """The fields that an answer still has where a task has changed what the model wrote.
+def answer_probabilities(tokens: Sequence[bytes], logprobs: Sequence[float], shown: str) -> dict[str, float]:
+    """The probabilities of those fields that an answer still has after a task has changed what the model wrote.
 
     Args:
-        probabilities: of the fields of `written`.
-        written: the model's text.
+        tokens, logprobs: what the model wrote, as in `field_probabilities`.
         shown: the task's answer.
     """
+    probabilities, written = field_probabilities(tokens, logprobs), b"".join(tokens).decode(errors="replace")
     if written == shown:
-        return dict(probabilities)
+        return probabilities
     try:
         before, after = (dict(values_by_pointer(parse_json(text))) for text in (written, shown))
     except ValueError:
@@ -112,7 +118,7 @@ def _parts(text: bytes) -> Iterator[tuple[str, int, int]]:
             key = json.loads(part)
             yield inside[-1], start, stop
             continue
-        pointer = WHOLE if not inside else f"{inside[-1]}/{_escaped(key or '') if index[-1] is None else index[-1]}"
+        pointer = child(inside[-1], (key or "") if index[-1] is None else index[-1]) if inside else WHOLE
         yield pointer, start, stop
         if part in (b"{", b"["):
             inside.append(pointer)
@@ -120,5 +126,69 @@ def _parts(text: bytes) -> Iterator[tuple[str, int, int]]:
             key = None
 
 
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
+def child(pointer: str, name: str | int) -> str:
+    """The pointer of a value in an object or list."""
+    return f"{pointer}/{str(name).replace('~', '~0').replace('/', '~1')}"
+
+
+class Calibration(BaseModel):
+    """How often fields were right on answers that a model had not learned, by their probabilities.
+
+    Args:
+        answers: the number of answers that it is from.
+        fields: the number of their fields.
+        points: (probability, share of right fields, fields) of groups of fields, both first ones ascending. Between
+            two points the share is interpolated. No point: a probability stands for itself.
+        error: the expected calibration error (Naeini et al. 2015) of the probabilities themselves.
+        error_left: that of the shares, each measured on the half of the answers that it is not from.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    answers: int = Field(0, ge=0)
+    fields: int = Field(0, ge=0)
+    points: tuple[tuple[float, float, int], ...] = ()
+    error: float = 0.0
+    error_left: float = 0.0
+
+    @classmethod
+    def beside(cls, weights: Path) -> Self:
+        """The calibration of a checkpoint; where it has none, that in which probabilities stand for themselves.
+
+        Raises:
+            TaskFileError: the file is no calibration.
+        """
+        path = calibration_path(weights)
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return cls()
+        except ValidationError as error:
+            raise TaskFileError(f"{path} is no calibration of scripts/train or scripts/improve; delete it") from error
+
+    def share(self, probability: float) -> float:
+        """The share of right fields among those of this probability."""
+        if not self.points:
+            return probability
+        at = bisect_left(self.points, probability, key=lambda point: point[0])
+        if at == 0:
+            return self.points[0][1]
+        if at == len(self.points):
+            return self.points[-1][1]
+        (left, low, _), (right, high, _) = self.points[at - 1 : at + 1]
+        return low + (high - low) * (probability - left) / (right - left)
+
+    def metric(self, probabilities: Mapping[str, float]) -> dict[str, Any]:
+        """The metric `confidence` of an answer: `fields` by pointer, their `lowest`, and what is `doubtful_below`."""
+        shares = {pointer: round(self.share(probability), 3) for pointer, probability in probabilities.items()}
+        return {
+            "fields": shares,
+            "lowest": min(shares.values()),
+            "doubtful_below": DOUBTFUL_BELOW,
+            "calibrated": bool(self.points),
+        }
+
+
+def calibration_path(weights: Path) -> Path:
+    """Where the calibration of a checkpoint is: beside its folder."""
+    return weights.with_name(f"{weights.name}.calibration.json")

@@ -119,7 +119,7 @@ class Server:
             "LOG_FORMAT": "console",
             "COG_LOG_LEVEL": "warning",
             "PYTHONWARNINGS": _KNOWN_WARNINGS,
-            **({} if gateway is None else {"TOKEN_TRACE": "1"}),  # the playground shows it
+            **({} if gateway is None else {"TOKEN_TRACE": "1", "CONFIDENCE": "1"}),  # the playground shows them
             **os.environ,
             "PORT": str(port),
             "COG_PREDICT_TYPE_STUB": "predict.py:Predictor",

@@ -53,7 +53,7 @@ def deploy_model(size: Size, settings: Settings, lock: str, prefix_inputs: tuple
     """
     room, given = find_places(size.max_replicas or size.replicas, settings, "--replicas")
     replicas = size.replicas or (1 if size.max_replicas else room.engines)
-    environment = _in({"TOKEN_TRACE": "1", **given})
+    environment = _in({"TOKEN_TRACE": "1", "CONFIDENCE": "1", **given})
     model = serve.deployment(ModelReplica).options(
         name=MODEL,
         **_number(replicas, size),

@@ -148,7 +148,7 @@ def test_an_engine_reads_exactly_the_settings_that_it_declares(engine: str) -> N
         for source in (text, *map(inspect.getsource, (*called, *shared))):
             read |= set(re.findall(r"\bsettings\.(\w+)", source))
     # Those are read where engines are selected and weights verified, and by the model.
-    elsewhere = {"engine", "weights_lock", "token_trace"}
+    elsewhere = {"engine", "weights_lock", "token_trace", "confidence"}
     assert read & Settings.model_fields.keys() - elsewhere == seam.ENGINES[engine].settings - elsewhere
 
 

@@ -18,6 +18,7 @@ from serving.config import Settings
 from serving.engines.fake.engine import FakeEngine
 from serving.errors import EngineDeadError, InvalidRequestError, WeightsError
 from serving.model import CHECK, CHECKED, Model
+from tasks.confidence import Calibration, calibration_path
 from tasks.errors import InputError, OutputError
 from tests.tasks.schema.task_files import write_task
 
@@ -139,3 +140,35 @@ async def test_a_persons_answer_is_checked_and_written_as_the_model_writes_witho
         await model.ask({"text": " "}, {CHECK: '{"name": "Ada", "age": 1}'})
     model.close()
     gc.unfreeze()
+
+
+async def test_the_confidence_of_each_field_is_told_where_it_is_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fake engine is the less sure the more tokens the grammar allows."""
+    model = await Model.open(folder)
+    writes(model, '{"n": 12}')
+    assert "confidence" not in (await model.answer(text="twelve")).metrics
+    model.close()
+    monkeypatch.setenv("CONFIDENCE", "1")
+    model = await Model.open(folder)
+    writes(model, '{"n": 12}')
+    answer = await model.answer(text="twelve")
+    found = answer.metrics["confidence"]
+    assert 0.9 < answer.probabilities["/n"] < answer.probabilities[""] < 1
+    assert found["fields"] == {pointer: round(one, 3) for pointer, one in answer.probabilities.items()}
+    assert (found["lowest"], found["calibrated"]) == (found["fields"]["/n"], False)
+    model.close()
+
+
+async def test_a_calibration_beside_the_weights_says_what_a_probability_means(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONFIDENCE", "1")
+    calibration = Calibration(answers=20, fields=40, points=((0.5, 0.7, 20),))
+    calibration_path(folder).write_text(calibration.model_dump_json())
+    model = await Model.open(folder)
+    writes(model, '{"n": 12}')
+    found = (await model.answer(text="twelve")).metrics["confidence"]
+    assert found == {"fields": {"": 0.7, "/n": 0.7}, "lowest": 0.7, "doubtful_below": 0.8, "calibrated": True}
+    model.close()

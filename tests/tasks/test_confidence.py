@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.confidence import field_probabilities, shown_fields, values_by_pointer
+from tasks.confidence import (
+    Calibration,
+    answer_probabilities,
+    calibration_path,
+    field_probabilities,
+    values_by_pointer,
+)
+from tasks.errors import TaskFileError
 
 SCALARS = st.none() | st.booleans() | st.integers(-1000, 1000) | st.floats(-9, 9) | st.text(max_size=8)
 VALUES = st.recursive(
@@ -101,12 +108,49 @@ def test_a_log_probability_is_missing():
 
 
 def test_what_a_task_has_changed_has_no_confidence():
-    written_text = '{"breakdowns": ["a"], "limit": 5, "orders": [{"op": "COUNT"}], "time_range": 60}'
-    found = field_probabilities([written_text.encode()], [math.log(0.5)])
+    text = '{"breakdowns": ["a"], "limit": 5, "orders": [{"op": "COUNT"}], "time_range": 60}'
+    tokens, logprobs = [text.encode()], [math.log(0.5)]
     shown = '{"breakdowns": ["a"], "limit": 6, "time_range": 60}'
-    assert set(shown_fields(found, written_text, shown)) == {"", "/breakdowns", "/breakdowns/0", "/time_range"}
-    assert shown_fields(found, written_text, written_text) == found
+    found = answer_probabilities(tokens, logprobs, shown)
+    assert found == {"": 0.5, "/breakdowns": 0.5, "/breakdowns/0": 0.5, "/time_range": 0.5}
+    assert answer_probabilities(tokens, logprobs, text) == field_probabilities(tokens, logprobs)
 
 
 def test_a_task_that_shows_another_kind_of_text_has_one_field():
-    assert shown_fields({"": 0.5, "/a": 0.25}, '{"a": 1}', "a is 1") == {"": 0.25}
+    assert answer_probabilities([b'{"a": ', b"1}"], [0.0, math.log(0.25)], "a is 1") == {"": 0.25}
+
+
+POINTS = ((0.5, 0.25, 10), (0.75, 0.75, 10), (1.0, 1.0, 40))
+
+
+def test_a_share_is_interpolated_between_what_was_measured():
+    calibration = Calibration(answers=9, fields=60, points=POINTS)
+    assert [calibration.share(p) for p in (0.1, 0.5, 0.625, 0.75, 1.0)] == [0.25, 0.25, 0.5, 0.75, 1.0]
+
+
+def test_a_doubtful_field_is_one_of_which_fewer_than_a_share_were_right():
+    calibration = Calibration(answers=9, fields=60, points=POINTS)
+    assert calibration.metric({"/a": 0.625, "/b": 1.0}) == {
+        "fields": {"/a": 0.5, "/b": 1.0},
+        "lowest": 0.5,
+        "doubtful_below": 0.8,
+        "calibrated": True,
+    }
+
+
+def test_without_a_calibration_a_probability_stands_for_itself(tmp_path):
+    calibration = Calibration.beside(tmp_path / "mine")
+    found = calibration.metric({"/a": 0.6254})
+    assert found == {"fields": {"/a": 0.625}, "lowest": 0.625, "doubtful_below": 0.8, "calibrated": False}
+
+
+def test_a_calibration_is_read_from_beside_the_weights(tmp_path):
+    written = Calibration(answers=9, fields=60, points=POINTS)
+    calibration_path(tmp_path / "mine").write_text(written.model_dump_json())
+    assert Calibration.beside(tmp_path / "mine") == written
+
+
+def test_another_file_at_the_place_of_a_calibration_is_refused(tmp_path):
+    (tmp_path / "mine.calibration.json").write_text('{"points": "none"}')
+    with pytest.raises(TaskFileError, match=r"mine\.calibration\.json is no calibration"):
+        Calibration.beside(tmp_path / "mine")

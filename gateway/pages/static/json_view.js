@@ -1,4 +1,5 @@
 // Shows JSON indented and coloured, also while it is still being written. Every part is a text node.
+import { child, markOf } from "./confidence.js";
 import { element } from "./dom.js";
 
 const TOKEN = /\s*(?:("(?:[^"\\]|\\[^])*(?:"|$))|([{}[\],:])|([^\s"{}[\],:]+))/y;
@@ -6,17 +7,17 @@ const MAX_CHARACTERS = 200_000; // longer texts are shown as they are
 const MAX_DEPTH = 100;
 const LINE = 64; // characters of a list that stays on one line
 
-/** Show a text in a `pre`: JSON objects and lists as such, all else as prose. */
-export function showJson(target, text) {
+/** Show a text in a `pre`: JSON objects and lists as such, with what is known of their fields; all else as prose. */
+export function showJson(target, text, confidence) {
   const tree = text.length <= MAX_CHARACTERS && /^\s*[{[]/.test(text) ? parse(text) : null;
   target.classList.toggle("prose", tree === null);
-  target.replaceChildren(...(tree === null ? [text] : layOut(tree, "")));
+  target.replaceChildren(...(tree === null ? [text] : layOut(tree, "", "", confidence)));
 }
 
 /** A text of the same values with indentation; the text itself if it is no JSON. */
 export function indented(text) {
   const tree = /^\s*[{[]/.test(text) ? parse(text) : null;
-  return tree === null ? text : layOut(tree, "").map((part) => part.textContent ?? part).join("");
+  return tree === null ? text : layOut(tree, "", "").map((part) => part.textContent ?? part).join("");
 }
 
 /** The tree of a JSON text that may be incomplete: {open, close, items} or {token, kind}; null if it is no JSON. */
@@ -85,27 +86,42 @@ function kindOf(token) {
   return /^(true|false|null)$/.test(token) ? "word" : "number";
 }
 
-function layOut(node, indent) {
-  if (node.token !== undefined) return [element("span", { class: `json-${node.kind}` }, node.token)];
-  const line = oneLine(node);
-  if (line !== null) return line;
+function layOut(node, indent, pointer, confidence) {
+  const mark = markOf(confidence, pointer);
+  if (node.token !== undefined) {
+    const kind = `json-${node.kind}`;
+    return [element("span", { ...mark, class: mark?.class ? `${kind} ${mark.class}` : kind }, node.token)];
+  }
+  const close = mark?.class ? element("span", mark, node.close) : node.close;
+  const line = oneLine(node, pointer, confidence);
+  if (line !== null) return [node.open, ...line, close];
   const inner = `${indent}  `;
   const parts = [node.open];
-  for (const item of node.items) parts.push(`\n${inner}`, ...itemParts(item, inner), item.comma ? "," : "");
-  if (node.close) parts.push(`\n${indent}${node.close}`);
+  node.items.forEach((item, index) => {
+    parts.push(`\n${inner}`, ...itemParts(item, inner, pointerOf(item, index, pointer, confidence), confidence), item.comma ? "," : "");
+  });
+  if (node.close) parts.push(`\n${indent}`, close);
   return parts;
 }
 
-function itemParts(item, indent) {
-  const value = item.value === null ? [] : layOut(item.value, indent);
+/** The pointer of an item, where something is known of the fields, which is so at the end of an answer. */
+function pointerOf(item, index, pointer, confidence) {
+  return confidence && child(pointer, item.key === null ? index : JSON.parse(item.key));
+}
+
+function itemParts(item, indent, pointer, confidence) {
+  const value = item.value === null ? [] : layOut(item.value, indent, pointer, confidence);
   if (item.key === null) return value;
   return [element("span", { class: "json-key" }, item.key), item.colon ? ": " : "", ...value];
 }
 
-/** A complete group without groups inside, if it is short. */
-function oneLine(node) {
+/** What is in a complete group without groups inside, if it is short. */
+function oneLine(node, pointer, confidence) {
   if (!node.close || node.items.some((item) => item.value?.open)) return null;
-  const parts = node.items.flatMap((item) => [...itemParts(item, ""), item.comma ? ", " : ""]);
+  const parts = node.items.flatMap((item, index) => [
+    ...itemParts(item, "", pointerOf(item, index, pointer, confidence), confidence),
+    item.comma ? ", " : "",
+  ]);
   const length = parts.reduce((sum, part) => sum + (part.textContent ?? part).length, 0);
-  return length <= LINE ? [node.open, ...parts, node.close] : null;
+  return length <= LINE ? parts : null;
 }

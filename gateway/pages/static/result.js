@@ -1,4 +1,5 @@
 // The answer of a prediction: views of output and logs, status and figures, for the playground and for permalinks.
+import { showConfidence } from "./confidence.js";
 import { byId, copy } from "./dom.js";
 import { showFigures } from "./figures.js";
 import { indented, showJson } from "./json_view.js";
@@ -56,6 +57,9 @@ export class ResultView {
   setMetrics(metrics) {
     showFigures(byId("figures"), byId("more-figures"), metrics);
     showTokens(metrics.token_trace);
+    this.confidence = metrics.confidence;
+    showConfidence(byId("confidence"), this.confidence);
+    this.frame ||= requestAnimationFrame(() => this.draw());
     if (byId("tab-tokens").hidden && !byId("view-tokens").hidden) this.select(byId("tab-pretty"));
   }
 
@@ -70,7 +74,7 @@ export class ResultView {
 
   draw() {
     this.frame = 0;
-    showJson(byId("pretty"), this.text);
+    showJson(byId("pretty"), this.text, this.confidence);
     byId("text").textContent = this.text;
     byId("logs").textContent = this.logs;
   }

@@ -68,9 +68,10 @@ class FakeModel:
         if request.sampling.temperature > 0:
             tokens = _sample(tokens, request.sampling)
         eos = self._tokenizer.eos_token_ids[0]
-        script = _Script(tokens, matcher, eos=eos, closers=self._closers, min_tokens=min_tokens)
+        size = self._tokenizer.vocab_size
+        script = _Script(tokens, matcher, eos=eos, closers=self._closers, min_tokens=min_tokens, vocab_size=size)
         detokenizer = IncrementalDetokenizer(self._tokenizer, request.sampling.stop)
-        return FakeGeneration(request, script, detokenizer, max_model_len, self._tokenizer.vocab_size)
+        return FakeGeneration(request, script, detokenizer, max_model_len, size)
 
     @cached_property
     def _grammar_tokenizer(self) -> LLTokenizer:
@@ -111,6 +112,7 @@ class FakeGeneration:
     ) -> None:
         self._vocab_size = vocab_size
         self._num_logprobs = request.sampling.logprobs
+        self._tells_choices = request.sampling.choice_logprobs
         self._input_token_count = len(request.prompt_token_ids)
         self._room = min(request.sampling.max_tokens, max_model_len - self._input_token_count)
         self._script = script
@@ -128,7 +130,8 @@ class FakeGeneration:
         if token_id is None:
             return self._last_delta(self._detokenizer.flush(), (), FinishReason.STOP)
         self._num_tokens += 1
-        self._passes.append(TokenPass(time.monotonic() - self._accepted_at, (CHOSEN,)))
+        choices = (self._script.choice_logprob,) if self._tells_choices else ()
+        self._passes.append(TokenPass(time.monotonic() - self._accepted_at, (CHOSEN,), choice_logprobs=choices))
         self._first_token_at = self._first_token_at or time.monotonic()
         text = self._detokenizer.push([token_id])
         if self._detokenizer.stopped_by is not None:
@@ -168,7 +171,7 @@ class _Script:
     """The tokens of one answer: the scripted ones, as far as the grammar allows them."""
 
     def __init__(
-        self, tokens: list[int], matcher: LLMatcher | None, *, eos: int, closers: list[int], min_tokens: int
+        self, tokens: list[int], matcher: LLMatcher | None, *, eos: int, closers: list[int], min_tokens: int, vocab_size: int
     ) -> None:
         self._script = iter(tokens)
         self._next = next(self._script, None)
@@ -176,6 +179,9 @@ class _Script:
         self._eos = eos
         self._closers = closers
         self._num_before_end = min_tokens
+        self._vocab_size = vocab_size
+        self.choice_logprob = -math.log(2)
+        """That of the last token, made up: the more tokens are allowed, the harder is the choice."""
 
     @property
     def is_complete(self) -> bool:
@@ -199,6 +205,7 @@ class _Script:
         """The script's token if it is allowed, else one that completes the answer, else the lowest allowed id."""
         allowed = int.from_bytes(bitmask, "little")
         assert allowed, "a grammar that has not stopped allows some token"
+        self.choice_logprob = math.log(1 - (allowed.bit_count() - 1) / (2 * self._vocab_size))
         if self._num_before_end > 0:
             allowed = allowed & ~(1 << self._eos) or allowed
         if self._next is not None and allowed >> self._next & 1:

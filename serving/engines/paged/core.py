@@ -234,7 +234,9 @@ class EngineCore:
         self.num_steps += 1
         ended, num_rows = time.monotonic(), output.num_scheduled_tokens
         for update in updates:
-            self._stream_of[update.request].add_step(update, began=began, ended=ended, num_rows=num_rows)
+            choices = tuple(result.choice_logprobs.get(update.request.request_id, ()))
+            stream = self._stream_of[update.request]
+            stream.add_step(update, began=began, ended=ended, num_rows=num_rows, choice_logprobs=choices)
         self._send(updates, result.logprobs)
         self._clock.lap("update, send")
 

@@ -50,12 +50,13 @@ class RunnerOutput:
     """The result of a step: the new tokens of each scheduled request, none for a request in the middle of its prompt.
 
     `failures` has, by request id, the errors of requests that cannot continue. `logprobs` has, by request id, one entry
-    for each new token of the requests that asked for them.
+    for each new token of the requests that asked for them; `choice_logprobs` has those of `TokenPass` alike.
     """
 
     sampled_token_ids: list[list[int]]
     failures: dict[str, ServingError] = field(default_factory=dict)
     logprobs: dict[str, list[TokenLogprob]] = field(default_factory=dict)
+    choice_logprobs: dict[str, list[float]] = field(default_factory=dict)
 
 
 class Sampler:
@@ -79,7 +80,10 @@ class Sampler:
                 end = row + 1 + len(item.draft_token_ids)
                 request = item.request
                 try:
-                    token_ids = self._verify(item, rows[row:end])
+                    chosen = self._verify(item, rows[row:end])
+                    token_ids = [token_id for token_id, _ in chosen]
+                    if request.sampling.choice_logprobs:
+                        output.choice_logprobs[request.request_id] = [logprob for _, logprob in chosen]
                 except (GrammarError, WeightsError) as error:
                     output.failures[request.request_id] = error
                 if request.sampling.logprobs is not None:
@@ -91,22 +95,23 @@ class Sampler:
             output.sampled_token_ids.append(token_ids)
         return output
 
-    def _verify(self, item: ScheduledRequest, rows: Sequence[RowLogits]) -> list[int]:
+    def _verify(self, item: ScheduledRequest, rows: Sequence[RowLogits]) -> list[tuple[int, float]]:
+        """The tokens that the rows give, each with its `choice_logprobs`."""
         request, drafts = item.request, item.draft_token_ids
         processor = request.logits_processor
-        token_ids: list[int] = []
+        chosen: list[tuple[int, float]] = []
         for i, row in enumerate(rows):
             if processor is not None:
                 row = self._processed(row, processor, request.grammar)
-            token_id = self._choose(request, request.num_output_tokens + i, row)
+            token_id, logprob = self._choose(request, request.num_output_tokens + i, row)
             if processor is not None:
                 processor.accept(token_id)
-            token_ids.append(token_id)
+            chosen.append((token_id, logprob))
             if i == len(drafts) or token_id != drafts[i]:
                 break
             if request.grammar is not None and request.grammar.is_complete:
                 break
-        return token_ids
+        return chosen
 
     def _processed(self, row: RowLogits, processor: LogitsProcessor, grammar: Grammar | None) -> RowLogits:
         """The row after penalties. The grammar is applied first: `min_tokens` never forbids the only allowed token."""
@@ -118,18 +123,21 @@ class Sampler:
             return RowLogits(logits, token_ids)  # a dead end
         return RowLogits(processor.process(logits, token_ids), token_ids)
 
-    def _choose(self, request: Request, position: int, row: RowLogits) -> int:
+    def _choose(self, request: Request, position: int, row: RowLogits) -> tuple[int, float]:
         """Choose the token of one row and feed it to the grammar; `position` is its index in the output.
+
+        The log probability that comes with it is 0 where nobody asked.
 
         A grammar may refuse a token that its mask allows, because it completes a value that the schema does not allow:
         then another one is chosen, with another random number.
         """
         grammar, logits, token_ids = request.grammar, row.logits, row.token_ids
-        if token_ids is None and request.sampling.temperature == 0.0:
+        measures = request.sampling.choice_logprobs
+        if token_ids is None and request.sampling.temperature == 0.0 and not (measures and grammar is not None):
             token_id = int(logits.argmax())  # the lowest id among equals; 10 times as fast as torch's
             # If the grammar allows the best of all tokens, that is the best of the allowed ones.
             if grammar is None or grammar.accept([token_id]):
-                return token_id
+                return token_id, token_logprob(logits, token_id, 0).logprob if measures else 0.0
         if token_ids is None and grammar is not None:
             bits = self._bits(grammar)
             token_ids = np.flatnonzero(bits).astype(np.int32)
@@ -140,7 +148,7 @@ class Sampler:
             index = _pick(request, position, logits, attempt)
             token_id = index if token_ids is None else int(token_ids[index])
             if grammar is None or grammar.accept([token_id]):
-                return token_id
+                return token_id, token_logprob(logits, index, 0).logprob if measures and logits.size > 1 else 0.0
             assert token_ids is not None, "the tokens that a grammar allows are known"
             logits, token_ids = np.delete(logits, index), np.delete(token_ids, index)
         raise GrammarError(_REFUSED)

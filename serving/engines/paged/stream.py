@@ -64,13 +64,22 @@ class Stream:
             raise event
         return event
 
-    def add_step(self, update: RequestUpdate, *, began: float, ended: float, num_rows: int) -> None:
-        """Note what a step gave this request; times by `time.monotonic()`."""
+    def add_step(
+        self,
+        update: RequestUpdate,
+        *,
+        began: float,
+        ended: float,
+        num_rows: int,
+        choice_logprobs: tuple[float, ...] = (),
+    ) -> None:
+        """Note what a step gave this request; times by `time.monotonic()`, the end token's log probability left out."""
         if self.first_token_at is None:
             self.first_token_at = ended
         if update.sources or update.drafted:
             at = ended - self.accepted_at
-            given = TokenPass(at, update.sources, update.drafted, update.num_accepted, ended - began, num_rows)
+            choices = choice_logprobs[: len(update.token_ids)]
+            given = TokenPass(at, update.sources, update.drafted, update.num_accepted, ended - began, num_rows, choices)
             self.passes.append(given)
 
     def measure(self, request: Request) -> RequestMetrics:

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serving.engines.paged.head import RowLogits
 from serving.engines.paged.logits_processor import token_logprob
 from serving.engines.paged.sampler import Sampler, draw
 from serving.errors import GrammarError, WeightsError
@@ -188,3 +189,41 @@ def test_logits_that_are_not_numbers_fail_their_own_request_only():
     output = Sampler(vocab_size=VOCAB).sample(rows_of(logits), items)
     assert output.sampled_token_ids == [[], [8]]
     assert isinstance(output.failures[items[0].request.request_id], WeightsError)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 4), st.booleans())
+def test_choice_logprobs_are_of_what_the_grammar_leaves_and_the_same_for_any_drafts(seed, num_right, is_narrow):
+    """Whether a row has the whole vocabulary or the allowed tokens only."""
+    rng = np.random.default_rng(seed)
+    allowed = [set(rng.choice(VOCAB, size, replace=False).tolist()) for size in (5, 1, 40, 2)]
+    logits = rng.normal(0, 3, (len(allowed), VOCAB)).astype(np.float32)
+    tokens = [max(one, key=lambda token, row=row: row[token]) for one, row in zip(allowed, logits, strict=True)]
+    expected = [
+        row[token] - np.logaddexp.reduce(row[sorted(one)].astype(float))
+        for one, row, token in zip(allowed, logits, tokens, strict=True)
+    ]
+    rows = [RowLogits(row) for row in logits]
+    if is_narrow:
+        ids = [np.array(sorted(one), np.int32) for one in allowed]
+        rows = [RowLogits(row[each], each) for row, each in zip(logits, ids, strict=True)]
+    sampler, found = Sampler(vocab_size=VOCAB), list[float]()
+    grammar = WordGrammar(allowed)
+    while len(found) < len(tokens):
+        drafts = tokens[len(found) : len(found) + num_right][: len(tokens) - len(found) - 1]
+        item = make_item(SamplingParams(choice_logprobs=True), drafts, grammar)
+        output = sampler.sample(rows[len(found) : len(found) + len(drafts) + 1], [item])
+        found += output.choice_logprobs["a"]
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert found[1] == 0
+    assert grammar.consumed == tokens
+
+
+def test_without_a_grammar_choice_logprobs_are_of_the_whole_vocabulary():
+    logits = favouring(7, 8)
+    output = Sampler(vocab_size=VOCAB).sample(rows_of(logits), [make_item(SamplingParams(choice_logprobs=True), [7])])
+    wanted = [token_logprob(row, token, 0).logprob for row, token in zip(logits.numpy(), (7, 8), strict=True)]
+    assert output.choice_logprobs == {"a": wanted}
+
+
+def test_choice_logprobs_come_only_where_they_are_asked_for():
+    assert Sampler(vocab_size=VOCAB).sample(rows_of(favouring(7)), [make_item(GREEDY, [])]).choice_logprobs == {}
