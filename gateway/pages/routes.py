@@ -33,6 +33,7 @@ from gateway.upstream.model_info import ModelInfo
 
 _router = APIRouter()
 _TITLE: Final = 80  # characters
+_CHAT: Final = {"messages", "prompt"}  # inputs whose answers are written in Markdown
 _START_SECONDS = "2"  # until a page that waits for the model asks again
 # Scripts and styles are files of this server; none is inline, so no text of a model or caller can become one.
 _HEADERS: Final = {
@@ -71,6 +72,7 @@ async def permalink(
         **_code(request, gateway, info),
         prediction=prediction,
         title=_title(prediction, info, gateway),
+        chat=not _CHAT.isdisjoint(prediction.input),
         is_other=info is not None and (info.name, info.version) != (prediction.model, prediction.version),
         input=json.dumps(dict(prediction.input)),
         inputs={name: as_text(value) for name, value in prediction.input.items()},
@@ -169,7 +171,7 @@ async def _playground(request: Request, gateway: Gateway, tweak: str | None, cor
     info = await gateway.model.read()
     profile = profile_for(info.input_properties, gateway.settings.playground)
     values: Mapping[str, JsonValue] = profile.examples[0].input if profile.examples else {}
-    notice = ""
+    notice = answered = ""
     if tweak is not None or correction is not None:
         source = await (_find(gateway, tweak) if tweak is not None else _find_correction(gateway, correction or ""))
         lost = [name for name in source.input if name not in info.input_properties]
@@ -179,12 +181,15 @@ async def _playground(request: Request, gateway: Gateway, tweak: str | None, cor
             )
         if len(lost) < len(source.input):
             values = source.input
+            answered = output_text(source.output) if isinstance(source, Prediction) else ""
     return render_page(
         "playground.html",
         **_code(request, gateway, info),
         model=info.name,
         version=info.version,
         notice=notice,
+        chat=info.has_conversations,
+        answered=answered,
         fields=form_fields(info.openapi, profile, values),
         examples=[(example.title, json.dumps(example.input)) for example in profile.examples],
         corrects=gateway.corrections is not None,
@@ -215,9 +220,16 @@ def _code(request: Request, gateway: Gateway, info: ModelInfo | None) -> dict[st
 def _title(prediction: Prediction, info: ModelInfo | None, gateway: Gateway) -> str:
     """The text that a prediction was asked with, which people know it by."""
     first = () if info is None else profile_for(info.input_properties, gateway.settings.playground).first
-    texts = (prediction.input.get(name) for name in (*first, *prediction.input))
+    texts = (*_said(prediction.input), *(prediction.input.get(name) for name in (*first, *prediction.input)))
     text = next((" ".join(text.split()) for text in texts if isinstance(text, str) and text.strip()), "Prediction")
     return text if len(text) <= _TITLE else f"{text[: _TITLE - 1]}…"
+
+
+def _said(inputs: Mapping[str, JsonValue]) -> list[JsonValue]:
+    """The contents of a conversation's messages, the last first."""
+    messages = inputs.get("messages")
+    known = messages if isinstance(messages, list) else []
+    return [one.get("content") for one in reversed(known) if isinstance(one, dict)]
 
 
 async def _find_correction(gateway: Gateway, correction_id: str) -> Correction:

@@ -75,13 +75,17 @@ export class Field {
     this.chips?.take();
   }
 
-  /** Show a value; undefined shows the default. */
+  /** Show a value, also where it is folded away; undefined shows the default. */
   fill(value) {
+    this.set(value);
+    if (value !== undefined) this.root.closest("details")?.setAttribute("open", "");
+  }
+
+  set(value) {
     if (this.chips) this.chips.set(value ?? "");
     else if (this.widget === "boolean") this.control.checked = value ?? this.default === "true";
     else if (value === undefined || value === null) this.control.value = this.default;
     else this.control.value = typeof value === "string" ? value : JSON.stringify(value, null, 2);
-    if (value !== undefined) this.root.closest("details")?.setAttribute("open", "");
   }
 
   showError(text) {

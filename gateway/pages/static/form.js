@@ -35,6 +35,11 @@ export class InputForm {
     for (const field of this.fields.values()) field.fill(input[field.name]);
   }
 
+  /** Give one input a value and leave open or folded what is so. */
+  set(name, value) {
+    this.fields.get(name)?.set(value);
+  }
+
   /** Make what is still being typed part of the inputs. */
   commit() {
     for (const field of this.fields.values()) field.commit();
@@ -45,7 +50,7 @@ export class InputForm {
     showText(byId("form-error"), "");
   }
 
-  /** Show errors beside their inputs and go to the first. What names no input is shown above the buttons. */
+  /** Show errors beside their inputs and go to the first. What names no input is shown above the answer. */
   showErrors(errors) {
     this.clearErrors();
     const shown = errors.filter(({ name }) => this.fields.has(name));

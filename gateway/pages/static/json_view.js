@@ -1,17 +1,26 @@
 // Shows JSON indented and coloured, also while it is still being written. Every part is a text node.
 import { child, markOf } from "./confidence.js";
 import { element } from "./dom.js";
+import { showMarkdown } from "./markdown.js";
 
 const TOKEN = /\s*(?:("(?:[^"\\]|\\[^])*(?:"|$))|([{}[\],:])|([^\s"{}[\],:]+))/y;
 const MAX_CHARACTERS = 200_000; // longer texts are shown as they are
 const MAX_DEPTH = 100;
 const LINE = 64; // characters of a list that stays on one line
 
-/** Show a text in a `pre`: JSON objects and lists as such, with what is known of their fields; all else as prose. */
+/** Show a model's answer: JSON as such, prose as Markdown where the element has data-markdown. */
+export function showAnswer(target, text, confidence) {
+  const isProse = showJson(target, text, confidence) && "markdown" in target.dataset;
+  target.classList.toggle("markdown", isProse);
+  if (isProse) showMarkdown(target, text);
+}
+
+/** Show a text in an element: JSON objects and lists as such, with what is known of their fields; all else as prose. Whether it is prose. */
 export function showJson(target, text, confidence) {
   const tree = text.length <= MAX_CHARACTERS && /^\s*[{[]/.test(text) ? parse(text) : null;
   target.classList.toggle("prose", tree === null);
   target.replaceChildren(...(tree === null ? [text] : layOut(tree, "", "", confidence)));
+  return tree === null;
 }
 
 /** A text of the same values with indentation; the text itself if it is no JSON. */

@@ -1,6 +1,7 @@
 // The playground: runs the model with the form's inputs and shows the answer while it is written.
 import { ApiError, cancel, create, get } from "./api.js";
 import { CodeTabs } from "./code_tabs.js";
+import { Conversation } from "./conversation.js";
 import { byId, showText } from "./dom.js";
 import { follow } from "./events.js";
 import { seconds } from "./figures.js";
@@ -9,23 +10,28 @@ import { JsonInput } from "./json_input.js";
 import { ResultView, outputText } from "./result.js";
 import { Verdict } from "./verdict.js";
 
-const { model, version, base, openai, texts, keys } = byId("playground").dataset;
+const { model, version, base, openai, texts, keys, answered } = byId("playground").dataset;
 const result = new ResultView();
 const verdict = new Verdict();
 const form = new InputForm(byId("form"), () => code.update());
 const call = () => ({ base, model, version, keys: keys !== undefined, input: form.read().input });
 const code = new CodeTabs(call, { openai: openai !== undefined, texts: texts ? texts.split(" ") : [] });
 const json = new JsonInput(form, () => code.update());
+const conversation = byId("composer") && new Conversation(form, { run, change });
 let running = null; // {id, isCancelled}: the run that is shown
 
 async function run() {
-  if (running || !json.isRight) return;
+  if (running) return;
   const { input, errors } = form.read();
   showErrors(errors);
-  if (errors.length) return;
+  if (errors.length || !json.isRight) {
+    conversation?.end("");
+    return;
+  }
   form.commit();
   const mine = { id: null, isCancelled: false };
   setRunning(mine);
+  conversation?.begin(input);
   const stopClock = startClock();
   try {
     const created = await create(model, input);
@@ -39,6 +45,7 @@ async function run() {
     if (!(error instanceof ApiError)) throw error;
     result.setStatus("failed");
     result.announce("Failed");
+    conversation?.end("");
     showErrors(error.fields.length ? error.fields : [{ name: null, message: error.message }]);
   } finally {
     stopClock();
@@ -63,6 +70,7 @@ function showEnd(prediction) {
   result.setMetrics(prediction.metrics);
   result.setStatus(prediction.status);
   verdict.show(prediction, outputText(prediction.output));
+  conversation?.end(prediction.status === "failed" ? "" : outputText(prediction.output));
   if (prediction.error) showErrors(form.errorsIn(prediction.error));
   const time = seconds(prediction.metrics.total_time ?? 0);
   const texts = { succeeded: `Answered in ${time}`, canceled: "Cancelled", failed: `Failed: ${prediction.error}` };
@@ -92,8 +100,20 @@ function setRunning(mine) {
 
 function fill(input) {
   form.fill(input);
+  change();
+}
+
+/** The form has other inputs. */
+function change() {
   json.reset();
   code.update();
+}
+
+function clearAnswer() {
+  result.reset();
+  result.setStatus("idle");
+  verdict.hide();
+  byId("permalink").hidden = true;
 }
 
 function startClock() {
@@ -111,12 +131,15 @@ byId("form").addEventListener("submit", (event) => {
   event.preventDefault();
   run();
 });
-byId("cancel").addEventListener("click", async () => {
+for (const button of [byId("cancel"), byId("stop")]) button?.addEventListener("click", stop);
+
+async function stop() {
   if (!running) return;
   running.isCancelled = true;
-  byId("cancel").disabled = true;
+  this.disabled = true;
   if (running.id !== null) await cancel(running.id).catch((error) => form.showErrors([{ name: null, message: error.message }]));
-});
+}
+
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || document.querySelector("dialog[open]")) return;
   event.preventDefault();
@@ -124,7 +147,10 @@ document.addEventListener("keydown", (event) => {
 });
 byId("clear").addEventListener("click", () => {
   fill({});
+  if (conversation && !running) conversation.clear();
 });
+byId("composer")?.addEventListener("reset", clearAnswer);
+if (conversation) conversation.resume(form.read().input, answered);
 for (const button of document.querySelectorAll("[data-example]")) {
   button.addEventListener("click", () => {
     fill(JSON.parse(button.dataset.example));

@@ -1,7 +1,8 @@
 // The page of one prediction: follows it while it runs; share, delete.
 import { get, remove } from "./api.js";
 import { CodeTabs } from "./code_tabs.js";
-import { byId, copy, showText } from "./dom.js";
+import { showTurns } from "./conversation.js";
+import { byId, copy, element, showText } from "./dom.js";
 import { follow } from "./events.js";
 import { ResultView, outputText } from "./result.js";
 import { Verdict } from "./verdict.js";
@@ -9,6 +10,11 @@ import { Verdict } from "./verdict.js";
 const { id, status, metrics, input, model, base, openai, texts, keys } = byId("prediction").dataset;
 const call = { base, model, keys: keys !== undefined, input: JSON.parse(input) };
 new CodeTabs(() => call, { openai: openai !== undefined, texts: texts ? texts.split(" ") : [] });
+if (byId("asked") && Array.isArray(call.input.messages)) {
+  const turns = element("ol", { class: "turns" });
+  showTurns(turns, call.input.messages);
+  byId("asked").replaceChildren(turns);
+}
 const result = new ResultView();
 const verdict = new Verdict();
 result.setStatus(status);

@@ -2,7 +2,7 @@
 import { showConfidence } from "./confidence.js";
 import { byId, copy } from "./dom.js";
 import { showFigures } from "./figures.js";
-import { indented, showJson } from "./json_view.js";
+import { indented, showAnswer } from "./json_view.js";
 import { makeTabs } from "./tabs.js";
 import { showTokens } from "./tokens.js";
 
@@ -74,7 +74,7 @@ export class ResultView {
 
   draw() {
     this.frame = 0;
-    showJson(byId("pretty"), this.text, this.confidence);
+    showAnswer(byId("pretty"), this.text, this.confidence);
     byId("text").textContent = this.text;
     byId("logs").textContent = this.logs;
   }
