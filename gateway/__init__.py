@@ -17,5 +17,6 @@ The path of a request:
    (`metrics/`), spans (`tracing/`) and the log.
 6. At the end the final prediction is kept first and shown then.
 
-What people say of answers is in `corrections/`: an API and a file of its own, which outlives the predictions.
+What people say of answers is in `corrections/`: an API and a file of its own, which outlives the predictions. `shadow/`
+asks a candidate version the same as the servers, and keeps where it answers something else.
 """

@@ -61,7 +61,7 @@ def _read_settings() -> GatewaySettings:
     options = {name: value for name, value in vars(_parse_options()).items() if value is not None}
     try:
         settings = GatewaySettings(**options)
-        settings.check_cache()
+        settings.check()
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
         sys.exit("The gateway's settings are wrong:\n" + "\n".join(lines))

@@ -23,6 +23,7 @@ from gateway.pages.routes import PAGES
 from gateway.probes import PROBES
 from gateway.replicate.routes import REPLICATE
 from gateway.settings import GatewaySettings
+from gateway.shadow.routes import SHADOW
 from gateway.tracing import open_tracing
 from gateway.upstream.model_server import ModelServer
 
@@ -37,6 +38,7 @@ APIS: tuple[Api, ...] = (
     COG,
     PROBES,
     PAGES,
+    SHADOW,
     METRICS,
     LOGIN,
 )

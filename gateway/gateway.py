@@ -23,6 +23,7 @@ from gateway.predictions.prediction import Prediction, timestamp
 from gateway.predictions.runner import Runner
 from gateway.predictions.store import Store
 from gateway.settings import GatewaySettings
+from gateway.shadow.shadow import Shadow, open_shadow
 from gateway.upstream.model_info import ModelInfoReader
 from gateway.upstream.model_server import ModelServer, Upstream
 from gateway.upstream.pool import Pool
@@ -47,6 +48,7 @@ class Gateway:
         webhooks: the client that sends webhooks.
         files: the files that callers have sent as inputs.
         corrections: the corrections; None where nothing is kept.
+        shadow: what asks a candidate version too; None for no candidate.
         callers: those who may call; None for everybody.
         caller: who calls; None where nobody was asked for a key.
     """
@@ -61,6 +63,7 @@ class Gateway:
     webhooks: WebhookClient
     files: InputFiles
     corrections: CorrectionFile | None = None
+    shadow: Shadow | None = None
     callers: Callers | None = None
     caller: Caller | None = None
 
@@ -108,9 +111,9 @@ async def open_gateway(
         servers: makes the clients of the servers; None for those of the Cog servers in the settings.
 
     Raises:
-        SettingsError: the settings ask for a cache that cannot work.
+        SettingsError: the settings do not fit together.
     """
-    settings.check_cache()
+    settings.check()
     async with AsyncExitStack() as stack:  # what is open already is closed when a later part cannot start
         store = Store(settings.database if settings.keep else None)
         interrupted = await store.open()
@@ -143,11 +146,19 @@ async def open_gateway(
             stack.callback(corrections.close)
         webhooks = await stack.enter_async_context(WebhookClient(settings))
         await pool.start()
+        shadow = await stack.enter_async_context(open_shadow(settings, model, corrections, meters.count_shadow))
+        if shadow is not None:
+            runner.on_start.append(shadow.follow)
         tasks = [asyncio.create_task(runner.save_changes()), asyncio.create_task(_delete_old(store, settings))]
         stack.push_async_callback(_cancel, tasks)
         stack.push_async_callback(runner.close, 0)
         files = InputFiles(FILES_OF_CALLER * settings.max_body_bytes)
-        yield Gateway(settings, pool, store, runner, model, interrupted, meters, webhooks, files, corrections, callers)
+        yield Gateway(
+            *(settings, pool, store, runner, model, interrupted, meters, webhooks, files),
+            corrections=corrections,
+            shadow=shadow,
+            callers=callers,
+        )
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -57,6 +57,13 @@ class GatewaySettings(BaseSettings):
     )
     cache_days: float = Field(30, gt=0, le=36500, description="older answers are not given again")
     cache_shared: bool = Field(False, description="callers also get answers that others' predictions had")
+    shadow: str | None = Field(
+        None, description="address of a Cog server with a candidate version, which is asked too; None: none"
+    )
+    shadow_share: float = Field(0.1, gt=0, le=1, description="share of the predictions that the candidate is asked")
+    shadow_name: str = Field(
+        "candidate", min_length=1, max_length=80, description="name of the candidate, whose answers are listed"
+    )
     max_active: int = Field(1024, ge=1, description="predictions that run or wait; one more is refused")
     max_body_bytes: int = Field(4 << 20, ge=1024, description="limit of a request's body")
     max_output_bytes: int = Field(8 << 20, ge=1024, description="a prediction with more output and logs is ended")
@@ -98,14 +105,14 @@ class GatewaySettings(BaseSettings):
     @classmethod
     def _check(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for address in value:
-            try:
-                if URL(address).scheme in ("http", "https") and URL(address).host:
-                    continue
-                reason = ""
-            except ValueError as error:
-                reason = f": {error}"
-            shown = address.rpartition("@")[2]  # before it may be a password
-            raise ValueError(f"{shown!r} is not an address such as http://127.0.0.1:5000{reason}")
+            _check_address(address)
+        return value
+
+    @field_validator("shadow")
+    @classmethod
+    def _check_shadow_address(cls, value: str | None) -> str | None:
+        if value is not None:
+            _check_address(value)
         return value
 
     def allows_webhook(self, host: str) -> bool:
@@ -122,12 +129,19 @@ class GatewaySettings(BaseSettings):
             return not is_loopback(self.host) and (self.keys == "required" or _is_no_site(name))
         return "*" in self.hosts or name in map(str.lower, self.hosts)
 
-    def check_cache(self) -> None:
-        """Check that a cache of answers can work with these settings, if they ask for one.
+    def check(self) -> None:
+        """Check that the settings fit together.
 
         Raises:
-            SettingsError: it cannot, or a setting is for a cache and there is none.
+            SettingsError: a cache of answers cannot work, or a setting is for something that there is not.
         """
+        unused = sorted({"shadow_share", "shadow_name"} & self.model_fields_set)
+        if self.shadow is None and unused:
+            text = f"GATEWAY_{unused[0].upper()}: no candidate is asked; set GATEWAY_SHADOW too, or remove it"
+            raise SettingsError(text)
+        self._check_cache()
+
+    def _check_cache(self) -> None:
         if self.cache_mb is None:
             if unused := sorted({"cache_days", "cache_shared"} & self.model_fields_set):
                 text = f"GATEWAY_{unused[0].upper()}: there is no cache; set GATEWAY_CACHE_MB too, or remove it"
@@ -171,6 +185,17 @@ class GatewaySettings(BaseSettings):
     def local_url(self) -> str:
         """The address under which this machine reaches the gateway."""
         return local_url(self.host, self.port)
+
+
+def _check_address(address: str) -> None:
+    try:
+        if URL(address).scheme in ("http", "https") and URL(address).host:
+            return
+        reason = ""
+    except ValueError as error:
+        reason = f": {error}"
+    shown = address.rpartition("@")[2]  # before it may be a password
+    raise ValueError(f"{shown!r} is not an address such as http://127.0.0.1:5000{reason}")
 
 
 def local_url(host: str, port: int) -> str:

@@ -126,7 +126,7 @@ class CacheEntry:
 async def open_cache(
     settings: GatewaySettings, store: Store, read_model: Callable[[], Awaitable[ModelInfo]], meters: Meters
 ) -> AnswerCache | None:
-    """The cache that the settings ask for; `check_cache` has found that it can work.
+    """The cache that the settings ask for; `GatewaySettings.check` has found that it can work.
 
     Args:
         settings: the settings of the gateway.

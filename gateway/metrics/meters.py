@@ -64,6 +64,7 @@ class Meters:
         self._failures = self._labelled("gateway_prediction_failures", "Predictions that failed.", "type")
         self._drafted = self._labelled("gateway_draft_tokens", "Tokens that were drafted, by where from.", "kind")
         self._accepted = self._labelled("gateway_accepted_tokens", "Drafted tokens that were right.", "kind")
+        self._shadow = self._labelled("gateway_shadow", "Predictions that a candidate was to answer too.", "outcome")
         names = ("api", "method", "status")
         self._requests = Counter("gateway_requests", "HTTP requests.", names, registry=self.registry)
         self._errors = Counter("gateway_errors", "Requests that got an error.", ("api", "type"), registry=self.registry)
@@ -102,6 +103,10 @@ class Meters:
     def count_failure(self, kind: str) -> None:
         """Count a prediction that failed, by the name of its error."""
         self._failures.labels(self._model, self._bounded(kind)).inc()
+
+    def count_shadow(self, outcome: str) -> None:
+        """Count a prediction that a candidate was to answer too: same, different, failed or dropped."""
+        self._shadow.labels(self._model, outcome).inc()
 
     def count_drafts(self, kind: str, *, drafted: float, accepted: float) -> None:
         """Count the drafts of a prediction that came from one of the drafter's sources: forced, model, context, …"""

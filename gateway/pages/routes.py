@@ -92,7 +92,7 @@ async def versions(request: Request) -> Response:
         return RedirectResponse("/login", 303)
     info = await _info(gateway)
     served = None if info is None else (info.name, info.version)
-    return render_page("versions.html", versions=await gateway.store.versions(), served=served)
+    return render_page("versions.html", versions=await gateway.store.versions(), served=served, shadow=gateway.shadow)
 
 
 @_router.get("/examples")

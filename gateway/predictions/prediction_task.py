@@ -147,3 +147,30 @@ class PredictionTask:
                 await asyncio.sleep(CANCEL_SECONDS)
         if self._asking is not None:
             self._asking.cancel()
+
+
+async def ask_apart(
+    prediction: Prediction,
+    pool: Pool,
+    turn: Turn,
+    *,
+    seconds: float,
+    max_bytes: int,
+    context: Mapping[str, str] = MappingProxyType({}),
+) -> Prediction:
+    """The end of a prediction that is neither kept nor counted nor shown.
+
+    Args:
+        prediction: what is asked.
+        pool, turn, context: what `PredictionTask` takes.
+        seconds: how long it may wait and run; then it fails with `INTERRUPTED`.
+        max_bytes: the limit of its output and logs together.
+    """
+    task = PredictionTask(LivePrediction(prediction, max_bytes=max_bytes), pool, None, turn, seconds, context)
+    running = asyncio.create_task(task.run_to_end(), name=f"apart {prediction.id}")
+    try:
+        await asyncio.wait([running], timeout=seconds)
+    finally:  # also where who asks is cancelled
+        task.interrupt()
+        final = await running
+    return final

@@ -17,7 +17,7 @@ from gateway.errors import TooManyPredictionsError, UnavailableError
 from gateway.keys.callers import Caller
 from gateway.predictions.live_prediction import LivePrediction
 from gateway.predictions.prediction import Prediction, Status, new_id, now
-from gateway.predictions.prediction_task import PredictionTask
+from gateway.predictions.prediction_task import PredictionTask, ask_apart
 from gateway.predictions.store import Store
 from gateway.upstream.model_server import CHECK
 from gateway.upstream.pool import Pool, Turn
@@ -130,13 +130,14 @@ class Runner:
         """
         self._check_room()
         asked = Prediction(new_id(), prediction.model, prediction.version, prediction.input, now())
-        live = LivePrediction(asked, max_bytes=self._max_output_bytes)
-        turn = Turn(prediction.owner, _adapter(prediction.input))
-        task = PredictionTask(live, self._pool, None, turn, CHECK_SECONDS, {CHECK: answer})
-        running = asyncio.create_task(task.run_to_end(), name=f"check of {prediction.id}")
-        await asyncio.wait([running], timeout=CHECK_SECONDS)
-        task.interrupt()
-        return await running
+        return await ask_apart(
+            asked,
+            self._pool,
+            Turn(prediction.owner, _adapter(prediction.input)),
+            seconds=CHECK_SECONDS,
+            max_bytes=self._max_output_bytes,
+            context={CHECK: answer},
+        )
 
     def find(self, prediction_id: str) -> LivePrediction | None:
         """The prediction with an id while it runs or waits, if the caller may see it."""

@@ -15,6 +15,17 @@ export function showDifference(target, given, wanted) {
   return lines.some(([sign]) => sign !== " ");
 }
 
+/** Show two texts in a `pre` each, which has its text as data; lines that only one has are marked. */
+export function showBeside(first, second) {
+  const lines = difference(indented(first.dataset.text).split("\n"), indented(second.dataset.text).split("\n"));
+  for (const [target, own, tag] of [[first, "-", "del"], [second, "+", "ins"]])
+    target.replaceChildren(
+      ...lines
+        .filter(([sign]) => sign === " " || sign === own)
+        .map(([sign, line]) => (sign === " " ? `${line}\n` : element(tag, {}, `${line}\n`))),
+    );
+}
+
 /** [sign, line] of each line: " " is in both texts, "-" only in the first, "+" only in the second. */
 function difference(first, second) {
   const common = first.length + second.length > MAX_LINES ? [] : lengths(first, second);
