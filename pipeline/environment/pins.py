@@ -23,6 +23,7 @@ ENVIRONMENTS = {
     "llama": ".venv-llama",
     "replicate2": ".venv-replicate2",
     "clients": ".venv-clients",
+    "llama-index": ".venv-llama-index",
     "ray": ".venv-ray",
     "ray-data": ".venv-ray-data",
     "modal": ".venv-modal",

@@ -33,10 +33,10 @@ class JavascriptClients:
         if installed.returncode != 0:
             _leave_out(f"npm cannot fetch the clients: {installed.stderr[-500:]}")
 
-    def run(self, script: str, *arguments: str) -> Any:
-        """Run a script of that folder; what it prints, which is JSON."""
-        copied = shutil.copy(FOLDER / script, self._folder)
-        done = subprocess.run(["node", copied, *arguments], capture_output=True, text=True, timeout=100)
+    def run(self, script: Path, *arguments: str) -> Any:
+        """Run a script; what it prints, which is JSON."""
+        copied = shutil.copy(script, self._folder)
+        done = subprocess.run(["node", copied, *arguments], capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from gateway.openai.error_objects import ApiError
 
+REFERENCE: Final = "item_reference"  # the type of an item that stands for one of an earlier answer
 Item = dict[str, JsonValue]
 Message = dict[str, JsonValue]
 
@@ -61,7 +62,7 @@ def read_items(given: Sequence[Mapping[str, JsonValue]], own_id: str) -> list[It
     """The items of an input as they are kept and shown: with ids, and contents as lists of parts.
 
     Args:
-        given: the items as they were sent.
+        given: the items as they were sent, but for references, in whose places the items themselves are.
         own_id: a text from which items without an id get one.
 
     Raises:
@@ -100,7 +101,8 @@ def _read(given: Mapping[str, JsonValue], place: str, own_id: str) -> Item:
     kind = given.get("type") or "message"
     shape = _KINDS.get(kind) if isinstance(kind, str) else None
     if shape is None:
-        text = f"{place}: items of the type {str(kind)[:80]!r} are not supported here; {', '.join(_KINDS)} are"
+        known = ", ".join((*_KINDS, REFERENCE))
+        text = f"{place}: items of the type {str(kind)[:80]!r} are not supported here; {known} are"
         raise ApiError(text, param=f"{place}.type")
     values: dict[str, JsonValue] = {name: value for name, value in given.items() if value is not None}
     for name in ("content", "output"):

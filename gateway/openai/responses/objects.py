@@ -133,6 +133,11 @@ class Asked:
             return self.failed(error)
 
 
+def response_of_item(item_id: str) -> str:
+    """The id of the response whose answer would have the item of this id."""
+    return PREFIX + item_id.partition("_")[2].rpartition("o")[0]
+
+
 class Events:
     """Writes the events of one stream, which have numbers from 0 on.
 

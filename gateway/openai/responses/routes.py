@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import JsonValue
 
 from gateway.cache.answer_cache import CacheUse
 from gateway.errors import NotFoundError
@@ -20,8 +21,8 @@ from gateway.openai.choices import Choices, Piece, run_choices, start_prediction
 from gateway.openai.error_objects import ApiError, render_error
 from gateway.openai.model_inputs import ModelInputs, chat_inputs
 from gateway.openai.responses.body import ResponsesBody, param_name, renamed
-from gateway.openai.responses.items import Message, messages_of, read_items
-from gateway.openai.responses.objects import PREFIX, Asked, Events
+from gateway.openai.responses.items import REFERENCE, Item, Message, messages_of, read_items
+from gateway.openai.responses.objects import PREFIX, Asked, Events, response_of_item
 from gateway.openai.routes import check_model
 from gateway.predictions.live_prediction import LivePrediction
 from gateway.predictions.prediction import Prediction, new_id
@@ -39,7 +40,8 @@ async def create_response(request: Request, gateway: TheGateway) -> Response:
         raise ApiError(f"{param}: {fault}", param=param)
     info = await gateway.model.read()
     check_model(body.model, info)
-    items = read_items(body.input, new_id())
+    given = [await _resolved(gateway, item) if item.get("type") == REFERENCE else item for item in body.input]
+    items = read_items(given, new_id())
     earlier = [] if body.previous_response_id is None else await _conversation(gateway, body.previous_response_id)
     messages = [*messages_of([], body.instructions or None), *earlier, *messages_of(items)]
     inputs = _inputs(body, messages, info)
@@ -126,6 +128,26 @@ async def _find(gateway: Gateway, response_id: str) -> tuple[Prediction, Respons
     if prediction is None or prediction.request is None:
         raise NotFoundError(f"there is no stored response {response_id[:100]!r}")
     return prediction, ResponsesBody.model_validate(prediction.request)
+
+
+async def _resolved(gateway: Gateway, reference: Item) -> Item:
+    """The item of a stored response's answer that a reference names by its id, as the AI SDK's turns do."""
+    item_id = reference.get("id")
+    try:
+        prediction, body = await _find(gateway, response_of_item(str(item_id)))
+    except NotFoundError as error:
+        raise _no_item(item_id) from error
+    output = Asked.of(prediction, body).shown(prediction)["output"]
+    assert isinstance(output, list), "a response's output is a list"
+    found = next((item for item in output if isinstance(item, dict) and item["id"] == item_id), None)
+    if found is None:
+        raise _no_item(item_id)
+    return found
+
+
+def _no_item(item_id: JsonValue) -> ApiError:
+    text = f"input: there is no stored item {str(item_id)[:100]!r}; send the item itself"
+    return ApiError(text, param="input", status=404)
 
 
 async def _conversation(gateway: Gateway, response_id: str) -> list[Message]:

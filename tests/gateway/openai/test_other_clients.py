@@ -88,20 +88,6 @@ def test_a_package_with_several_texts_takes_a_json_object_of_them(gateway):
             assert caught.value.param == "messages"
 
 
-@pytest.mark.index
-def test_the_javascript_client_asks_streams_forces_a_tool_and_responds(chat_gateway, javascript):
-    """It is unmodified, and needs Node.js and npm's registry."""
-    assert javascript.run("openai.mjs", chat_gateway.url) == {
-        "whole": TEXT,
-        "streamed": TEXT,
-        "call": {"item": "tea", "count": 2},
-        "finish_reason": "tool_calls",
-        "responses": [{"item": "tea", "count": 2}, "one, two"],
-        "has_usage": True,
-        "refused": ["BadRequestError", "guided_json"],
-    }
-
-
 def test_the_example_of_openai_s_api_prints_the_answer(chat_gateway):
     section = (ROOT / "docs" / "http-api.md").read_text("utf-8").partition("## OpenAI's API")[2]
     example = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]

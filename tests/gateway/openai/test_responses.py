@@ -182,6 +182,22 @@ def test_a_conversation_goes_on_from_a_stored_response(client, chat_gateway):
     assert (caught.value.param, caught.value.code) == ("previous_response_id", "previous_response_not_found")
 
 
+def test_a_reference_stands_for_an_item_of_a_stored_answer(client, chat_gateway):
+    """The AI SDK sends earlier turns in this way."""
+    first = respond(client, "one")
+    given = [{"type": "item_reference", "id": first.output[0].id}, {"role": "user", "content": "two"}]
+    second = respond(client, given)
+    sent = [(one["role"], one["content"]) for one in chat_gateway.newest()["input"]["messages"]]
+    assert (sent, second.output_text) == ([("assistant", "one"), ("user", "two")], "two")
+    items = client.responses.input_items.list(second.id, order="asc")
+    assert [item.content[0].text for item in items] == ["one", "two"]
+    unstored = respond(client, "one", store=False).output[0].id
+    for other in (unstored, f"{first.output[0].id}0", "msg_o0", "x", None):
+        with pytest.raises(openai.NotFoundError, match="no stored item") as caught:
+            respond(client, [{"type": "item_reference", "id": other}])
+        assert caught.value.param == "input"
+
+
 def test_a_response_in_the_background_is_polled_streamed_and_cancelled(client):
     response = respond(client, LONG, background=True)
     assert response.status in ("queued", "in_progress")

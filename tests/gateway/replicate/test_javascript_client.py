@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.gateway_server import MODEL, GatewayServer
-from tests.gateway.javascript_clients import JavascriptClients
+from tests.gateway.javascript_clients import FOLDER, JavascriptClients
 from tests.gateway.replicate.answers import asked
 from tests.gateway.started_cog import SLOWER
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.server, pytest.mark.index]
 @pytest.fixture(scope="module")
 def found(javascript: JavascriptClients, keyed_gateway: GatewayServer) -> dict[str, Any]:
     """What the client got."""
-    return javascript.run("replicate.mjs", keyed_gateway.url, keyed_gateway.keys["alice"], MODEL, SLOWER)
+    return javascript.run(FOLDER / "replicate.mjs", keyed_gateway.url, keyed_gateway.keys["alice"], MODEL, SLOWER)
 
 
 def test_it_runs_streams_and_cancels(found):

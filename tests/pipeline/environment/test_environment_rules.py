@@ -110,7 +110,7 @@ def test_the_error_without_python_3_11_says_what_to_install(monkeypatch, tmp_pat
         install.find_python()
 
 
-@pytest.mark.parametrize("name", ["clients", "cpu", "dev", "image", "modal", "ray", "replicate2", "uv"])
+@pytest.mark.parametrize("name", ["clients", "cpu", "dev", "image", "llama-index", "modal", "ray", "replicate2", "uv"])
 def test_every_requirement_is_an_exact_version(name):
     lines = (ROOT / "requirements" / f"{name}.txt").read_text("utf-8").splitlines()
     requirements = [line.split("#")[0].strip() for line in lines]
