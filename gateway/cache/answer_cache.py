@@ -26,7 +26,14 @@ _log = logging.getLogger(__name__)
 CACHED: Final = "cached"  # metric: true for an answer from the cache, false for one that the cache keeps
 ORIGINAL: Final = "cached_from"  # metric: the prediction that the model answered, for its owner only
 # Metrics that describe the answer. The others say what the model's work cost, and now it has not worked.
-_OF_ANSWER: Final = ("input_token_count", "output_token_count", "finish_reason", "logprobs", "token_trace", "confidence")
+_OF_ANSWER: Final = (
+    "input_token_count",
+    "output_token_count",
+    "finish_reason",
+    "logprobs",
+    "token_trace",
+    "confidence",
+)
 _SAMPLING: Final = {"seed", "top_p", "top_k", "min_p", "num_return_sequences"}  # a model that has these can sample
 ADAPTER: Final = "adapter"  # an input that names one; the weights' digest does not say what the name stands for
 

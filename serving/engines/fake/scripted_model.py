@@ -171,7 +171,14 @@ class _Script:
     """The tokens of one answer: the scripted ones, as far as the grammar allows them."""
 
     def __init__(
-        self, tokens: list[int], matcher: LLMatcher | None, *, eos: int, closers: list[int], min_tokens: int, vocab_size: int
+        self,
+        tokens: list[int],
+        matcher: LLMatcher | None,
+        *,
+        eos: int,
+        closers: list[int],
+        min_tokens: int,
+        vocab_size: int,
     ) -> None:
         self._script = iter(tokens)
         self._next = next(self._script, None)
