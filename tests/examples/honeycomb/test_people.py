@@ -11,6 +11,8 @@ import pytest
 
 from pipeline.paths import ROOT
 from tasks.honeycomb.evaluation.queries import QueryEvaluation
+from tasks.honeycomb.grammar import build_grammar
+from tests.tasks.honeycomb.grammar_tools import accepts
 
 PEOPLE = ROOT / "examples" / "honeycomb" / "people"
 HALVES = {name: PEOPLE / f"{name}.jsonl" for name in ("dev", "reported")}
@@ -20,11 +22,25 @@ def records(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize(("name", "least"), [("dev", 190), ("reported", 190), ("times", 100)])
+@pytest.mark.parametrize(("name", "least"), [("dev", 190), ("reported", 190), ("times", 100), ("families", 100)])
 def test_every_question_has_valid_accepted_queries(name: str, least: int) -> None:
     cases, refused = QueryEvaluation("json").read_cases(PEOPLE / f"{name}.jsonl")
     assert not refused
     assert len(cases) >= least
+
+
+def test_corrections_are_answers_that_the_model_may_write_and_no_test_question() -> None:
+    path = PEOPLE.parent / "corrections.jsonl"
+    cases, refused = QueryEvaluation("json").read_cases(path)
+    assert not refused
+    assert len(cases) == 120
+    corrected = {(record["input"]["nlq"], record["input"]["cols"]) for record in records(path)}
+    assert not corrected & {
+        (record["nlq"], json.dumps(record["cols"])) for record in records(PEOPLE / "families.jsonl")
+    }
+    for record in records(path):
+        columns = tuple(json.loads(record["input"]["cols"]))
+        assert accepts(build_grammar(columns, "json", record["input"]["nlq"]), record["output"]), record
 
 
 def test_halves_share_no_list_of_columns_and_no_question() -> None:
