@@ -40,7 +40,7 @@ def stub_server(folder: Path, *, num_chunks: int, interval: float) -> Iterator[s
     port = free_port()
     command = [sys.executable, "-m", "lab.bench.stub_cog", str(port), str(num_chunks), str(interval)]
     url = f"http://127.0.0.1:{port}"
-    with _running(command, {}, folder / "stub.log", f"{url}/health-check", '"READY"'):
+    with running(command, {}, folder / "stub.log", f"{url}/health-check", '"READY"'):
         yield url
 
 
@@ -55,7 +55,7 @@ def gateway_server(folder: Path, upstream: str, *, max_active: int) -> Iterator[
         "GATEWAY_DRAIN_SECONDS": "0",
     }
     command = [sys.executable, "-m", "gateway", "--upstream", upstream, "--port", str(port), "--model", MODEL]
-    with _running(command, env, folder / f"gateway-{port}.log", f"{url}/ready", '"ready"'):
+    with running(command, env, folder / f"gateway-{port}.log", f"{url}/ready", '"ready"'):
         yield url
 
 
@@ -67,19 +67,21 @@ def served_playground(folder: Path, engine: str) -> Iterator[str]:
     options = ["--engine", engine, "--port", str(cog_port), "--gateway-port", str(port)]
     command = [sys.executable, str(ROOT / "scripts" / "serve"), *options]
     env = {"GATEWAY_DATABASE": str(folder / f"{port}.sqlite")}
-    with _running(command, env, folder / f"serve-{port}.log", url, 'id="input-title"'):
+    with running(command, env, folder / f"serve-{port}.log", url, 'id="input-title"'):
         yield url
 
 
 @contextmanager
-def _running(command: Sequence[str], env: Mapping[str, str], log: Path, url: str, word: str) -> Iterator[None]:
-    """A process, once its address answers with this word; its log is in a file."""
+def running(
+    command: Sequence[str], env: Mapping[str, str], log: Path, url: str, word: str, *, seconds: float = START_SECONDS
+) -> Iterator[None]:
+    """A process, once its address answers with this word, within so many seconds; its log is in a file."""
     with log.open("w") as output:
         process = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, **env}, stdout=output, stderr=output, start_new_session=True
         )
     try:
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + seconds
         while not _says(url, word):
             if time.monotonic() > deadline or process.poll() is not None:
                 text = log.read_text(errors="replace")[-2000:]

