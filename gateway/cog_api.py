@@ -25,6 +25,7 @@ from gateway.http.webhook_client import WebhookError, check_webhook
 from gateway.replicate.webhooks import webhook_secret
 from gateway.settings import is_loopback
 from gateway.upstream.model_server import Upstream, UpstreamError
+from gateway.upstream.pool import Server
 
 _router = APIRouter()
 _PASSED_ON: Final = ("accept", "content-type", "prefer", "traceparent", "tracestate")
@@ -39,8 +40,8 @@ _Gateway = Annotated[Gateway, Depends(get_gateway)]
 @_router.put("/predictions/{prediction_id}")
 async def predict(request: Request, gateway: _Gateway, prediction_id: str | None = None) -> Response:
     """Start a prediction; the answer is Cog's, whole or as a stream."""
-    upstream = _upstream_for_all(gateway)
     body = await read_bytes(request, max_bytes=gateway.settings.max_body_bytes)
+    server, upstream = _server_for_all(gateway)
     try:
         content = pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -52,20 +53,20 @@ async def predict(request: Request, gateway: _Gateway, prediction_id: str | None
         if isinstance(content.get("input"), dict):
             content["input"] = (await gateway.model.read()).without_nulls(content["input"])
     path = "predictions" if prediction_id is None else f"predictions/{quote(prediction_id, safe='')}"
-    return await _pass_on(request, upstream, path, pydantic_core.to_json(content))
+    return await _pass_on(request, server, upstream, path, pydantic_core.to_json(content))
 
 
 @_router.post("/predictions/{prediction_id}/cancel")
 async def cancel(request: Request, gateway: _Gateway, prediction_id: str) -> Response:
     """Cancel a prediction that was started here."""
-    return await _pass_on(request, _upstream_for_all(gateway), f"predictions/{quote(prediction_id, safe='')}/cancel")
+    return await _pass_on(request, *_server_for_all(gateway), f"predictions/{quote(prediction_id, safe='')}/cancel")
 
 
 @_router.get("/health-check")
 @_router.get("/openapi.json")
 async def look(request: Request, gateway: _Gateway) -> Response:
     """Ask for Cog's health, or for the model's schema."""
-    return await _pass_on(request, _upstream(gateway), request.url.path)
+    return await _pass_on(request, *_server(gateway), request.url.path)
 
 
 @_router.post(_RELAY)
@@ -102,31 +103,33 @@ async def _signature(webhook: str, gateway: Gateway) -> str:
     return hmac.new(secret.encode(), f"{_RELAY} {webhook}".encode(), "sha256").hexdigest()
 
 
-def _upstream_for_all(gateway: Gateway) -> Upstream:
+def _server_for_all(gateway: Gateway) -> tuple[Server, Upstream]:
     """The server, in which anybody who knows a prediction's id can read and cancel it, and nobody's limits count."""
     if gateway.callers is not None:
         raise NotFoundError("Cog's protocol knows no keys; this gateway asks for them, so use /v1/predictions")
-    return _upstream(gateway)
+    return _server(gateway)
 
 
-def _upstream(gateway: Gateway) -> Upstream:
-    """The server to pass requests on to."""
-    servers = [server.upstream for server in gateway.pool.servers]
-    if len(servers) > 1 or not isinstance(upstream := servers[0], Upstream):
+def _server(gateway: Gateway) -> tuple[Server, Upstream]:
+    """The server to pass requests on to, and its client."""
+    servers = gateway.pool.servers
+    if len(servers) > 1 or not isinstance(upstream := servers[0].upstream, Upstream):
         raise NotFoundError("Cog's protocol is for a gateway with one Cog server; use /v1/predictions")
-    return upstream
+    return servers[0], upstream
 
 
-async def _pass_on(request: Request, upstream: Upstream, path: str, body: bytes = b"") -> Response:
+async def _pass_on(request: Request, server: Server, upstream: Upstream, path: str, body: bytes = b"") -> Response:
     headers = {name: value for name in _PASSED_ON if (value := request.headers.get(name)) is not None}
-    stack = AsyncExitStack()
-    try:
-        answer = await stack.enter_async_context(upstream.ask_raw(request.method, path, headers, body))
-    except UpstreamError as error:
-        raise UnavailableError(f"Cog's server does not answer: {error}") from error
+    async with AsyncExitStack() as opening:
+        opening.enter_context(server.passing_on())
+        try:
+            answer = await opening.enter_async_context(upstream.ask_raw(request.method, path, headers, body))
+        except UpstreamError as error:
+            raise UnavailableError(f"Cog's server does not answer: {error}") from error
+        opened = opening.pop_all()
 
     async def parts() -> AsyncIterator[bytes]:
-        async with stack:
+        async with opened:
             async for part in answer.content.iter_any():
                 yield part
 

@@ -22,13 +22,14 @@ from gateway.predictions.input_files import FILES_OF_CALLER, InputFiles
 from gateway.predictions.prediction import Prediction, timestamp
 from gateway.predictions.runner import Runner
 from gateway.predictions.store import Store
-from gateway.settings import GatewaySettings
+from gateway.settings import GatewaySettings, ServerList, SettingsError
 from gateway.shadow.shadow import Shadow, open_shadow
 from gateway.upstream.model_info import ModelInfoReader
 from gateway.upstream.model_server import ModelServer, Upstream
 from gateway.upstream.pool import Pool
 
 _log = logging.getLogger(__name__)
+FILE_SECONDS = 0.2  # between two looks at the file of the servers
 DELETE_SECONDS = 60.0  # between two deletions of what is too old
 _UNKEPT = timedelta(minutes=10)  # time for a client to read a prediction that is not kept
 
@@ -120,10 +121,11 @@ async def open_gateway(
         stack.push_async_callback(store.close)
         if interrupted:
             _log.warning("%d predictions were interrupted when the gateway last stopped", len(interrupted))
-        upstreams = [Upstream(url) for url in settings.upstreams] if servers is None else servers()
+        listed = settings.servers()
+        upstreams = [Upstream(url) for url in listed.upstreams] if servers is None else servers()
         pool = Pool(upstreams, concurrency=settings.concurrency)
         stack.push_async_callback(pool.close)
-        model = ModelInfoReader(pool, name=settings.model, weights_digest=settings.weights_digest)
+        model = ModelInfoReader(pool, name=settings.model, weights_digest=listed.weights_digest)
         meters = Meters(settings.model)
         cache = await open_cache(settings, store, model.read, meters)
         if cache is not None:
@@ -150,6 +152,8 @@ async def open_gateway(
         if shadow is not None:
             runner.on_start.append(shadow.follow)
         tasks = [asyncio.create_task(runner.save_changes()), asyncio.create_task(_delete_old(store, settings))]
+        if settings.servers_file is not None:
+            tasks.append(asyncio.create_task(_follow_file(settings, listed, pool, model)))
         stack.push_async_callback(_cancel, tasks)
         stack.push_async_callback(runner.close, 0)
         files = InputFiles(FILES_OF_CALLER * settings.max_body_bytes)
@@ -165,6 +169,35 @@ async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _follow_file(settings: GatewaySettings, listed: ServerList, pool: Pool, model: ModelInfoReader) -> None:
+    """Let other servers take over whenever the file of the servers names others."""
+    trouble, taking = "", list[asyncio.Task[None]]()
+    try:
+        while True:
+            await asyncio.sleep(FILE_SECONDS)
+            try:
+                found = await asyncio.to_thread(settings.servers)
+            except SettingsError as error:
+                if trouble != str(error):
+                    _log.warning("the servers stay the same: %s", error)
+                trouble = str(error)
+                continue
+            trouble = ""
+            if found != listed:
+                await _cancel(taking)  # those of before may never become ready
+                listed, taking = found, [asyncio.create_task(_take_over(found, pool, model))]
+    finally:
+        await _cancel(taking)
+
+
+async def _take_over(found: ServerList, pool: Pool, model: ModelInfoReader) -> None:
+    def on_replaced() -> None:
+        model.weights_digest = found.weights_digest
+
+    await pool.replace([Upstream(url) for url in found.upstreams], on_replaced)
+    _log.info("predictions go to %s now", ", ".join(server.upstream.name for server in pool.servers))
 
 
 async def _delete_old(store: Store, settings: GatewaySettings) -> None:

@@ -9,15 +9,43 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from yarl import URL
 
 _HostName = Annotated[str, Field(pattern=r"^(\*|[\w.-]+|[0-9A-Fa-f:]+)$")]
 
 
+def _address(value: str) -> str:
+    try:
+        if URL(value).scheme in ("http", "https") and URL(value).host:
+            return value.rstrip("/")
+        reason = ""
+    except ValueError as error:
+        reason = f": {error}"
+    shown = value.rpartition("@")[2]  # before it may be a password
+    raise ValueError(f"{shown!r} is not an address such as http://127.0.0.1:5000{reason}")
+
+
+_Address = Annotated[str, AfterValidator(_address)]
+
+
 class SettingsError(Exception):
     """Settings that are right by themselves do not fit together."""
+
+
+class ServerList(BaseModel):
+    """Cog servers that run the same.
+
+    Args:
+        upstreams: their addresses.
+        weights_digest: the digest of their weights; None where it is not known.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    upstreams: tuple[_Address, ...] = Field(min_length=1)
+    weights_digest: str | None = None
 
 
 class GatewaySettings(BaseSettings):
@@ -37,8 +65,13 @@ class GatewaySettings(BaseSettings):
     public_url: str | None = Field(
         None, pattern=r"^https?://[^/?#\s]+$", description="address that clients see, for links; None: as they asked"
     )
-    upstreams: Annotated[tuple[str, ...], NoDecode] = Field(
+    upstreams: Annotated[tuple[_Address, ...], NoDecode] = Field(
         ("http://127.0.0.1:5000",), min_length=1, description="addresses of the Cog servers, with commas between"
+    )
+    servers_file: Path | None = Field(
+        None,
+        description='JSON file {"upstreams": […], "weights_digest": …} in place of these two settings, which is read '
+        "again when it changes: the new servers take over when one of them is ready",
     )
     concurrency: int | None = Field(
         None,
@@ -57,7 +90,7 @@ class GatewaySettings(BaseSettings):
     )
     cache_days: float = Field(30, gt=0, le=36500, description="older answers are not given again")
     cache_shared: bool = Field(False, description="callers also get answers that others' predictions had")
-    shadow: str | None = Field(
+    shadow: _Address | None = Field(
         None, description="address of a Cog server with a candidate version, which is asked too; None: none"
     )
     shadow_share: float = Field(0.1, gt=0, le=1, description="share of the predictions that the candidate is asked")
@@ -101,20 +134,6 @@ class GatewaySettings(BaseSettings):
         """The parts of a list, which is one text in the environment."""
         return tuple(part.strip().rstrip("/") for part in value.split(",")) if isinstance(value, str) else value
 
-    @field_validator("upstreams")
-    @classmethod
-    def _check(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for address in value:
-            _check_address(address)
-        return value
-
-    @field_validator("shadow")
-    @classmethod
-    def _check_shadow_address(cls, value: str | None) -> str | None:
-        if value is not None:
-            _check_address(value)
-        return value
-
     def allows_webhook(self, host: str) -> bool:
         """Whether webhooks may be sent to a host. A stranger must not make the gateway call into its own network."""
         if self.webhook_hosts is None:
@@ -139,7 +158,26 @@ class GatewaySettings(BaseSettings):
         if self.shadow is None and unused:
             text = f"GATEWAY_{unused[0].upper()}: no candidate is asked; set GATEWAY_SHADOW too, or remove it"
             raise SettingsError(text)
+        unused = sorted({"upstreams", "weights_digest"} & self.model_fields_set)
+        if self.servers_file is not None and unused:
+            raise SettingsError(f"GATEWAY_{unused[0].upper()}: GATEWAY_SERVERS_FILE says it; remove one of the two")
         self._check_cache()
+
+    def servers(self) -> ServerList:
+        """The Cog servers, and what they run, as the settings or their file say.
+
+        Raises:
+            SettingsError: the file cannot be read.
+        """
+        if self.servers_file is None:
+            return ServerList(upstreams=self.upstreams, weights_digest=self.weights_digest)
+        try:
+            return ServerList.model_validate_json(self.servers_file.read_bytes())
+        except OSError as error:
+            raise SettingsError(f"GATEWAY_SERVERS_FILE: {self.servers_file}: {error.strerror}") from error
+        except ValidationError as error:
+            wrong = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'file'}: {one['msg']}" for one in error.errors())
+            raise SettingsError(f"GATEWAY_SERVERS_FILE: {self.servers_file}: {wrong}") from error
 
     def _check_cache(self) -> None:
         if self.cache_mb is None:
@@ -147,7 +185,7 @@ class GatewaySettings(BaseSettings):
                 text = f"GATEWAY_{unused[0].upper()}: there is no cache; set GATEWAY_CACHE_MB too, or remove it"
                 raise SettingsError(text)
             return
-        if not self.weights_digest:
+        if not self.servers().weights_digest:
             raise SettingsError(
                 "GATEWAY_CACHE_MB: answers are kept for certain weights, and the gateway does not know their digest; "
                 "start it with scripts/serve in a package with weights.lock, or set GATEWAY_WEIGHTS_DIGEST"
@@ -185,17 +223,6 @@ class GatewaySettings(BaseSettings):
     def local_url(self) -> str:
         """The address under which this machine reaches the gateway."""
         return local_url(self.host, self.port)
-
-
-def _check_address(address: str) -> None:
-    try:
-        if URL(address).scheme in ("http", "https") and URL(address).host:
-            return
-        reason = ""
-    except ValueError as error:
-        reason = f": {error}"
-    shown = address.rpartition("@")[2]  # before it may be a password
-    raise ValueError(f"{shown!r} is not an address such as http://127.0.0.1:5000{reason}")
 
 
 def local_url(host: str, port: int) -> str:

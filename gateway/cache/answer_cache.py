@@ -16,6 +16,7 @@ from pydantic import JsonValue
 from starlette.datastructures import Headers
 
 from gateway.cache.answer_table import AnswerTable
+from gateway.errors import UnavailableError
 from gateway.metrics.meters import Meters
 from gateway.predictions.prediction import Prediction
 from gateway.predictions.store import Store
@@ -94,13 +95,18 @@ class AnswerCache:
         (self._meters.cache_misses if original is None else self._meters.cache_hits).inc()
         return original
 
-    async def keep(self, key: str, prediction_id: str) -> None:
-        """Remember a prediction that the store has.
+    async def keep(self, key: str, prediction: Prediction) -> None:
+        """Remember a prediction that the store has, unless the servers have another version meanwhile.
 
         Raises:
             sqlite3.Error: the table cannot be written.
         """
-        await self._table.keep(key, prediction_id)
+        try:
+            version = (await self._read_model()).version
+        except UnavailableError:
+            return
+        if version == prediction.version:  # else another one may have answered
+            await self._table.keep(key, prediction.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,7 @@ class CacheEntry:
         Raises:
             sqlite3.Error: the table cannot be written.
         """
-        await self.cache.keep(self.key, prediction.id)
+        await self.cache.keep(self.key, prediction)
 
 
 async def open_cache(

@@ -37,9 +37,15 @@ async def observe(gateway: Gateway) -> AsyncIterator[None]:
     """Measure every prediction of a gateway, and show its servers."""
     meters, following = gateway.meters, set[asyncio.Task[None]]()
     pool = gateway.pool
-    for server in pool.servers:
-        _watch(meters, server)
-    meters.running.set_function(lambda: sum(server.outstanding for server in pool.servers))
+
+    def watch() -> None:
+        meters.forget_servers()
+        for server in pool.servers:
+            _watch(meters, server)
+
+    watch()
+    pool.on_replaced.append(watch)
+    meters.running.set_function(lambda: pool.num_running)
     meters.waiting.set_function(lambda: pool.num_waiting)
 
     def on_start(live: LivePrediction) -> None:

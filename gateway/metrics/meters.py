@@ -85,6 +85,11 @@ class Meters:
         self._healthy.labels(name).set_function(is_healthy)
         self._outstanding.labels(name).set_function(outstanding)
 
+    def forget_servers(self) -> None:
+        """Show no Cog server, until they are watched again."""
+        self._healthy.clear()
+        self._outstanding.clear()
+
     def count_request(self, *, api: str, method: str, status: int, error: str | None, seconds: float) -> None:
         """Count one HTTP request, whose response began after `seconds`."""
         self._requests.labels(api, method, str(status)).inc()

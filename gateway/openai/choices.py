@@ -222,7 +222,7 @@ async def start_prediction(
         version=info.version,
         input=inputs.numbered(number),
         created_at=now(),
-        weights_digest=gateway.settings.weights_digest,
+        weights_digest=info.weights_digest,
         request=inputs.request,
     )
     try:

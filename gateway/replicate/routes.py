@@ -237,7 +237,7 @@ async def _create(request: Request, gateway: Gateway, body: CreateBody, info: Mo
         version=info.version,
         input=with_files(info.without_nulls(body.input), gateway, info, base),
         created_at=now(),
-        weights_digest=gateway.settings.weights_digest,
+        weights_digest=info.weights_digest,
         webhook=await webhook_of(body, gateway.settings),
     )
     live = await gateway.runner.start(prediction, CacheUse.of(request.headers))

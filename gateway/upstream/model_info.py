@@ -28,6 +28,7 @@ class ModelInfo:
         created_at: the time when the gateway first saw the version, in UTC as ISO 8601 text.
         cog_version: the version of the Cog server.
         openapi: the schema of Cog's API with that of predict's inputs and output.
+        weights_digest: the digest of the weights, where the gateway was told.
     """
 
     name: str
@@ -35,6 +36,7 @@ class ModelInfo:
     created_at: str
     cog_version: str
     openapi: Mapping[str, Any]
+    weights_digest: str | None = None
 
     @property
     def input_properties(self) -> Mapping[str, Any]:
@@ -104,12 +106,13 @@ class ModelInfoReader:
         pool: the servers.
         name: the model's name, OWNER/NAME.
         weights_digest: the digest of the weights, a part of the version, because the schema does not name the weights.
+            Another one is set when the pool's servers are replaced.
     """
 
     def __init__(self, pool: Pool, *, name: str, weights_digest: str | None) -> None:
         self._pool = pool
         self._name = name
-        self._weights_digest = weights_digest or ""
+        self.weights_digest = weights_digest
         self._info: ModelInfo | None = None
         self._read_at = 0  # number of the pool's returns
         self._reading = asyncio.Lock()
@@ -137,7 +140,7 @@ class ModelInfoReader:
         (await self.read()).check(inputs)
 
     async def _ask(self) -> ModelInfo:
-        server = self._pool.healthy()
+        server, digest = self._pool.healthy(), self.weights_digest
         if server is None:
             troubles = "; ".join(each.trouble for each in self._pool.servers)
             raise UnavailableError(f"no Cog server is ready: {troubles}", retry_after=2)
@@ -145,9 +148,9 @@ class ModelInfoReader:
             openapi = await server.upstream.openapi()
         except UpstreamError as error:
             raise UnavailableError(f"the model's schema cannot be read: {error}", retry_after=2) from error
-        text = json.dumps(openapi, sort_keys=True) + self._weights_digest
+        text = json.dumps(openapi, sort_keys=True) + (digest or "")
         version = hashlib.sha256(text.encode()).hexdigest()
         cog_version = str(openapi.get("info", {}).get("version", ""))
         if self._info is not None and self._info.version == version:
             return self._info
-        return ModelInfo(self._name, version, now(), cog_version, openapi)
+        return ModelInfo(self._name, version, now(), cog_version, openapi, digest)

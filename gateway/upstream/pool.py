@@ -7,8 +7,8 @@ import contextlib
 import hashlib
 import logging
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
 
 from gateway.upstream.model_server import ModelServer, UpstreamClosedError, UpstreamError
@@ -38,6 +38,7 @@ class Server:
     def __init__(self, upstream: ModelServer) -> None:
         self.upstream = upstream
         self.turns: Counter[Turn] = Counter()  # predictions that the gateway has there
+        self.num_passed_on = 0  # requests in Cog's own protocol
         self.is_healthy = False  # until its first health check
         self.is_full = False
         self.trouble = "has not been asked yet"  # why it is not healthy
@@ -48,6 +49,15 @@ class Server:
     def outstanding(self) -> int:
         """The number of predictions that the gateway has there."""
         return self.turns.total()
+
+    @contextmanager
+    def passing_on(self) -> Iterator[None]:
+        """A context while a request in Cog's own protocol is passed on to it."""
+        self.num_passed_on += 1
+        try:
+            yield
+        finally:
+            self.num_passed_on -= 1
 
 
 class Pool:
@@ -64,24 +74,58 @@ class Pool:
 
     def __init__(self, servers: Sequence[ModelServer], *, concurrency: int | None = None) -> None:
         self.servers = tuple(Server(upstream) for upstream in servers)
+        self.on_replaced: list[Callable[[], None]] = []
+        """What is called when `servers` are others."""
+        self._replaced = set[Server]()  # they finish the predictions that they have
         self._concurrency = concurrency
         self._waiting: OrderedDict[Turn, deque[asyncio.Event]] = OrderedDict()  # whose turn it is first
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[Server, asyncio.Task[None]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
 
     async def start(self) -> None:
         """Check every server once, then watch them."""
         await asyncio.gather(*(self._check(server) for server in self.servers))
-        self._tasks = [asyncio.create_task(self._watch(server)) for server in self.servers]
+        for server in self.servers:
+            self._tasks[server] = asyncio.create_task(self._watch(server))
+
+    async def replace(self, servers: Sequence[ModelServer], on_replaced: Callable[[], None] = lambda: None) -> None:
+        """Let other servers take over as soon as one of them is ready; those before finish what they have.
+
+        Args:
+            servers: the clients of the servers; the pool closes them, also where it is cancelled before the end.
+            on_replaced: is called at the moment when they take over.
+        """
+        new = tuple(Server(upstream) for upstream in servers)
+        try:
+            await asyncio.gather(*(self._check(server) for server in new))
+            while not any(server.is_healthy for server in new):
+                await asyncio.sleep(RETURN_SECONDS)
+                await asyncio.gather(*(self._check(server) for server in new))
+        except BaseException:
+            await asyncio.gather(*(server.upstream.close() for server in new))
+            raise
+        self._replaced.update(self.servers)
+        self.servers = new
+        for server in new:
+            self._tasks[server] = asyncio.create_task(self._watch(server))
+        self.num_returns += 1
+        for call in (on_replaced, *self.on_replaced):
+            call()
+        self._wake()
 
     async def close(self) -> None:
         """Stop watching the servers, and close the connections to them."""
         for timer in self._timers:
             timer.cancel()
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(server.upstream.close() for server in self.servers))
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*(server.upstream.close() for server in (*self.servers, *self._replaced)))
+
+    @property
+    def num_running(self) -> int:
+        """The number of predictions that the servers have, also those that were replaced."""
+        return sum(server.outstanding for server in (*self.servers, *self._replaced))
 
     @property
     def num_waiting(self) -> int:
@@ -175,10 +219,13 @@ class Pool:
             ready.set()
 
     async def _watch(self, server: Server) -> None:
-        while True:
+        while server not in self._replaced or server.outstanding or server.num_passed_on:
             await asyncio.sleep(HEALTH_SECONDS if server.is_healthy else RETURN_SECONDS)
             with contextlib.suppress(Exception):
                 await self._check(server)
+        self._replaced.discard(server)
+        del self._tasks[server]
+        await server.upstream.close()
 
     async def _check(self, server: Server) -> None:
         try:

@@ -20,8 +20,8 @@ from pipeline.improve.card import card, lost, table
 from pipeline.improve.choice import LIMIT, Answers, Candidate, choose
 from pipeline.improve.data import PEOPLE, Data, kept_data, write_data
 from pipeline.improve.lines import Correction
-from pipeline.improve.version import Share, VersionRecord
 from pipeline.package.new_package import check_name
+from pipeline.package.version import Share, VersionRecord
 from pipeline.paths import ROOT
 from pipeline.train.kept import Kept, find_kept, keep
 from pipeline.train.lora_model import read_adapter_config

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pipeline.improve.version import Share, VersionRecord, read_version, versions
 from pipeline.package.switch_model import used_name
+from pipeline.package.version import Share, VersionRecord, read_version, versions
 from pipeline.weights.errors import CheckpointError
 
 

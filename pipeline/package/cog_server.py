@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -9,24 +10,34 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from gateway.settings import local_url, rename_old_variables
 from pipeline.package.errors import PortError
 from pipeline.package.example_inputs import curl_command, example_inputs
 from pipeline.package.free_ports import Listener, check_ports
+from pipeline.package.reload import listening
+from pipeline.package.version import first_name
 from pipeline.paths import ROOT
+from pipeline.weights.atomic import write_json
 from pipeline.weights.default_weights import ensure_weights
+from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
 from serving.errors import ServingError
 from serving.weights import WeightsLock
 
 DRAIN_SECONDS = 60.0  # for predictions in flight; Cog itself has no limit
+_LOOK_SECONDS = 0.2
+_GRACE_SECONDS = 1.0  # for a request in Cog's own protocol that has found its server, and not asked it yet
 SPARE_SHARE = 0.25  # of the concurrency: predictions that Cog takes beyond it with the gateway
 # Cog's new names are run.py and Runner; this package keeps the old ones and pins the version that has both.
 _KNOWN_WARNINGS = (
@@ -69,13 +80,15 @@ def serve(host: str, port: int, concurrency: int, *, gateway_port: int | None) -
         return 1
     ensure_weights()
     os.chdir(ROOT)  # Cog looks for predict.py, .cog/ and weights/ there
-    if gateway_port is not None:
+    if gateway_port is None:
+        return Server(host, port, concurrency, example_inputs()).run()
+    with tempfile.TemporaryDirectory(prefix="serve-") as folder:
         place = hidden_address()
-        gateway = GatewayProcess(host, gateway_port, cog_port=port, cog_url=local_url(*place), concurrency=concurrency)
+        gateway = GatewayProcess(host, gateway_port, cog_port=port, folder=Path(folder), concurrency=concurrency)
+        gateway.ask(local_url(*place), served_model()[1])
         concurrency += int(SPARE_SHARE * concurrency)  # for callers and adapters that have none there
         has_keys = os.environ.get("GATEWAY_KEYS") == "required"
         return Server(*place, concurrency, None if has_keys else example_inputs(), gateway).run()
-    return Server(host, port, concurrency, example_inputs()).run()
 
 
 def hidden_address() -> tuple[str, int]:
@@ -114,29 +127,31 @@ class Server:
         self._public_url = self._url if gateway is None else gateway.cog_url
         self._gateway = gateway
         self._example = "" if example is None else curl_command(self._public_url, example) + "\n"
-        self._command = [sys.executable, "-m", "cog.server.http", "--host", host]
+        self._host = host
         self._env = {
             "LOG_FORMAT": "console",
             "COG_LOG_LEVEL": "warning",
             "PYTHONWARNINGS": _KNOWN_WARNINGS,
             **({} if gateway is None else {"TOKEN_TRACE": "1", "CONFIDENCE": "1"}),  # the playground shows them
             **os.environ,
-            "PORT": str(port),
             "COG_PREDICT_TYPE_STUB": "predict.py:Predictor",
             "COG_MAX_CONCURRENCY": str(concurrency),
         }
         self._is_ending = False
+        self._other: subprocess.Popen[bytes] | None = None  # one that loads, or finishes its predictions
 
     def run(self) -> int:
         """Run until the server exits or a signal stops it; returns the exit code."""
-        # The server gets its own process session: Ctrl-C reaches only this process, which lets predictions finish.
-        self._process = subprocess.Popen(self._command, env=self._env, start_new_session=True)
+        self._process = self._launch(self._host, urlsplit(self._url).port or 0)
         if self._gateway is not None:
-            self._gateway.start(on_exit=self._process.terminate)
+            self._gateway.start(on_exit=lambda: self._process.terminate())
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._end)
         threading.Thread(target=self._announce, daemon=True).start()
-        code = self._process.wait()
+        with nullcontext() if self._gateway is None else listening(self._gateway.folder, self._reload):
+            code = self._wait()
+        if self._other is not None:
+            _kill(self._other)
         if self._gateway is not None:
             self._gateway.kill()
             if self._gateway.failed:
@@ -152,26 +167,96 @@ class Server:
         sys.stderr.write("finishing running predictions; press Ctrl-C again to stop now\n")
         # The gateway ends first and then its end terminates the server: its waiting predictions still need the server.
         (self._process if self._gateway is None else self._gateway).terminate()
+        if self._other is not None:
+            self._other.terminate()
         timer = threading.Timer(DRAIN_SECONDS, self._kill)
         timer.daemon = True
         timer.start()
 
+    def _launch(self, host: str, port: int) -> subprocess.Popen[bytes]:
+        # The server gets its own process session: Ctrl-C reaches only this process, which lets predictions finish.
+        command = [sys.executable, "-m", "cog.server.http", "--host", host]
+        return subprocess.Popen(command, env={**self._env, "PORT": str(port)}, start_new_session=True)
+
+    def _wait(self) -> int:
+        """The exit code of the server, or of the one that took over last."""
+        while True:
+            process = self._process
+            code = process.wait()
+            if process is self._process:
+                return code
+
     def _kill(self) -> None:
-        """Kill the server and its worker, which are in the same process session."""
-        os.killpg(self._process.pid, signal.SIGKILL)
+        _kill(self._process)
+        if self._other is not None:
+            _kill(self._other)
 
     def _announce(self) -> None:
-        while self._process.poll() is None:
-            health = read_json(f"{self._url}/health-check")
-            if health.get("status") == "READY" and (self._gateway is None or self._gateway.is_ready()):
-                gateway = "" if self._gateway is None else self._gateway.addresses
-                sys.stderr.write(_READY.format(url=self._public_url, gateway=gateway, example=self._example))
-                return
-            if health.get("status") == "SETUP_FAILED":
-                sys.stderr.write(f"{health['setup']['logs']}\nThe model did not load; the reason is above.\n")
-                self._process.terminate()
-                return
-            time.sleep(0.2)
+        if not _loads(self._process, self._url):
+            self._process.terminate()
+            return
+        while self._gateway is not None and not self._gateway.is_ready() and self._process.poll() is None:
+            time.sleep(_LOOK_SECONDS)
+        if self._process.poll() is None:
+            gateway = "" if self._gateway is None else self._gateway.addresses
+            sys.stderr.write(_READY.format(url=self._public_url, gateway=gateway, example=self._example))
+
+    def _reload(self, tell: Callable[[str], None]) -> bool:
+        """Start a server with what the package has now, and let it take over; where it does not load, nothing changes.
+
+        Until the one before has finished its predictions, both are in memory.
+
+        Args:
+            tell: is told how it goes.
+
+        Returns:
+            Whether it has taken over.
+        """
+        assert self._gateway is not None
+        place, digest = hidden_address(), served_model()[1]
+        url = local_url(*place)
+        tell("loading; predictions go on meanwhile")
+        new = self._launch(*place)
+        self._other = new
+        if not _loads(new, url) or self._is_ending:
+            _kill(new)
+            new.wait()
+            self._other = None
+            tell("it does not load; the reason is in the server's log. The version before goes on")
+            return False
+        old, self._process = self._process, new
+        self._other = old
+        self._gateway.ask(url, digest)
+        while not self._gateway.asks(url) and new.poll() is None:
+            time.sleep(_LOOK_SECONDS)
+        time.sleep(_GRACE_SECONDS)
+        tell("it answers now; the version before finishes its predictions")
+        old.terminate()
+        try:
+            old.wait(DRAIN_SECONDS)
+        except subprocess.TimeoutExpired:
+            _kill(old)
+        self._other = None
+        return new.poll() is None
+
+
+def _loads(process: subprocess.Popen[bytes], url: str) -> bool:
+    """Wait until a server has loaded its model; False where it has ended, or says that it cannot."""
+    while process.poll() is None:
+        health = read_json(f"{url}/health-check")
+        if health.get("status") == "READY":
+            return True
+        if health.get("status") == "SETUP_FAILED":
+            sys.stderr.write(f"{health['setup']['logs']}\nThe model did not load; the reason is above.\n")
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return False
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a server and its worker, which are in the same process session."""
+    with contextlib.suppress(ProcessLookupError):  # it has ended
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 class GatewayProcess:
@@ -180,22 +265,38 @@ class GatewayProcess:
     Args:
         host, port: the address where it listens.
         cog_port: another port where it listens, for those who know it as Cog's.
-        cog_url: the address of Cog's server.
+        folder: a folder that only this process uses.
         concurrency: the number of predictions there, as in `GatewaySettings`.
     """
 
-    def __init__(self, host: str, port: int, *, cog_port: int, cog_url: str, concurrency: int) -> None:
+    def __init__(self, host: str, port: int, *, cog_port: int, folder: Path, concurrency: int) -> None:
         self._url = local_url(host, port)
         self.cog_url = local_url(host, cog_port)
-        self._model, digest = served_model()
+        self.folder = folder
+        self._servers = folder / "servers.json"
+        self._model, _ = served_model()
         self._command = [sys.executable, "-m", "gateway", "--host", host, "--port", str(port)]
-        self._command += ["--cog-port", str(cog_port)]
-        self._command += ["--upstream", cog_url, "--model", self._model]
-        self._command += ["--weights-digest", digest] if digest else []
-        self._env = {"GATEWAY_CONCURRENCY": str(concurrency), **os.environ}
+        self._command += ["--cog-port", str(cog_port), "--model", self._model]
+        own = {"GATEWAY_SERVERS_FILE": str(self._servers)}
+        self._env = {"GATEWAY_CONCURRENCY": str(concurrency), **os.environ, **own}
+        self._digest = self._env.pop("GATEWAY_WEIGHTS_DIGEST", None)  # of weights without a lock
+        self._env.pop("GATEWAY_UPSTREAMS", None)
         self._is_ending = False
         self._lock = threading.Lock()  # of the process and whether it is to end
         self.failed = False  # has ended by itself, so it would end again
+
+    def ask(self, cog_url: str, digest: str) -> None:
+        """Let the gateway ask the server at an address from the moment on when that is ready.
+
+        Args:
+            cog_url: the address.
+            digest: that of its weights; empty where there is no lock.
+        """
+        write_json(self._servers, {"upstreams": [cog_url], "weights_digest": digest or self._digest})
+
+    def asks(self, cog_url: str) -> bool:
+        """Whether new predictions go to the server at an address."""
+        return [server["url"] for server in read_json(f"{self._url}/ready").get("servers", ())] == [cog_url]
 
     def start(self, on_exit: Callable[[], None]) -> None:
         """Start the process; `on_exit` is called from another thread when it has ended for good."""
@@ -264,6 +365,6 @@ def served_model() -> tuple[str, str]:
     try:
         settings = Settings()
         entry = WeightsLock.load(settings.weights_lock).entry_for(settings.weights_dir.name)
-    except (ServingError, ValueError):
+        return f"local/{first_name(settings.weights_dir)}", entry.set_digest
+    except (ServingError, CheckpointError, ValueError):
         return "local/model", ""
-    return f"local/{entry.name}", entry.set_digest

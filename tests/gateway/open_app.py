@@ -21,8 +21,8 @@ CACHE = {"cache_mb": 1, "weights_digest": "d" * 64}
 
 @asynccontextmanager
 async def open_app(folder: Path, *servers: FakeCog, **settings: object) -> AsyncIterator[httpx.AsyncClient]:
-    upstreams = tuple(server.url for server in servers)
-    own = {"upstreams": upstreams, "database": folder / "gateway.sqlite", "drain_seconds": 0}
+    own: dict[str, object] = {"database": folder / "gateway.sqlite", "drain_seconds": 0}
+    own |= {"upstreams": tuple(server.url for server in servers)} if servers else {}
     app = create_app(GatewaySettings(**{**own, **settings}))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (

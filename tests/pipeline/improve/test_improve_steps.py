@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.improve.improve_task import ImproveOptions, RefusedError, improve
 from pipeline.improve.lines import Correction
-from pipeline.improve.version import read_version
+from pipeline.package.version import read_version
 from pipeline.train.kept import Kept, find_kept, keep
 from pipeline.weights.errors import CheckpointError
 from tests.tiny_tokenizers import byte_level, save

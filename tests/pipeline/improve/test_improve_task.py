@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.improve.version import read_version
+from pipeline.package.version import read_version
 from pipeline.paths import ROOT
 from pipeline.prepare.command import REFUSED
 from pipeline.prepare.run import work_path

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.improve.lineage import comparison, parent_of_used, tree
-from pipeline.improve.version import Share, VersionRecord, read_version
 from pipeline.locking.make_lock import lock_source
 from pipeline.package.switch_model import use_weights
+from pipeline.package.version import Share, VersionRecord, read_version
 from pipeline.paths import ROOT
 from pipeline.weights.atomic import write_json
 from pipeline.weights.errors import CheckpointError

@@ -76,6 +76,19 @@ def read_version(weights: Path) -> VersionRecord | None:
         raise CheckpointError(f"{path} is no record of a version: {error.errors()[0]['msg']}; remove it") from error
 
 
+def first_name(weights: Path) -> str:
+    """The name of the version from which all before a checkpoint come, by which clients know each of them.
+
+    Raises:
+        CheckpointError: see `read_version`.
+    """
+    name, seen = weights.name, set[str]()
+    while name not in seen and (record := read_version(weights.with_name(name))) is not None:
+        seen.add(name)
+        name = record.parent
+    return name
+
+
 def versions(folder: Path) -> Iterator[VersionRecord]:
     """The records in a folder of weights, in order of their names.
 
