@@ -112,11 +112,13 @@ class CallsConstraint:
         format: how calls are written.
         functions: the functions' names, and what their arguments must match.
         is_single: whether there is at most one call.
+        text: what a text must match, which then has no calls behind it; None for any text.
     """
 
     format: CallFormat
     functions: tuple[tuple[str, JsonSchemaConstraint], ...]
     is_single: bool = False
+    text: JsonSchemaConstraint | None = None
 
 
 Constraint = LarkConstraint | JsonSchemaConstraint | RegexConstraint | ChoiceConstraint | CallsConstraint

@@ -21,6 +21,7 @@ from gateway.predictions.prediction import Prediction, Status, new_id, now
 from gateway.upstream.model_info import ModelInfo
 
 Logprob = Mapping[str, JsonValue]
+_OF_TOOLS: Final = ("the tool ", "the grammar of the tools ")  # how errors of tools' schemas begin
 _WRONG_REQUEST: Final = {"InputError", "InvalidRequestError", "UnknownAdapterError", "OutputError"}
 
 
@@ -92,7 +93,8 @@ def _failure(prediction: Prediction, inputs: ModelInputs) -> ApiError:
     if kind == "ContextLengthError":
         return ApiError(text, param=inputs.param_of(text), code="context_length_exceeded")
     if kind == "GrammarError":
-        param = inputs.params.get("json_schema") or inputs.params.get("tools")
+        names = ("tools", "json_schema") if text.startswith(_OF_TOOLS) else ("json_schema", "tools")
+        param = next((inputs.params[name] for name in names if name in inputs.params), None)
         return ApiError(text, param=param, code="invalid_schema")
     if kind in _WRONG_REQUEST:
         return ApiError(text, param=inputs.param_of(text))

@@ -217,7 +217,7 @@ class ChatBody(SharedBody):
         """A new reader of an answer to this request."""
         if functions := self.forced_functions:
             return ForcedCallReader(functions)
-        return ChosenCallsReader() if self.offered_tools else TextReader()
+        return ChosenCallsReader(is_json=self.answer_format is not None) if self.offered_tools else TextReader()
 
     @property
     def answer_format(self) -> tuple[str, dict[str, JsonValue]] | None:
@@ -243,13 +243,8 @@ class ChatBody(SharedBody):
             found["tools"] = f"{json.dumps(twice)[:80]} is the name of two functions; each needs its own"
         elif fault := self._fault_of_choice(names):
             found["tool_choice"] = fault
-        elif self.response_format and self.response_format.type != "text":
-            if self.forced_functions:
-                found["response_format"] = "cannot be given together with a function that must be called"
-            elif self.offered_tools:
-                found["response_format"] = (
-                    "cannot be given together with tools that may be called; give tool_choice 'none' for JSON"
-                )
+        elif self.forced_functions and self.response_format and self.response_format.type != "text":
+            found["response_format"] = "cannot be given together with a function that must be called"
         return found
 
     def _fault_of_choice(self, names: list[str]) -> str | None:

@@ -98,15 +98,24 @@ class ChosenCallsReader:
     """Reads an answer that is a text, then calls, each a line: `<tool_call>{"name": …, "arguments": …}`.
 
     See `AnswerReader`.
+
+    Args:
+        is_json: whether a text is JSON, which has no calls behind it, and may have their mark in it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_json: bool = False) -> None:
+        self._is_json = is_json  # until the first character has come
+        self._is_text = False
         self._held = ""
         self._has_calls = self._is_open = False
         self.calls = 0
 
     def push(self, text: str) -> tuple[str, list[CallPart]]:
         """See `AnswerReader.push`."""
+        if self._is_json and text:
+            self._is_json, self._is_text = False, text[0] != _CALL[0]  # with which no JSON begins
+        if self._is_text:
+            return text, []
         self._held += text
         content = ""
         if not self._has_calls:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from serving.constraints import CALL, CallFormat, CallsConstraint
 
 
-def calls_grammar(constraint: CallsConstraint, arguments: Sequence[str]) -> str:
+def calls_grammar(constraint: CallsConstraint, arguments: Sequence[str], text: str | None = None) -> str:
     """The grammar in llguidance's dialect of Lark.
 
     A text never has the beginning of a call, so that the two can be told apart. All but the choice between a text and a
@@ -18,32 +18,37 @@ def calls_grammar(constraint: CallsConstraint, arguments: Sequence[str]) -> str:
     Args:
         constraint: the constraint.
         arguments: for each function the JSON schema of its arguments as llguidance reads it.
+        text: the JSON schema of a text, if it has one.
     """
-    written, shown = constraint.format, constraint.format.shown()
-    text = "TEXT?" if written.marker else ""
-    if _is_token(written.marker, written) or not written.marker:
-        begin = f"{text} {_parts(written.marker + written.opening, written)}"
-        lines = []
+    written = constraint.format
+    several = written.between is not None and not constraint.is_single
+    more = f" ({_parts(written.between or '', written)} call)*" if several else ""
+    calls = f"call{more} {_parts(written.closing, written)}"
+    opening = _parts(written.marker + written.opening, written)
+    if text is not None:
+        lines = [f"start: json | {opening} {calls}", f"json: %json {text}"]
+    elif _is_token(written.marker, written) or not written.marker:
+        lines = [f"start: TEXT? | {'TEXT?' if written.marker else ''} {opening} {calls}", _free_text(written)]
     else:  # a lazy lexeme ends with the marker
-        begin = f"begin {_parts(written.opening, written)}"
-        lines = [f"begin[lazy]: /(?s:.*){_escaped(written.marker)}/"]
+        lines = [f"start: TEXT? | begin {_parts(written.opening, written)} {calls}", _free_text(written)]
+        lines.append(f"begin[lazy]: /(?s:.*){_escaped(written.marker)}/")
+    lines.append("call: " + " | ".join(f"call{number}" for number in range(len(arguments))))
+    for number, ((name, _), schema) in enumerate(zip(constraint.functions, arguments, strict=True)):
+        head = _parts(json.dumps(name, ensure_ascii=False)[1:-1] + written.middle, written)
+        lines.append(f"call{number}: {head} %json {schema}")
+    return "\n".join(["%llguidance {}", *lines])
+
+
+def _free_text(written: CallFormat) -> str:
+    """The lexeme of a text, which has no beginning of a call."""
+    shown = written.shown()
     refused = [f"(?s:.*){_escaped(CALL)}(?s:.*)"]
     if shown.marker and shown.marker != CALL:
         refused.append(f"(?s:.*){_escaped(shown.marker)}(?s:.*)")
     elif not shown.marker:
         anywhere = "(?s:.*)" if written.marker else ""
         refused.append(f"{anywhere}{_escaped(shown.opening.strip())}(?s:.*)")
-    several = written.between is not None and not constraint.is_single
-    more = f" ({_parts(written.between or '', written)} call)*" if several else ""
-    lines += [
-        f"start: TEXT? | {begin} call{more} {_parts(written.closing, written)}",
-        "TEXT: /(?s:.+)/" + "".join(f" & ~/{pattern}/" for pattern in refused),
-        "call: " + " | ".join(f"call{number}" for number in range(len(arguments))),
-    ]
-    for number, ((name, _), schema) in enumerate(zip(constraint.functions, arguments, strict=True)):
-        head = _parts(json.dumps(name, ensure_ascii=False)[1:-1] + written.middle, written)
-        lines.append(f"call{number}: {head} %json {schema}")
-    return "\n".join(["%llguidance {}", *lines])
+    return "TEXT: /(?s:.+)/" + "".join(f" & ~/{pattern}/" for pattern in refused)
 
 
 def _is_token(word: str, written: CallFormat) -> bool:

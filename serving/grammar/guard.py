@@ -247,24 +247,24 @@ def _check_schema(constraint: JsonSchemaConstraint, grammar: str, name: str) -> 
 def _check_calls(constraint: CallsConstraint, name: str) -> str:
     # The guard has no model's vocabulary.
     plain = replace(constraint, format=constraint.format.without_tokens())
-    schemas: list[str] = []
 
-    def compiles(write: Callable[[JsonSchemaConstraint], str]) -> None:
+    def compiles(write: Callable[[JsonSchemaConstraint], str]) -> str:
+        schemas = []
         for function, arguments in constraint.functions:
             try:
                 schemas.append(write(arguments).removeprefix(JSON_PREFIX))
             except GrammarError as error:
                 raise GrammarError(f"the tool {function[:80]!r}: {error}") from error
-        shared_guard().check(calls_grammar(plain, schemas), name=name)
+        text = None if constraint.text is None else write(constraint.text).removeprefix(JSON_PREFIX)
+        shared_guard().check(calls_grammar(plain, schemas, text), name=name)
+        return calls_grammar(constraint, schemas, text)
 
     try:
-        compiles(grammar_text)  # all at once: a check of each takes milliseconds
+        return compiles(grammar_text)  # all at once: a check of each takes milliseconds
     except LimitError:
         raise
     except GrammarError:
-        schemas.clear()
-        compiles(check_constraint)
-    return calls_grammar(constraint, schemas)
+        return compiles(check_constraint)
 
 
 def _given_place(schema: Any, found: re.Match[str]) -> str:

@@ -55,7 +55,8 @@ class ChatTemplate:
         controls: the control tokens.
         takes_system: whether it shows a system message.
         writes_calls: whether it shows tools and writes calls of them in a known format.
-        call_format: how the model writes calls: as the template does, or in a default format.
+        call_format: how the model writes calls: as the template does, or in the default format.
+        default_format: the default format, in which calls can be told from any JSON.
 
     Raises:
         WeightsError: a template cannot be compiled, or its control tokens cannot be distinguished from a caller's text.
@@ -75,7 +76,8 @@ class ChatTemplate:
         self._check_marks()
         found = self._find_call_format(tokenizer)
         self.writes_calls = found is not None
-        self.call_format = found or self._with_tokens(DEFAULT_FORMAT, tokenizer)
+        self.default_format = self._with_tokens(DEFAULT_FORMAT, tokenizer)
+        self.call_format = found or self.default_format
 
     @classmethod
     def from_dir(cls, folder: Path, tokenizer: Tokenizer, *, file: str | None = None) -> Self | None:

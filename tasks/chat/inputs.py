@@ -67,12 +67,13 @@ class ChatInputs(BaseModel):
         prompt: the user's message, instead of `messages`.
         messages: a conversation: objects with `role` and `content`, as in OpenAI's API.
         system_prompt: the system message, before the conversation.
-        tools: functions that the model may call, as in OpenAI's API; not with `json_schema`.
+        tools: functions that the model may call, as in OpenAI's API.
         parallel_tool_calls: whether it may call several in one answer.
         documents: texts for the template, objects such as `{"title": "…", "text": "…"}`.
         chat_template_kwargs: more variables for the template.
         add_generation_prompt: whether the prompt ends with the start of the model's answer.
-        json_schema: a JSON Schema that the answer follows, or OpenAI's `response_format`.
+        json_schema: a JSON Schema that the answer follows, or OpenAI's `response_format`; with `tools`, an answer
+            without calls.
         max_tokens: maximum tokens of the answer.
         min_tokens: minimum tokens of the answer.
         temperature: 0 always takes the likeliest token.

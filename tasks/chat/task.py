@@ -15,7 +15,7 @@ from tasks.bounds import narrowed, schema_constraint
 from tasks.chat.inputs import ChatInputs, read_answer_schema
 from tasks.chat.messages import conversation, with_content
 from tasks.chat.options import ChatOptions, Defaults
-from tasks.chat.tool_calls import CallsReader, calls_constraint, described, read_tools
+from tasks.chat.tool_calls import CallsReader, calls_constraint, described, read_tools, tells_calls_from
 from tasks.errors import InputError, OutputError, TaskFileError
 from tasks.evaluation.cases import Evaluation
 from tasks.json_answer import JsonReader, as_written
@@ -45,6 +45,11 @@ def _reader(constraint: JsonSchemaConstraint | CallsConstraint | None) -> Reader
     if isinstance(constraint, CallsConstraint):
         return CallsReader(constraint)
     return TextReader() if constraint is None else JsonReader(constraint)
+
+
+def _writes_calls(template: ChatTemplate, schema: dict[str, Any] | bool | None) -> bool:
+    """Whether calls are written as the template does, from which JSON of the answer's schema must be told."""
+    return template.writes_calls and (schema is None or tells_calls_from(schema, template.call_format))
 
 
 _OF_TEMPLATES: Final = (
@@ -99,16 +104,17 @@ class ChatTask:
 
     def _constraint(self, given: ChatInputs) -> JsonSchemaConstraint | CallsConstraint | None:
         schema = read_answer_schema(given.json_schema)
-        if schema is None and given.tools and self._template is not None:
-            is_single = not given.parallel_tool_calls
-            return calls_constraint(given.tools, self._template.call_format, is_single=is_single)
-        if schema is None:
-            return None
-        return schema_constraint(schema, self.options.item_separator, self.options.key_separator)
+        separators = self.options.item_separator, self.options.key_separator
+        text = None if schema is None else schema_constraint(schema, *separators)
+        if not given.tools or self._template is None:
+            return text
+        is_own = _writes_calls(self._template, schema)
+        call_format = self._template.call_format if is_own else self._template.default_format
+        return calls_constraint(given.tools, call_format, is_single=not given.parallel_tool_calls, text=text)
 
     def _encode(self, template: ChatTemplate, given: ChatInputs) -> list[int]:
         defaults = self.options.defaults
-        is_described = bool(given.tools) and not template.writes_calls
+        is_described = bool(given.tools) and not _writes_calls(template, read_answer_schema(given.json_schema))
         messages = conversation(
             given,
             system_prompt=defaults.system_prompt,

@@ -11,15 +11,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from serving.constraints import CALL, CallFormat, CallsConstraint
+from serving.constraints import CALL, CallFormat, CallsConstraint, JsonSchemaConstraint
 from serving.grammar import answer_checks
 from serving.types import FinishReason
 from tasks.bounds import schema_constraint
 from tasks.chat.messages import Message
 from tasks.errors import InputError, OutputError
+from tasks.json_answer import JsonReader
 from tasks.json_text import parse_json
 
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
+_JSON_BEGINS: Final = '{["-0123456789tfn'
 _ORDER: Final = ("name", "description", "parameters")
 _KINDS: Final = {"type", "$ref", "allOf", "anyOf", "oneOf"}
 _SYSTEM: Final = """# Tools
@@ -71,8 +73,19 @@ def read_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def tells_calls_from(schema: Mapping[str, Any] | bool, call_format: CallFormat) -> bool:
+    """Whether the first character of an answer says if it is JSON of a schema, or calls in a format."""
+    shown = call_format.shown()
+    is_object = isinstance(schema, Mapping) and schema.get("type") == "object"
+    return (shown.marker or shown.opening.lstrip())[0] not in ("{" if is_object else _JSON_BEGINS)
+
+
 def calls_constraint(
-    tools: Sequence[Mapping[str, Any]], call_format: CallFormat, *, is_single: bool
+    tools: Sequence[Mapping[str, Any]],
+    call_format: CallFormat,
+    *,
+    is_single: bool,
+    text: JsonSchemaConstraint | None = None,
 ) -> CallsConstraint:
     """What an answer that may call tools must match.
 
@@ -80,6 +93,7 @@ def calls_constraint(
         tools: the tools, as `read_tools` gives them.
         call_format: how the model writes calls.
         is_single: whether there is at most one call.
+        text: what an answer without calls must match; None for any text.
 
     Raises:
         InputError: a tool's parameters are no object.
@@ -93,7 +107,7 @@ def calls_constraint(
         if not parameters.keys() & _KINDS:
             parameters = {"type": "object", **parameters}
         functions.append((tool["function"]["name"], schema_constraint(parameters, *separators)))
-    return CallsConstraint(call_format, tuple(functions), is_single)
+    return CallsConstraint(call_format, tuple(functions), is_single, text)
 
 
 def described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, takes_system: bool) -> list[Message]:
@@ -154,7 +168,9 @@ class CallsReader:
         self._trigger = shown.marker or opening
         self._middle, self._between = shown.middle, shown.between
         self._held = ""  # text that is not shown yet
-        self._read: Callable[[], str | None] = self._read_text if constraint.format.marker else self._read_start
+        self._json = None if constraint.text is None else JsonReader(constraint.text)
+        begins = constraint.format.marker and self._json is None  # with a text, calls may come behind one
+        self._read: Callable[[], str | None] = self._read_text if begins else self._read_start
         self._name = self._arguments = ""
         self._scanner = _ValueScanner()
         self._is_call = self._is_whole = False
@@ -170,6 +186,8 @@ class CallsReader:
     def finish(self, reason: FinishReason) -> str:
         """See `Reader.finish`. An answer that was cut at its limit of tokens may end amid a call."""
         rest, self._held = self._held, ""
+        if self._json is not None and not self._is_call:
+            return self._json.push(rest) + self._json.finish(reason)
         if reason is FinishReason.LENGTH:
             return "" if self._is_call or rest.strip() else rest  # what may have been a call's beginning is left out
         if self._is_call and not self._is_whole:
@@ -181,6 +199,8 @@ class CallsReader:
 
     def _read_start(self) -> str | None:
         """See whether the answer begins as a call. As of all these methods, None says that more text is needed."""
+        if self._json is not None:  # no JSON begins with the blanks that may stand before a call
+            self._held = self._held.lstrip()
         if self._begin.startswith(self._held) and self._held != self._begin:
             return None
         if self._held.startswith(self._begin):
@@ -191,6 +211,8 @@ class CallsReader:
 
     def _read_rest(self) -> str | None:
         shown, self._held = self._held, ""
+        if self._json is not None:
+            self._json.push(shown)
         return shown or None
 
     def _read_text(self) -> str | None:

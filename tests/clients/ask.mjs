@@ -109,6 +109,14 @@ for (const [name, one] of [["vercel_chat", vercel.chat(model)], ["vercel_respons
     const answer = streamText({ ...asked, tools: unexecuted, prompt: TEXT + CALL });
     return [await joined(answer.textStream), (await answer.toolCalls)[0].input];
   };
+  rows[`${name}_tools_and_output`] = async () => {
+    const output = Output.object({ schema: Order });
+    return (await generateText({ ...asked, tools: unexecuted, output, prompt: TEA })).output;
+  };
+  rows[`${name}_tools_and_output_call`] = async () => {
+    const output = Output.object({ schema: Order });
+    return (await generateText({ ...asked, tools: unexecuted, output, prompt: CALL })).toolCalls[0].input;
+  };
 }
 
 const found = {};

@@ -149,6 +149,11 @@ def row_langchain_bind_tools_auto_stream() -> object:
     return whole.content, whole.tool_calls[0]["args"]
 
 
+def row_langchain_bind_tools_and_response_format() -> object:
+    chat = _langchain().bind_tools([order], response_format=Order, strict=True)
+    return chat.invoke(TEA).additional_kwargs["parsed"].model_dump(), chat.invoke(CALL).tool_calls[0]["args"]
+
+
 def row_langchain_responses() -> object:
     return _langchain(use_responses_api=True).invoke(TEXT).text
 
@@ -197,6 +202,11 @@ async def row_agents_tool_required() -> object:
     return (await agents.Runner.run(_agent(model_settings=settings, **own), TEA)).final_output
 
 
+async def row_agents_tool_auto_and_output_type() -> object:
+    own = {"tools": [agents.function_tool(order)], "output_type": Order}
+    return (await agents.Runner.run(_agent(**own), TEA)).final_output
+
+
 async def row_agents_tool_auto() -> object:
     return (await agents.Runner.run(_agent(tools=[agents.function_tool(order)]), CALL)).final_output
 
@@ -224,6 +234,10 @@ async def row_pydantic_ai_responses() -> object:
 
 async def row_pydantic_ai_responses_tool_output() -> object:
     return (await Agent(OpenAIResponsesModel(MODEL), output_type=Order).run(TEA)).output
+
+
+async def row_pydantic_ai_function_auto_and_native_output() -> object:
+    return (await Agent(OpenAIChatModel(MODEL), output_type=NativeOutput(Order), tools=[order]).run(TEA)).output
 
 
 async def row_pydantic_ai_function_auto() -> object:

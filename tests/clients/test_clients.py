@@ -40,6 +40,8 @@ VERCEL = {
     "tool_named": TEA,
     "tools_auto": RESULT,
     "tools_auto_stream": [TEXT, TEA],
+    "tools_and_output": TEA,
+    "tools_and_output_call": TEA,
 }
 WORKS: dict[str, dict[str, Any]] = {
     "python_rows": {
@@ -62,6 +64,7 @@ WORKS: dict[str, dict[str, Any]] = {
         "langchain_bind_tools_required": TEA,
         "langchain_bind_tools_auto": TEA,
         "langchain_bind_tools_auto_stream": [TEXT, TEA],
+        "langchain_bind_tools_and_response_format": [TEA, TEA],
         "langchain_responses": TEXT,
         "langchain_responses_stream": TEXT,
         "langchain_responses_json_schema": TEA,
@@ -71,6 +74,7 @@ WORKS: dict[str, dict[str, Any]] = {
         "agents_output_type": TEA,
         "agents_tool_required": "2 x tea",
         "agents_tool_auto": RESULT,
+        "agents_tool_auto_and_output_type": TEA,
         "pydantic_ai_text": TEXT,
         "pydantic_ai_stream": TEXT,
         "pydantic_ai_tool_output": TEA,
@@ -78,6 +82,7 @@ WORKS: dict[str, dict[str, Any]] = {
         "pydantic_ai_responses": TEXT,
         "pydantic_ai_responses_tool_output": TEA,
         "pydantic_ai_function_auto": RESULT,
+        "pydantic_ai_function_auto_and_native_output": TEA,
         "instructor_tools": TEA,
         "instructor_json_schema": TEA,
         "instructor_responses_tools": TEA,

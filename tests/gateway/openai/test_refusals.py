@@ -112,11 +112,7 @@ def test_an_unknown_parameter_inside_another_is_named_with_its_place(chat_gatewa
         ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema"),
         ({"response_format": {"type": "grammar"}}, "response_format", "json_object"),
         ({"response_format": JSON_SCHEMA}, "response_format", "pattern"),
-        (
-            {"tools": [tool()], "response_format": {"type": "json_object"}},
-            "response_format",
-            "tools that may be called",
-        ),
+        ({"tools": [tool()], "response_format": JSON_SCHEMA}, "response_format", "pattern"),
         ({"tools": [tool(schema=SCHEMA)]}, "tools[0].function.parameters", "is no JSON Schema of an object"),
         ({"tools": [tool(schema={"properties": {"a": SCHEMA}})]}, "tools", "the tool 'order': the JSON schema"),
         ({"tools": [tool(), tool()], "tool_choice": "required"}, "tools", "two functions"),

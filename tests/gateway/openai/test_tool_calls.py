@@ -132,6 +132,33 @@ def test_the_model_chooses_to_write_a_text(client):
     assert chunks[-1].choices[0].finish_reason == "stop"
 
 
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_beside_tools_a_text_follows_its_format(client, api):
+    """OpenAI's rule: the format is that of an answer without calls."""
+    said = '{"item": "<tool_call>", "count": 2}'
+    if api == "chat":
+        form = {"type": "json_schema", "json_schema": {"name": "a", "schema": Order.model_json_schema()}}
+        for text, calls in ((said, None), (CALLS, ["order"]), (TWO_CALLS, ["order", "now"])):
+            parameters = {"messages": [{"role": "user", "content": text}], "tools": CHOSEN, "response_format": form}
+            answer = client.chat.completions.create(model=MODEL, **parameters)
+            with client.chat.completions.stream(model=MODEL, **parameters) as stream:
+                streamed = stream.get_final_completion()
+            for found in (answer.choices[0].message, streamed.choices[0].message):
+                assert (found.content or None) == (None if calls else said)
+                assert [call.function.name for call in found.tool_calls or []] == (calls or [])
+        cut = ask(client, said, tools=CHOSEN, response_format=form, max_tokens=6).choices[0]
+        assert cut.finish_reason == "length"
+        assert said.startswith(cut.message.content)
+        return
+    tools = [{"type": "function", **one["function"]} for one in CHOSEN]
+    form = {"format": {"type": "json_schema", "name": "a", "schema": Order.model_json_schema()}}
+    assert client.responses.create(model=MODEL, input=said, tools=tools, text=form).output_text == said
+    [call] = client.responses.create(model=MODEL, input=CALLS, tools=tools, text=form).output
+    assert json.loads(call.arguments) == {"item": "}\n", "count": 2}
+    *_, last = client.responses.create(model=MODEL, input=said, tools=tools, text=form, stream=True)
+    assert last.response.output_text == said
+
+
 def test_without_parallel_calls_there_is_one(client):
     message = ask(client, TWO_CALLS, tools=CHOSEN, parallel_tool_calls=False).choices[0].message
     assert [call.function.name for call in message.tool_calls] == ["order"]

@@ -97,6 +97,61 @@ def test_what_looks_as_a_call_is_no_text() -> None:
     assert is_allowed("llama3.1", '{"city": "Paris"}')
 
 
+ANSWER = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+JSON = '{"name": "<tool_call>"}'
+
+
+def formatted(name: str, schema: dict[str, Any]) -> tuple[str, CallsConstraint]:
+    """The prompt of a family's model, and what its answer must match, with tools and a schema."""
+    family = FAMILIES[name]
+    task = ChatTask(ChatOptions(task="chat", name="a"), family.tokenizer, family.template)
+    prompt = task.prepare({"prompt": "Weather?", "tools": TOOLS, "json_schema": schema})
+    assert isinstance(prompt.constraint, CallsConstraint)
+    return family.tokenizer.decode(prompt.token_ids), prompt.constraint
+
+
+@pytest.mark.parametrize(("schema", "answer"), [(ANSWER, JSON), ({"type": "array"}, '[{"name": "now"}]')])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_with_a_schema_an_answer_is_json_of_it_or_calls(name: str, schema: dict[str, Any], answer: str) -> None:
+    """Where JSON of the schema may begin as a call of the template, calls are in the default format."""
+    prompt, constraint = formatted(name, schema)
+    is_default = name == "llama3.1" or (name == "mistral-v0.3" and schema is not ANSWER)
+    assert ("<tools>" in prompt) == (is_default or name in ("qwen2.5", "smollm2"))
+    call = HERMES["one"] if is_default else WRITTEN[name]["one"]
+    family = FAMILIES[name]
+    compiler = GrammarCompiler(family.tokenizer, vocab_size=family.tokenizer.vocab_size)
+    for text, allowed in (
+        (answer, True),
+        (call, True),
+        ("Hello", False),
+        (answer + call, False),
+        ("Hello" + call, False),
+        (answer[:-1], False),
+        (call.replace("weather", "whether"), False),
+        (call.replace('"city"', '"town"'), False),
+    ):
+        state = compiler.compile(constraint)
+        # What looks as a call is no control word in a string. SentencePiece puts a blank before a text's beginning.
+        parts = ("A" + text).partition("tool") if text == JSON else ("A" + text,)
+        tokens = [token for part in parts for token in tokens_of(family, part)][len(tokens_of(family, "A")) :]
+        assert (state.accept(tokens) == len(tokens) and state.may_end) == allowed, text
+    for text, shown in ((answer, answer), (given_by_engine(name, call), ONE)):
+        reader = CallsReader(constraint)
+        assert "".join(map(reader.push, text)) + reader.finish(FinishReason.STOP) == shown
+    reader = CallsReader(constraint)
+    with pytest.raises(OutputError, match="the JSON is not complete after"):
+        reader.push(answer[:-1])
+        reader.finish(FinishReason.LENGTH)
+
+
+def test_json_beside_tools_is_checked_with_its_schema() -> None:
+    prime = {"type": "object", "properties": {"a": {"type": "integer", "not": {"multipleOf": 7}}}, "required": ["a"]}
+    reader = CallsReader(formatted("qwen2.5", prime)[1])
+    assert reader.push('{"a": 14}') == '{"a": 14}'
+    with pytest.raises(OutputError, match=r"does not meet #/properties/a/not of the schema"):
+        reader.finish(FinishReason.STOP)
+
+
 @pytest.mark.parametrize("name", WRITTEN)
 def test_all_but_the_choices_is_forced(name: str) -> None:
     family = FAMILIES[name]
