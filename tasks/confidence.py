@@ -138,7 +138,8 @@ class Calibration(BaseModel):
         answers: the number of answers that it is from.
         fields: the number of their fields.
         points: (probability, share of right fields, fields) of groups of fields, both first ones ascending. Between
-            two points the share is interpolated. No point: a probability stands for itself.
+            two points the share is interpolated, and down to 0 below them, so that it tells fields apart there too.
+            No point: a probability stands for itself.
         error: the expected calibration error (Naeini et al. 2015) of the probabilities themselves.
         error_left: that of the shares, each measured on the half of the answers that it is not from.
     """
@@ -171,11 +172,12 @@ class Calibration(BaseModel):
         if not self.points:
             return probability
         at = bisect_left(self.points, probability, key=lambda point: point[0])
-        if at == 0:
-            return self.points[0][1]
         if at == len(self.points):
             return self.points[-1][1]
-        (left, low, _), (right, high, _) = self.points[at - 1 : at + 1]
+        left, low, _ = self.points[at - 1] if at else (0.0, 0.0, 0)
+        right, high, _ = self.points[at]
+        if right == left:
+            return high
         return low + (high - low) * (probability - left) / (right - left)
 
     def metric(self, probabilities: Mapping[str, float]) -> dict[str, Any]:
@@ -191,4 +193,4 @@ class Calibration(BaseModel):
 
 def calibration_path(weights: Path) -> Path:
     """Where the calibration of a checkpoint is: beside its folder."""
-    return weights.with_name(f"{weights.name}.calibration.json")
+    return weights.with_name(f"{weights.name}.confidence.json")

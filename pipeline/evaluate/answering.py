@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class CaseAnswer:
         output_tokens: number of tokens in the model's text.
         model_passes: number of forward passes.
         error: the task's reason why there is no answer, if any.
+        probabilities: of the fields of the answer, see `tasks.confidence`; empty where the engine does not know them.
     """
 
     line: int
@@ -40,6 +41,7 @@ class CaseAnswer:
     output_tokens: int = 0
     model_passes: int = 0
     error: str | None = None
+    probabilities: Mapping[str, float] = field(default_factory=dict)
 
 
 def ask_model(
@@ -81,7 +83,7 @@ async def _ask(model: Model, line: int, inputs: Mapping[str, Any], use_grammar: 
         return CaseAnswer(line, str(error), "", seconds, error=error)
     text = answer.text if error is None else answer.raw or error
     tokens, passes = (answer.metrics.get(name, 0) for name in ("output_token_count", "model_passes"))
-    return CaseAnswer(line, text, answer.raw, seconds, tokens, passes, error)
+    return CaseAnswer(line, text, answer.raw, seconds, tokens, passes, error, answer.probabilities)
 
 
 class _PlainReader:

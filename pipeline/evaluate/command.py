@@ -20,6 +20,7 @@ from pipeline.evaluate.results import (
     ResultsError,
     category_measure,
     compare,
+    confidence_results,
     describe,
     describe_speed,
     measures_of,
@@ -59,6 +60,10 @@ def evaluate(
     ] = None,
     base: Annotated[Path | None, typer.Option(help="base of --adapter; by default that of the default weights")] = None,
     task: Annotated[Path | None, typer.Option(help="task file to use instead of the weights' own")] = None,
+    confidence: Annotated[
+        bool,
+        typer.Option("--confidence", help="keep beside the weights how often fields were right by their probability"),
+    ] = False,
     compare_files: Annotated[
         tuple[Path, Path] | None, typer.Option("--compare", help="compare two result files instead of running")
     ] = None,
@@ -72,18 +77,25 @@ def evaluate(
             raise typer.BadParameter("give a data file, or --compare A.json B.json")
         if resume and json_file is None:
             raise typer.BadParameter("--resume needs --json: answers are saved beside that file")
+        if confidence and (adapter is not None or no_grammar):
+            raise typer.BadParameter(
+                "--confidence needs an engine and the grammar: leave --adapter and --no-grammar out"
+            )
         if adapter is not None:
             plan = adapter_plan(data, limit, adapter, base_or_default(base), task)
         else:
-            options = Settings(engine=engine, weights_dir=weights_or_default(weights), max_num_seqs=concurrency)
+            folder = weights_or_default(weights)
+            options = Settings(engine=engine, weights_dir=folder, max_num_seqs=concurrency, confidence=True)
             plan = engine_plan(data, limit, options, not no_grammar, task)
-        _run(plan, data, AnswerFile(json_file, resume), json_file, html_file)
+        results = _run(plan, data, AnswerFile(json_file, resume), json_file, html_file)
+        if confidence:
+            _keep_confidence(weights_or_default(weights), results)
     except _USER_ERRORS as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from error
 
 
-def _run(plan: Plan, data: Path, kept: AnswerFile, json_file: Path | None, html_file: Path | None) -> None:
+def _run(plan: Plan, data: Path, kept: AnswerFile, json_file: Path | None, html_file: Path | None) -> dict[str, Any]:
     for message in plan.refused:
         console.print(f"left out: {message}", style="yellow", markup=False)
     if missing := [case for case in plan.cases if case.line not in kept.answers]:
@@ -94,8 +106,17 @@ def _run(plan: Plan, data: Path, kept: AnswerFile, json_file: Path | None, html_
         "speed": describe_speed(list(kept.answers.values())),
     }
     scores = list(_bar(plan.score(kept.answers), len(plan.cases), "scoring"))
-    _finish(summarize(scores, about), json_file, html_file)
+    results = summarize(scores, about) | confidence_results(scores, kept.answers)
+    _finish(results, json_file, html_file)
     kept.remove()
+    return results
+
+
+def _keep_confidence(weights: Path, results: dict[str, Any]) -> None:
+    from pipeline.evaluate.reliability import confidence_of, write_reliability  # matplotlib takes a second
+
+    for line in write_reliability(weights, confidence_of(results)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _bar(items: Iterable[Item], total: int, name: str) -> Iterable[Item]:

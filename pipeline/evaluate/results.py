@@ -84,6 +84,25 @@ def summarize(scores: Sequence[Score], about: Mapping[str, Any]) -> dict[str, An
     }
 
 
+def confidence_results(scores: Sequence[Score], answers: Mapping[int, CaseAnswer]) -> dict[str, Any]:
+    """For each answer whose fields' probabilities are known, [probability, whether it is right] of its fields.
+
+    Args:
+        scores: of all answers.
+        answers: by the line of their case.
+    """
+    found = [
+        [
+            [round(probabilities[pointer], 4), is_right]
+            for pointer, is_right in score.fields.items()
+            if pointer in probabilities
+        ]
+        for score in sorted(scores, key=lambda score: score.case.line)
+        if (probabilities := answers[score.case.line].probabilities)
+    ]
+    return {"confidence": found} if any(found) else {}
+
+
 def _shares(scores: Sequence[Score], names: Sequence[str]) -> dict[str, dict[str, float]]:
     return {name: share([score.measures[name] for score in scores]) for name in names}
 

@@ -1,7 +1,8 @@
 """From corrections to a better version: each step a command, resumed where it was stopped.
 
 Files and folders beside the new version `weights/NAME`: `.NAME.improve` has what the steps leave until all are done,
-`NAME.lock` the lock, `NAME.card.md` what changed, `NAME.version.json` the record, `NAME.train` what the next
+`NAME.lock` the lock, `NAME.card.md` what changed, `NAME.confidence.json` how often fields were right by their
+probability, `NAME.version.json` the record, `NAME.train` what the next
 improvement starts from.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.environment.waiting_lock import waiting_lock
+from pipeline.evaluate.reliability import confidence_of, write_reliability
 from pipeline.improve.card import card, lost, table
 from pipeline.improve.choice import LIMIT, Answers, Candidate, choose
 from pipeline.improve.data import PEOPLE, Data, kept_data, write_data
@@ -111,7 +113,9 @@ def improve(
         do_steps(last, state, f"{digest} {chosen.name}", call, before=len(steps), total=len(steps) + len(last))
         speed = {name: read(work, name, "questions")["speed"] for name in (_CURRENT, _NEW)}
         about = (options.out.name, options.weights.name, chosen, candidates, data, speed)
-        text = "\n".join(card(*about, limit=options.limit))
+        reports = [read(work, _NEW, "questions"), *read_people(work, f"{chosen.share:g}")]
+        lines = (*card(*about, limit=options.limit), *write_reliability(options.out, confidence_of(*reports)))
+        text = "\n".join(lines)
         write_text(options.out.with_name(f"{options.out.name}.card.md"), text)
         adapter, trained = adapter_path(work, chosen.share), adapter_path(work, 1)
         if chosen.share < 1 and (trained / RUN).is_file():  # it says how to train on
@@ -240,6 +244,11 @@ def read(work: Path, model: str, questions: str) -> dict[str, Any]:
     return dict(json.loads(_report(work, model, questions).read_text("utf-8")))
 
 
+def read_people(work: Path, model: str) -> list[dict[str, Any]]:
+    """What a model answered to people's questions, where there are any."""
+    return [read(work, model, "people")] if _report(work, model, "people").is_file() else []
+
+
 def _report(work: Path, model: str, questions: str) -> Path:
     return work / "reports" / f"{model}-{questions}.json"
 
@@ -272,6 +281,6 @@ def _evaluations(model: str, weights: Path, files: Mapping[str, Path], work: Pat
 def _answers(work: Path, model: str, data: Data) -> dict[str, Answers]:
     results = read(work, model, "questions")
     found = {name: Answers.of(results, lines) for name, lines in data.sets.items()}
-    if _report(work, model, "people").is_file():
-        found[PEOPLE] = Answers.of(read(work, model, "people"))
+    for results in read_people(work, model):
+        found[PEOPLE] = Answers.of(results)
     return found

@@ -11,6 +11,7 @@ from typing import Any, Final
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from pipeline.evaluate.reliability import confidence_of, write_reliability
 from pipeline.train.choose import Choice
 from pipeline.train.record import RunRecord
 from pipeline.weights.atomic import write_text
@@ -48,7 +49,7 @@ class Measured:
 
 
 def write_card(out: Path, choice: Choice, base: str, measured: Measured, *, minutes: float) -> str:
-    """Write NAME.card.md and NAME.card.png beside the checkpoint.
+    """Write NAME.card.md, NAME.card.png and what `write_reliability` does beside the checkpoint.
 
     Args:
         out: folder of the checkpoint.
@@ -72,7 +73,7 @@ def write_card(out: Path, choice: Choice, base: str, measured: Measured, *, minu
     picture = out.with_name(f"{out.name}.card.png")
     draw(picture, measured)
     lines += [f"![The loss of the training, and the scores of each model]({picture.name})", ""]
-    lines += [*_worst(after), *_fields(after)]
+    lines += [*_worst(after), *_fields(after), *write_reliability(out, confidence_of(after))]
     lines += ["## How it was made", "", *(f"- {note}" for note in choice.notes), ""]
     card = out.with_name(f"{out.name}.card.md")
     write_text(card, "\n".join(lines))

@@ -1,7 +1,8 @@
 """From a file of examples to a checkpoint with a draft model: each step a command, resumed where it was stopped.
 
 Files and folders beside the new checkpoint `weights/NAME`: `.NAME.train` has what the steps leave until all are done,
-`NAME.lock` the lock, `NAME.card.md` what was measured, `NAME.draft-run.json` how the draft model was trained,
+`NAME.lock` the lock, `NAME.card.md` what was measured, `NAME.confidence.json` how often fields were right by their
+probability, `NAME.draft-run.json` how the draft model was trained,
 `NAME.schema.json` an inferred schema, to be edited, `NAME.train` what scripts/improve starts from.
 """
 

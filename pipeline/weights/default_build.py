@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pipeline.weights.atomic import write_text
 from pipeline.weights.console import say
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.recipes import Sources
 from serving.errors import WeightsError
 from serving.weights import verify
 from serving.weights.lock import default_weights_dir
+
+CONFIDENCE = "confidence.json"  # in a recipe, and NAME.confidence.json beside its weights: see tasks.confidence
 
 
 def build_weights(sources: Sources, output: Path | None, lock: Path, *, relock: bool = False) -> None:
@@ -33,6 +36,7 @@ def build_weights(sources: Sources, output: Path | None, lock: Path, *, relock: 
         if output.name != name:
             raise CheckpointError(f"{lock} is of {output.name}, not of {name}; give another --lock, or --output")
     if not relock and _is_built(output, lock):
+        _place_confidence(sources, output)
         say(f"{output} matches {lock.name}; nothing to do")
         return
     from pipeline.weights.build_from_sources import (  # imports numpy and readers of formats, which takes time
@@ -46,6 +50,8 @@ def build_weights(sources: Sources, output: Path | None, lock: Path, *, relock: 
         elif not _is_built(output, lock):  # another process may have built them meanwhile
             build(sources, output, lock)
             verify(output, lock)
+    if not relock:  # what was measured of the locked weights
+        _place_confidence(sources, output)
     say(f"Built {output}")
 
 
@@ -60,6 +66,11 @@ def build_merged(sources: Sources, output: Path) -> None:
     with one_at_a_time(sources.cache):
         build_unquantized(sources, output)
     say(f"Built {output}")
+
+
+def _place_confidence(sources: Sources, output: Path) -> None:
+    if (measured := sources.recipe.folder / CONFIDENCE).is_file():
+        write_text(output.with_name(f"{output.name}.{CONFIDENCE}"), measured.read_text("utf-8"))
 
 
 def _is_built(output: Path, lock: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -47,6 +47,7 @@ class Score:
             is right. It and those after it are also shown by category.
         counts: items of the answer, where it has parts that are compared one by one.
         problem: why the answer is not valid; None if it is.
+        fields: whether each field of a JSON answer is right, by its pointer (`tasks.confidence`), where that is known.
     """
 
     case: Case
@@ -56,6 +57,7 @@ class Score:
     measures: Mapping[str, bool]
     counts: Counts
     problem: str | None = None
+    fields: Mapping[str, bool] = field(default_factory=dict)
 
 
 class Evaluation(Protocol):

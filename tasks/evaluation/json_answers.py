@@ -12,7 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from jsonschema import ValidationError
 from jsonschema.validators import validator_for
 
 from serving.constraints import JsonSchemaConstraint
+from tasks.confidence import WHOLE, child
 from tasks.errors import TaskFileError
 from tasks.evaluation.cases import Case, Counts, RefusedReferenceError, Score, collect, read_records
 from tasks.json_text import WrittenFloat, write_answer
@@ -136,7 +137,8 @@ def _score_json(case: Case, text: str, error: str | None) -> Score:
     except ValidationError as problem:
         error = error or problem.message
     answer, counts = canonical(value), compare_fields(case.reference, fields(value))
-    return _score(case, reference, answer, error is None, answer == reference, counts, error)
+    found = _score(case, reference, answer, error is None, answer == reference, counts, error)
+    return replace(found, fields=right_fields(value, case.reference))
 
 
 def _score(
@@ -150,6 +152,19 @@ def _score(
 def fields(value: Any) -> Counter[Field]:
     """The fields of a value as a multiset."""
     return Counter(_fields("", value))
+
+
+def right_fields(answer: Any, reference: Any) -> dict[str, bool]:
+    """By pointer (`tasks.confidence`), whether the reference has each field of an answer too, wherever in its list.
+
+    Here an object is a field too, which is right for its keys, and a list for the number of its items.
+    """
+    wanted = Counter((path, own) for _, path, own in _pointed(reference, WHOLE, WHOLE))
+    found = {}
+    for pointer, path, own in _pointed(answer, WHOLE, WHOLE):
+        found[pointer] = wanted[path, own] > 0
+        wanted[path, own] -= 1
+    return found
 
 
 def canonical(value: Any) -> str:
@@ -175,6 +190,20 @@ def _fields(path: str, value: Any) -> Iterator[Field]:
             yield from _fields(f"{path}[]", part)
     else:
         yield path, canonical(value)
+
+
+def _pointed(value: Any, pointer: str, path: str) -> Iterator[tuple[str, str, str]]:
+    """The pointer of each field, its path, which is the same for all items of a list, and what it says itself."""
+    if isinstance(value, dict):
+        yield pointer, path, f"keys {canonical(sorted(value))}"
+        for name, part in value.items():
+            yield from _pointed(part, child(pointer, name), child(path, name))
+    elif isinstance(value, list):
+        yield pointer, path, f"{len(value)} items"
+        for index, part in enumerate(value):
+            yield from _pointed(part, child(pointer, index), child(path, "-"))
+    else:
+        yield pointer, path, canonical(value)
 
 
 def _by_path(found: Counter[Field]) -> Counter[str]:

@@ -125,7 +125,7 @@ POINTS = ((0.5, 0.25, 10), (0.75, 0.75, 10), (1.0, 1.0, 40))
 
 def test_a_share_is_interpolated_between_what_was_measured():
     calibration = Calibration(answers=9, fields=60, points=POINTS)
-    assert [calibration.share(p) for p in (0.1, 0.5, 0.625, 0.75, 1.0)] == [0.25, 0.25, 0.5, 0.75, 1.0]
+    assert [calibration.share(p) for p in (0.25, 0.5, 0.625, 0.75, 1.0)] == [0.125, 0.25, 0.5, 0.75, 1.0]
 
 
 def test_a_doubtful_field_is_one_of_which_fewer_than_a_share_were_right():
@@ -151,6 +151,6 @@ def test_a_calibration_is_read_from_beside_the_weights(tmp_path):
 
 
 def test_another_file_at_the_place_of_a_calibration_is_refused(tmp_path):
-    (tmp_path / "mine.calibration.json").write_text('{"points": "none"}')
-    with pytest.raises(TaskFileError, match=r"mine\.calibration\.json is no calibration"):
+    (tmp_path / "mine.confidence.json").write_text('{"points": "none"}')
+    with pytest.raises(TaskFileError, match=r"mine\.confidence\.json is no calibration"):
         Calibration.beside(tmp_path / "mine")

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tasks.evaluation.cases import Counts
+from tasks.evaluation.json_answers import right_fields
 from tasks.honeycomb.ops import DEFAULT_TIME_RANGE
-from tasks.honeycomb.query import Query, comparison_key
+from tasks.honeycomb.query import Query, canonical_json, comparison_key
 
 FREE_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     **{name: (name,) for name in Query.model_fields},
@@ -39,6 +40,18 @@ class Acceptance:
     def accepts(self, query: Query) -> bool:
         """Whether the query means the same as one of the accepted ones, apart from the free fields."""
         return _key(query, self.free) in {_key(accepted, self.free) for accepted in self.queries}
+
+    def right_fields(self, query: Query) -> dict[str, bool]:
+        """Whether each field of a query is right, free ones left out; of several accepted queries, by the closest."""
+        answer, *wanted = (_without(one, self.free) for one in (query, *self.queries))
+        if self.accepts(query):
+            wanted = [answer]
+        return max((right_fields(answer, one) for one in wanted), key=lambda found: sum(found.values()))
+
+
+def _without(query: Query, free: frozenset[str]) -> dict[str, Any]:
+    left_out = {part for name in free for part in FREE_FIELDS[name]}
+    return {name: part for name, part in json.loads(canonical_json(query)).items() if name not in left_out}
 
 
 def check_free(names: Iterable[str]) -> None:

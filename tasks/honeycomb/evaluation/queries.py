@@ -82,11 +82,14 @@ class QueryEvaluation:
         if isinstance(reference, Acceptance):
             measures["accepted"] = valid is not None and reference.accepts(valid)
             shown = "\n".join(map(canonical_json, reference.queries[:_SHOWN]))
-            return Score(case, case.inputs["nlq"], shown, answer, measures, {}, checked.problem)
+            right = {} if query is None else reference.right_fields(query)
+            return Score(case, case.inputs["nlq"], shown, answer, measures, {}, checked.problem, right)
         measures["exact"] = valid is not None and comparison_key(valid) == comparison_key(reference)
         measures["execution"] = measures["exact"] or (valid is not None and same_results(reference, valid))
         counts = compare_parts(reference, valid)
-        return Score(case, case.inputs["nlq"], canonical_json(reference), answer, measures, counts, checked.problem)
+        right = {} if query is None else Acceptance((reference,), frozenset()).right_fields(query)
+        wanted = canonical_json(reference)
+        return Score(case, case.inputs["nlq"], wanted, answer, measures, counts, checked.problem, right)
 
 
 def written_answers(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:

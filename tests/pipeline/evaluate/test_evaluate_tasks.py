@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from pipeline.evaluate.command import app
 from pipeline.evaluate.results import summarize
 from tasks.bounds import narrowed
+from tasks.confidence import Calibration
 from tasks.errors import CaseFileError
 from tasks.evaluation.cases import Case, Score
 from tasks.evaluation.json_answers import JsonEvaluation
@@ -83,6 +84,32 @@ def test_the_command_measures_a_schema_task(weights: Path, write: Callable[..., 
     assert [f["line"] for f in results["failures"]] == [2, 3]
     assert "F1 counts[]" in output and "valid" in output
     assert "<ins>3</ins>" in page.read_text()
+    right, wrong, _ = results["confidence"]
+    assert [is_right for _, is_right in right] == [True] * 5
+    assert [is_right for _, is_right in wrong] == [True] * 4 + [False]
+    assert all(0 < probability <= 1 for probability, _ in right)
+
+
+def test_the_command_keeps_how_often_fields_were_right_beside_the_weights(
+    weights: Path, write: Callable[..., Path]
+) -> None:
+    data = write(*({"input": json.dumps(RIGHT | {"counts": [n, n]}), "output": RIGHT} for n in range(50)))
+    code, output = run(data, "--engine", "fake", "--weights", weights, "--confidence")
+    assert code == 0, output
+    assert "From 50 answers that were not learned, with 250 fields" in output
+    found = Calibration.beside(weights)
+    assert (found.answers, found.fields) == (50, 250)
+    assert weights.with_name("weights.confidence.png").read_bytes().startswith(b"\x89PNG")
+    few = write({"input": json.dumps(RIGHT), "output": RIGHT})
+    code, output = run(few, "--engine", "fake", "--weights", weights, "--confidence")
+    assert code == 0 and "Not measured: of 1 answers" in output
+    assert Calibration.beside(weights) == Calibration(), "those of other answers are gone"
+
+
+def test_confidence_is_of_what_a_server_answers(weights: Path, write: Callable[..., Path]) -> None:
+    data = write({"input": "x", "output": RIGHT})
+    code, output = run(data, "--engine", "fake", "--weights", weights, "--confidence", "--no-grammar")
+    assert code == 1 and "--confidence needs an engine and the grammar" in output
 
 
 def test_without_the_grammar_the_model_s_own_text_is_scored(weights: Path, write: Callable[..., Path]) -> None:

@@ -15,6 +15,7 @@ from pipeline.improve.lines import Correction
 from pipeline.package.version import read_version
 from pipeline.train.kept import Kept, find_kept, keep
 from pipeline.weights.errors import CheckpointError
+from tasks.confidence import Calibration
 from tests.tiny_tokenizers import byte_level, save
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -63,7 +64,9 @@ class Commands:
         speed = {"median_seconds": 0.1, "output_tokens": 9.0, "model_passes": 3.0}
         scores = [{"line": n, "exact": n not in lost} for n in texts]
         report.parent.mkdir(exist_ok=True)
-        report.write_text(json.dumps({"speed": speed, "scores": scores, "failures": failures}))
+        found = {"speed": speed, "scores": scores, "failures": failures}
+        confidence = [[[0.5 if n in lost else 0.99, n not in lost]] for n in texts]
+        report.write_text(json.dumps({**found, "confidence": confidence}))
 
 
 @pytest.fixture
@@ -110,6 +113,8 @@ def test_a_candidate_that_improves_and_holds_becomes_a_version(
     assert "- trained adapter: may lose" in shown and "- mean 0.5: answers no more" in shown
     card = out.with_name("towns-2.card.md").read_text()
     assert "shown York → no, not yes" in card and "scripts/versions promote towns-2" in shown
+    assert "(towns-2.confidence.png)" in card and out.with_name("towns-2.confidence.png").is_file()
+    assert Calibration.beside(out).share(0.99) > 0.9
     kept = find_kept(out.parent, out)
     assert kept.search is not None and kept.data is not None and kept.base == str(out.parent / "base")
     assert {path.name for path in kept.data.iterdir()} == {

@@ -62,7 +62,15 @@ def test_examples_become_a_locked_checkpoint_with_a_card_and_a_killed_run_goes_o
     assert "The task is schema, because all 72 outputs are JSON objects." in said
     verify(folder / "towns", folder / "towns.lock")
     card = (folder / "towns.card.md").read_text()
-    for text in ("| exact |", "base, untrained", "F1 by field", "`city`", "passes"):
+    for text in (
+        "| exact |",
+        "base, untrained",
+        "F1 by field",
+        "`city`",
+        "passes",
+        "## Confidence",
+        "Not measured: of 7 answers",
+    ):
         assert text in card, card
     assert "(towns.card.png)" in card and (folder / "towns.card.png").read_bytes().startswith(b"\x89PNG")
     assert "scripts/new_package ../towns" in said

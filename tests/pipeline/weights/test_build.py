@@ -23,6 +23,7 @@ from pipeline.weights.recipes import Sources
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint
 from pipeline.weights.tensors import Fingerprinted
 from serving.weights import verify
+from tasks.confidence import Calibration
 from tests.pipeline.weights.checkpoint_fixtures import HIDDEN, write_gguf, write_wheel
 
 FILES = ["config.json", "generation_config.json", "model.safetensors", "task.json", "tokenizer.json"]
@@ -116,8 +117,11 @@ def test_default_weights_are_built_in_the_lock_s_folder_and_only_if_they_do_not_
     build(sources, tmp_path / "out", lock=None)
     name = sources.recipe.name
     lock, folder = locked(tmp_path, name), tmp_path / "weights" / name
+    measured = Calibration(answers=50, fields=60, points=((0.5, 0.25, 60),))
+    (sources.recipe.folder / "confidence.json").write_text(measured.model_dump_json())
     build_weights(sources, None, lock)
     verify(folder, lock)
+    assert Calibration.beside(folder) == measured
     without_search = replace(sources, search=tmp_path / "gone")
     capsys.readouterr()
     build_weights(without_search, None, lock)

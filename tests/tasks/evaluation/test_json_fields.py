@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.evaluation.json_answers import canonical, compare_fields, fields
+from tasks.confidence import values_by_pointer
+from tasks.evaluation.json_answers import canonical, compare_fields, fields, right_fields
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab.", max_size=2),
@@ -66,3 +67,19 @@ def test_values_that_only_look_alike_are_different() -> None:
         assert canonical(first) != canonical(second)
         assert not fields(first) & fields(second)
     assert canonical({"b": 1, "a": [2.0]}) == canonical({"a": [2], "b": 1.0})
+
+
+@given(values, values)
+def test_every_field_of_an_answer_is_right_or_wrong(answer: Any, reference: Any) -> None:
+    found = right_fields(answer, reference)
+    assert set(found) == {pointer for pointer, _ in values_by_pointer(answer)}
+    assert all(right_fields(answer, answer).values())
+    if all(found.values()):
+        assert fields(answer) == fields(reference)
+
+
+def test_right_fields_by_example() -> None:
+    reference = {"vendor": "Ink", "total": 12.0, "lines": [{"sku": "A"}, {"sku": "B"}, {"sku": "B"}]}
+    answer = {"vendor": "Inc", "total": 12, "lines": [{"sku": "B"}, {"sku": "B"}, {"sku": "B"}, {"code": "A"}]}
+    wrong = {pointer for pointer, is_right in right_fields(answer, reference).items() if not is_right}
+    assert wrong == {"/vendor", "/lines", "/lines/2/sku", "/lines/3", "/lines/3/code"}

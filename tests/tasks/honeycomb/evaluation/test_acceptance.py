@@ -116,3 +116,19 @@ def test_an_accepted_query_must_itself_be_valid(tmp_path: Path) -> None:
     cases, refused = EVALUATION.read_cases(file_of(tmp_path, {"accepted": [COUNT]}, {"accepted": [wrong]}))
     assert len(cases) == 1
     assert "staus" in refused[0]
+
+
+def wrong_fields(accepted: list[dict[str, Any]], free: list[str], answer: dict[str, Any], tmp_path: Path) -> set[str]:
+    [case], _ = EVALUATION.read_cases(file_of(tmp_path, {"accepted": accepted, "free": free}))
+    found = EVALUATION.score(case, json.dumps(answer), None)
+    return {pointer for pointer, is_right in found.fields.items() if not is_right}
+
+
+def test_the_fields_of_a_wrong_answer_are_compared_with_the_closest_accepted_one(tmp_path: Path) -> None:
+    answer = filtered(("status", ">", 500), time_range=86400)
+    assert wrong_fields(FAILING, ["time_range"], answer, tmp_path) == {"/filters/0/op"}
+    assert wrong_fields(FAILING, [], answer, tmp_path) == {"", "/filters/0/op", "/time_range"}
+
+
+def test_all_fields_of_an_accepted_answer_are_right_however_it_is_written(tmp_path: Path) -> None:
+    assert wrong_fields([filtered(("status", "in", [5]))], [], filtered(("status", "=", "5")), tmp_path) == set()
