@@ -82,6 +82,7 @@ class GatewaySettings(BaseSettings):
     model: str = Field("local/model", pattern=r"^[\w.-]+/[\w.-]+$", description="OWNER/NAME that clients ask for")
     weights_digest: str | None = Field(None, description="digest of the weights; part of the version's id")
     playground: Path | None = Field(None, description="JSON file with the playground's examples")
+    readme: Path | None = Field(None, description="Markdown file that the page /readme shows")
     database: Path = Field(default_factory=lambda: _folder() / "predictions.sqlite", description="the kept predictions")
     keep: bool = Field(True, description="false: predictions are in memory only, and for ten minutes")
     retention_days: float | None = Field(None, gt=0, description="older predictions are deleted; None: never")

@@ -28,7 +28,7 @@ from gateway.http.security import CONTENT_POLICY
 from gateway.pages.form_fields import as_text, form_fields
 from gateway.pages.profile import profile_for
 from gateway.predictions.prediction import Prediction, output_text
-from gateway.replicate.objects import base_url
+from gateway.replicate.objects import base_url, prediction_object
 from gateway.upstream.model_info import ModelInfo
 
 _router = APIRouter()
@@ -42,6 +42,13 @@ _HEADERS: Final = {
 }
 _FOLDER: Final = Path(__file__).parent / "static"
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+class ReadmeError(GatewayError):
+    """The operator's README cannot be read."""
+
+    status = 500
+    title = "The README cannot be read"
 
 
 @_router.get("/")
@@ -67,6 +74,8 @@ async def permalink(
     prediction = await _find(gateway, prediction_id)
     own = await _own_gateway(request, prediction_id)
     info = await _info(gateway)
+    shown = prediction_object(prediction, base_url(request, gateway.settings))
+    shown["metrics"] = {name: value for name, value in prediction.metrics.items() if name != ORIGINAL}
     return render_page(
         "prediction.html",
         **_code(request, gateway, info),
@@ -74,10 +83,9 @@ async def permalink(
         title=_title(prediction, info, gateway),
         chat=not _CHAT.isdisjoint(prediction.input),
         is_other=info is not None and (info.name, info.version) != (prediction.model, prediction.version),
-        input=json.dumps(dict(prediction.input)),
+        shown=json.dumps(shown),
         inputs={name: as_text(value) for name, value in prediction.input.items()},
         output=output_text(prediction.output),
-        metrics=json.dumps({name: value for name, value in prediction.metrics.items() if name != ORIGINAL}),
         corrects=own is not None and own.corrections is not None,
         admin=own is not None and own.is_admin,
     )
@@ -93,6 +101,41 @@ async def versions(request: Request) -> Response:
     info = await _info(gateway)
     served = None if info is None else (info.name, info.version)
     return render_page("versions.html", versions=await gateway.store.versions(), served=served, shadow=gateway.shadow)
+
+
+@_router.get("/api")
+async def api(request: Request) -> Response:
+    """How programs ask the model: addresses, a call in code, inputs and output."""
+    try:
+        gateway = await get_gateway(request)
+        info = await gateway.model.read()
+    except UnauthorizedError:
+        return RedirectResponse("/login", 303)
+    profile = profile_for(info.input_properties, gateway.settings.playground)
+    example = profile.examples[0].input if profile.examples else {}
+    return render_page(
+        "api.html",
+        **_code(request, gateway, info),
+        model=info.name,
+        version=info.version,
+        input=json.dumps(example),
+        fields=form_fields(info.openapi, profile, {}),
+    )
+
+
+@_router.get("/readme")
+async def readme(request: Request) -> Response:
+    """The package's README."""
+    try:
+        gateway = await get_gateway(request)
+    except UnauthorizedError:
+        return RedirectResponse("/login", 303)
+    path = gateway.settings.readme
+    try:
+        text = None if path is None else await asyncio.to_thread(path.read_text, "utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReadmeError(f"GATEWAY_README: {path} cannot be read: {error}") from error
+    return render_page("readme.html", text=text)
 
 
 @_router.get("/examples")
@@ -302,4 +345,4 @@ def static_files() -> dict[str, StaticFile]:
 _TEMPLATES: Final = _environment()
 
 
-PAGES = Api(_router, ("/p/", "/static/", "/versions", "/examples", "/corrections"), _render_error)
+PAGES = Api(_router, ("/p/", "/static/", "/versions", "/examples", "/corrections", "/api", "/readme"), _render_error)

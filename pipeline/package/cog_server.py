@@ -281,6 +281,9 @@ class GatewayProcess:
         self._env = {"GATEWAY_CONCURRENCY": str(concurrency), **os.environ, **own}
         self._digest = self._env.pop("GATEWAY_WEIGHTS_DIGEST", None)  # of weights without a lock
         self._env.pop("GATEWAY_UPSTREAMS", None)
+        readme = ROOT / "README.md"
+        if readme.exists():
+            self._env.setdefault("GATEWAY_README", str(readme))
         self._is_ending = False
         self._lock = threading.Lock()  # of the process and whether it is to end
         self.failed = False  # has ended by itself, so it would end again

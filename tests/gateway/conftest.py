@@ -33,7 +33,9 @@ def held(cog: CogServer) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def gateway(cog: CogServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayServer]:
     """A gateway without keys, which may also be called gateway.example."""
-    with GatewayServer([cog.url], tmp_path_factory.mktemp("gateway"), HOSTS="gateway.example") as server:
+    folder = tmp_path_factory.mktemp("gateway")
+    (folder / "README.md").write_text("# About\n\nA **model**, see [the page](docs/a.md) ![shot](docs/a.png).\n")
+    with GatewayServer([cog.url], folder, HOSTS="gateway.example", README=folder / "README.md") as server:
         yield server
 
 

@@ -7,6 +7,8 @@ export class CodeTabs {
   /** `call` gives {base, model, version, keys, input} of the present form. */
   constructor(call, options) {
     const known = languages(options);
+    // On a phone the answer is all that there is room for.
+    if (byId("output")) byId("code-fold").open = !matchMedia("(max-width: 900px)").matches;
     const tablist = byId("code-tabs").querySelector("[role=tablist]");
     tablist.append(
       ...known.map(({ id, label }) =>

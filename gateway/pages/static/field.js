@@ -88,7 +88,9 @@ export class Field {
     else this.control.value = typeof value === "string" ? value : JSON.stringify(value, null, 2);
   }
 
-  showError(text) {
+  /** Show what is wrong; a message such as "is blank" is said of this input by its name. */
+  showError(message) {
+    const text = /^(is|are|has|must|needs)\b/.test(message) ? `${this.name} ${message}` : message;
     showText(this.error, text);
     if (text) this.control.setAttribute("aria-invalid", "true");
     else this.control.removeAttribute("aria-invalid");

@@ -49,7 +49,7 @@ function node(token) {
       return token.checked ? "☑ " : "☐ ";
     case "link":
       return link(token, nodes(tokens));
-    case "image": // it is not loaded: its server would learn who reads the answer
+    case "image": // it is not loaded: its server would learn who reads the text
       return link(token, [text || token.href]);
     case "table":
       return table(token);
@@ -64,6 +64,7 @@ function list({ ordered, start, items }) {
 }
 
 function link({ href, raw }, children) {
+  if (!/[:&\\]/.test(href)) return children; // a place in the writer's folder, which is not here
   if (!/^https?:\/\//i.test(href) || !URL.canParse(href)) return raw;
   return element("a", { href, title: href, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children);
 }

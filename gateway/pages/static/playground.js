@@ -65,16 +65,14 @@ async function showEvents(id) {
 }
 
 function showEnd(prediction) {
-  result.setOutput(outputText(prediction.output));
-  result.setLogs(prediction.logs);
-  result.setMetrics(prediction.metrics);
-  result.setStatus(prediction.status);
+  result.show(prediction);
   verdict.show(prediction, outputText(prediction.output));
   conversation?.end(prediction.status === "failed" ? "" : outputText(prediction.output));
   if (prediction.error) showErrors(form.errorsIn(prediction.error));
   const time = seconds(prediction.metrics.total_time ?? 0);
   const texts = { succeeded: `Answered in ${time}`, canceled: "Cancelled", failed: `Failed: ${prediction.error}` };
   result.announce(texts[prediction.status] ?? prediction.status);
+  if (prediction.status !== "failed") requestAnimationFrame(showOutput); // it is longer now
 }
 
 /** Errors of inputs are beside them in the form. */
@@ -94,8 +92,7 @@ function setRunning(mine) {
   result.setStatus("starting");
   result.announce("Running");
   byId("permalink").hidden = true;
-  // On a phone the answer is below the form.
-  if (byId("output").getBoundingClientRect().top > innerHeight) byId("output").scrollIntoView({ block: "start" });
+  showOutput();
 }
 
 function fill(input) {
@@ -114,6 +111,11 @@ function clearAnswer() {
   result.setStatus("idle");
   verdict.hide();
   byId("permalink").hidden = true;
+}
+
+/** On a phone the answer is below the form, and at most its beginning is in view. */
+function showOutput() {
+  if (byId("output").getBoundingClientRect().top > innerHeight / 2) byId("output").scrollIntoView({ block: "start" });
 }
 
 function startClock() {

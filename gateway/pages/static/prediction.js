@@ -4,22 +4,27 @@ import { CodeTabs } from "./code_tabs.js";
 import { showTurns } from "./conversation.js";
 import { byId, copy, element, showText } from "./dom.js";
 import { follow } from "./events.js";
-import { ResultView, outputText } from "./result.js";
+import { showJson } from "./json_view.js";
+import { ResultView } from "./result.js";
+import { makeTabs } from "./tabs.js";
 import { Verdict } from "./verdict.js";
 
-const { id, status, metrics, input, model, base, openai, texts, keys } = byId("prediction").dataset;
-const call = { base, model, keys: keys !== undefined, input: JSON.parse(input) };
+const { base, openai, texts, keys, prediction: shown } = byId("prediction").dataset;
+const asked = JSON.parse(shown);
+const { id, status, model, input } = asked;
+const call = { base, model, keys: keys !== undefined, input };
 new CodeTabs(() => call, { openai: openai !== undefined, texts: texts ? texts.split(" ") : [] });
-if (byId("asked") && Array.isArray(call.input.messages)) {
+showJson(byId("input-json"), JSON.stringify(input));
+makeTabs(byId("input-tabs"));
+if (byId("asked") && Array.isArray(input.messages)) {
   const turns = element("ol", { class: "turns" });
-  showTurns(turns, call.input.messages);
+  showTurns(turns, input.messages);
   byId("asked").replaceChildren(turns);
 }
 const result = new ResultView();
 const verdict = new Verdict();
-result.setStatus(status);
-result.setMetrics(JSON.parse(metrics));
-verdict.show({ id, status }, result.text);
+result.show(asked);
+verdict.show(asked, result.text);
 
 async function showRest() {
   result.reset();
@@ -28,10 +33,7 @@ async function showRest() {
     else if (event.name === "logs") result.setLogs(result.logs + event.data);
   }
   const prediction = await get(id);
-  result.setOutput(outputText(prediction.output));
-  result.setLogs(prediction.logs);
-  result.setMetrics(prediction.metrics);
-  result.setStatus(prediction.status);
+  result.show(prediction);
   result.announce(prediction.status);
   verdict.show(prediction, result.text);
   showText(byId("prediction-error"), prediction.error ?? "");

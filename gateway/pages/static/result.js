@@ -2,7 +2,7 @@
 import { showConfidence } from "./confidence.js";
 import { byId, copy } from "./dom.js";
 import { showFigures } from "./figures.js";
-import { indented, showAnswer } from "./json_view.js";
+import { indented, showAnswer, showJson } from "./json_view.js";
 import { makeTabs } from "./tabs.js";
 import { showTokens } from "./tokens.js";
 
@@ -31,7 +31,19 @@ export class ResultView {
   reset() {
     this.text = this.logs = "";
     this.setMetrics({});
+    byId("prediction-json").textContent = "";
     this.draw();
+  }
+
+  /** Show a prediction as the API has it. */
+  show(prediction) {
+    this.setOutput(outputText(prediction.output));
+    this.setLogs(prediction.logs);
+    this.setMetrics(prediction.metrics);
+    this.setStatus(prediction.status);
+    // Tokens has the trace; here it would hide all else.
+    const shown = { ...prediction, metrics: { ...prediction.metrics, token_trace: undefined } };
+    showJson(byId("prediction-json"), JSON.stringify(shown));
   }
 
   add(text) {
@@ -69,6 +81,7 @@ export class ResultView {
 
   shownText() {
     if (!byId("view-logs").hidden) return this.logs;
+    if (!byId("view-prediction").hidden) return byId("prediction-json").textContent;
     return byId("view-text").hidden ? indented(this.text) : this.text;
   }
 

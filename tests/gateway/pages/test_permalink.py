@@ -37,6 +37,17 @@ def test_the_page_has_all_that_is_known_and_tweak_takes_the_inputs_along(open_pa
     expect(page.locator("#input-max_tokens")).to_have_value("300")
 
 
+def test_input_and_prediction_are_shown_as_json_too(open_page, gateway: GatewayServer):
+    created = gateway.create(nlq="how many?", cols="a")
+    done = gateway.wait_for(created["id"], "succeeded")
+    page = open_page(f"/p/{created['id']}")
+    page.locator("#tab-json").click()
+    assert json.loads(page.locator("#input-json").text_content() or "") == done["input"]
+    page.locator("#tab-prediction").click()
+    del done["metrics"]["token_trace"]
+    assert json.loads(page.locator("#prediction-json").text_content() or "") == done
+
+
 def test_a_failed_prediction_says_why(open_page, gateway: GatewayServer):
     created = gateway.create(nlq=" ", cols="a")
     gateway.wait_for(created["id"], "failed")

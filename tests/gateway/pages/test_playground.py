@@ -106,6 +106,28 @@ def shown_in_place_of_an_answer(page: Page) -> str:
     return str(page.locator("#pretty").evaluate("element => getComputedStyle(element, '::before').content"))
 
 
+def test_an_error_has_a_subject_and_a_long_word_does_not_widen_the_page(open_page):
+    page = open_page()
+    fill(page, "x" * 2001)
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("#input-nlq-error")).to_be_visible()
+    check_page(page)
+    page.get_by_label("nlq").fill("")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("#input-nlq-error")).to_have_text("nlq is required")
+
+
+def test_a_run_is_two_screens_of_a_phone_and_shows_its_answer(open_page):
+    page = open_page(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
+    assert page.evaluate("document.documentElement.scrollHeight") < 1300
+    run(page)
+    expect(page.locator("#pretty")).to_be_in_viewport()
+    assert page.evaluate("document.documentElement.scrollHeight") < 1700
+    expect(page.locator("#code")).to_be_hidden()
+    page.get_by_role("heading", name="This call in code").click()
+    assert "curl" in code_of(page, "curl")
+
+
 def test_an_error_of_several_inputs_keeps_their_names(open_page):
     page = open_page()
     text = "Prediction failed: InputError: nlq or cols: both are empty; give one of the two"
@@ -142,7 +164,7 @@ def test_clear_empties_what_has_no_default(open_page):
 def test_the_input_can_be_typed_as_json_and_is_then_in_the_form(open_page):
     page = open_page()
     fill(page, "how many?")
-    page.get_by_role("tab", name="JSON", exact=True).click()
+    page.locator("#tab-json").click()
     area = page.get_by_label("Input as JSON")
     expect(page.get_by_label("nlq")).to_be_hidden()
     assert json.loads(area.input_value()) == {"nlq": "how many?", "cols": '["a", "b"]'}
@@ -161,7 +183,7 @@ def test_the_input_can_be_typed_as_json_and_is_then_in_the_form(open_page):
     page.get_by_label("max_tokens").fill("300")
     run(page)
     assert answer(page)["breakdowns"] == ["x"]
-    page.get_by_role("tab", name="JSON", exact=True).click()
+    page.locator("#tab-json").click()
     assert json.loads(area.input_value())["max_tokens"] == 300
 
 
@@ -173,8 +195,8 @@ def test_what_the_schema_refuses_is_not_sent(open_page, gateway: GatewayServer):
     page.get_by_label("max_tokens").fill("9999")
     page.get_by_text("More settings").click()
     page.get_by_role("button", name="Run").click()
-    expect(page.locator("#input-nlq-error")).to_have_text("is required")
-    expect(page.locator("#input-cols-error")).to_have_text("needs at least one name")
+    expect(page.locator("#input-nlq-error")).to_have_text("nlq is required")
+    expect(page.locator("#input-cols-error")).to_have_text("cols needs at least one name")
     expect(page.locator("#input-max_tokens-error")).to_have_text("9999 is too large; the most is 2500")
     assert gateway.newest()["id"] == before
 
