@@ -35,10 +35,18 @@ class JavascriptClients:
 
     def run(self, script: Path, *arguments: str) -> Any:
         """Run a script; what it prints, which is JSON."""
-        copied = shutil.copy(script, self._folder)
-        done = subprocess.run(["node", copied, *arguments], capture_output=True, text=True, timeout=200)
+        return json.loads(self._node(shutil.copy(script, self._folder), *arguments))
+
+    def run_code(self, code: str) -> str:
+        """Run a module's text; what it prints."""
+        path = self._folder / "code.mjs"
+        path.write_text(code)
+        return self._node(path)
+
+    def _node(self, path: Path, *arguments: str) -> str:
+        done = subprocess.run(["node", path, *arguments], capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return done.stdout
 
 
 def _leave_out(reason: str) -> NoReturn:

@@ -10,7 +10,10 @@ export function languages({ openai, texts }) {
     { id: "javascript", label: "JavaScript", write: javascript },
     { id: "cog", label: "cog predict", write: cog },
   ];
-  if (openai) found.splice(2, 0, { id: "openai", label: "Python (openai)", write: (call) => openaiPython(call, texts) });
+  if (openai) {
+    found.splice(2, 0, { id: "openai", label: "Python (openai)", write: (call) => openaiPython(call, texts) });
+    found.splice(4, 0, { id: "openai-js", label: "JS (openai)", write: (call) => openaiJavascript(call, texts) });
+  }
   return found;
 }
 
@@ -35,7 +38,7 @@ for event in client.stream(
 function javascript({ base, model, keys, input }) {
   return `import Replicate from "replicate"; // npm install replicate
 
-const replicate = new Replicate({ baseUrl: ${JSON.stringify(`${base}/v1`)}, auth: ${keys ? "process.env.GATEWAY_KEY" : '"any"'} });
+const replicate = new Replicate({ baseUrl: ${JSON.stringify(`${base}/v1`)}, auth: ${javascriptKey(keys)} });
 const input = ${JSON.stringify(input, null, 2)};
 for await (const event of replicate.stream(${JSON.stringify(model)}, { input })) {
   process.stdout.write(String(event));
@@ -53,7 +56,8 @@ ${["cog predict", ...words].join(" \\\n  ")}`;
 // predict's inputs that OpenAI's API has, by its names there; the gateway takes the others in extra_body.
 const OPENAI_NAMES = ["max_tokens", "temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "tools"];
 
-function openaiPython({ base, model, keys, input }, texts) {
+/** {options, more}: what OpenAI's API has for these inputs, and the inputs that it does not know. */
+function openaiOptions(input, texts) {
   const others = Object.entries(input).filter(([name]) => !texts.includes(name));
   const { prompt, messages, system_prompt, stop_sequences, json_schema, logprobs, ...rest } = Object.fromEntries(others);
   const asked = [...(messages ?? [])];
@@ -69,6 +73,11 @@ function openaiPython({ base, model, keys, input }, texts) {
       : { type: "json_schema", json_schema: { name: "answer", schema: json_schema } };
   if (Number.isInteger(logprobs)) Object.assign(options, { logprobs: true, top_logprobs: logprobs });
   const more = Object.fromEntries(Object.entries(rest).filter(([name]) => !OPENAI_NAMES.includes(name)));
+  return { options, more };
+}
+
+function openaiPython({ base, model, keys, input }, texts) {
+  const { options, more } = openaiOptions(input, texts);
   if (Object.keys(more).length) options.extra_body = more;
   const lines = Object.entries(options).map(([name, value]) => `    ${name}=${pythonValue(value, "    ")},`);
   return `${pythonImports(keys)}from openai import OpenAI  # pip install openai
@@ -84,11 +93,24 @@ for chunk in stream:
         print(chunk.choices[0].delta.content or "", end="")`;
 }
 
+function openaiJavascript({ base, model, keys, input }, texts) {
+  const { options, more } = openaiOptions(input, texts);
+  const body = JSON.stringify({ model, stream: true, ...options, ...more }, null, 2);
+  return `import OpenAI from "openai"; // npm install openai
+
+const client = new OpenAI({ baseURL: ${JSON.stringify(`${base}/v1`)}, apiKey: ${javascriptKey(keys)} });
+const stream = await client.chat.completions.create(${body});
+for await (const chunk of stream) {
+  process.stdout.write(chunk.choices[0]?.delta?.content ?? "");
+}`;
+}
+
 /** The message that stands for these inputs: the only one, or a JSON object of them. */
 const oneText = (input, texts) =>
   texts.length === 1 ? input[texts[0]] ?? "" : JSON.stringify(Object.fromEntries(texts.map((name) => [name, input[name]])));
 
 const pythonImports = (keys) => (keys ? "import os\n\n" : "");
+const javascriptKey = (keys) => (keys ? "process.env.GATEWAY_KEY" : '"any"');
 const pythonKey = (keys) => (keys ? 'os.environ["GATEWAY_KEY"]' : '"any"');
 
 /** A word of a POSIX shell. */
