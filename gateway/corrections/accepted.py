@@ -14,12 +14,13 @@ from gateway.corrections.lines import LineError, read_lines
 _SQLITE: Final = b"SQLite format 3\0"
 
 
-def accepted(path: Path) -> Iterator[Correction]:
-    """The accepted corrections and examples of the plain model, oldest first.
+def accepted(path: Path, adapter: str | None = None) -> Iterator[Correction]:
+    """The accepted corrections and examples of a model, oldest first.
 
     Args:
         path: a gateway's corrections.sqlite, or its predictions.sqlite, which lies beside; or JSONL, of which lines
             that name no state count as accepted.
+        adapter: the name of the adapter that answered; None for the plain model.
 
     Raises:
         LineError: a line cannot be read.
@@ -37,5 +38,5 @@ def accepted(path: Path) -> Iterator[Correction]:
         with path.open(encoding="utf-8") as lines:
             found = list(read_lines(lines, unsaid=State.ACCEPTED))
     for one in found:
-        if one.state is State.ACCEPTED and one.kind is not Kind.REPORT and one.adapter is None:
+        if one.state is State.ACCEPTED and one.kind is not Kind.REPORT and one.adapter == adapter:
             yield one

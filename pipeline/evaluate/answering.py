@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.in_flight import in_flight
 from serving.config import Settings
 from serving.errors import InvalidRequestError
-from serving.model import Model
+from serving.model import ADAPTER, Model
 from serving.types import FinishReason
 from tasks.errors import TaskError
 from tasks.evaluation.cases import Case
@@ -74,7 +74,7 @@ async def _ask(model: Model, line: int, inputs: Mapping[str, Any], use_grammar: 
         prompt = await asyncio.to_thread(model.prepare, inputs)
         if not use_grammar:
             prompt = replace(prompt, constraint=None, reader=_PlainReader())
-        answer = model.answer_prompt(prompt)
+        answer = model.answer_prompt(prompt, inputs.get(ADAPTER))
         await answer
     except (InvalidRequestError, TaskError) as refusal:
         error = f"{type(refusal).__name__}: {refusal}"

@@ -58,6 +58,9 @@ def evaluate(
     adapter: Annotated[
         Path | None, typer.Option(help="evaluate this adapter on --base in fp32, without an engine")
     ] = None,
+    on_demand: Annotated[
+        Path | None, typer.Option(help="evaluate this adapter as it is served on demand: unmerged, on --weights")
+    ] = None,
     base: Annotated[Path | None, typer.Option(help="base of --adapter; by default that of the default weights")] = None,
     task: Annotated[Path | None, typer.Option(help="task file to use instead of the weights' own")] = None,
     confidence: Annotated[
@@ -81,12 +84,14 @@ def evaluate(
             raise typer.BadParameter(
                 "--confidence needs an engine and the grammar: leave --adapter and --no-grammar out"
             )
+        if adapter is not None and on_demand is not None:
+            raise typer.BadParameter("give --adapter or --on-demand: without an engine, or as a server asks it")
         if adapter is not None:
             plan = adapter_plan(data, limit, adapter, base_or_default(base), task)
         else:
             folder = weights_or_default(weights)
             options = Settings(engine=engine, weights_dir=folder, max_num_seqs=concurrency, confidence=True)
-            plan = engine_plan(data, limit, options, not no_grammar, task)
+            plan = engine_plan(data, limit, options, not no_grammar, task, on_demand)
         results = _run(plan, data, AnswerFile(json_file, resume), json_file, html_file)
         if confidence:
             _keep_confidence(weights_or_default(weights), results)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.evaluate.answering import CaseAnswer, ask_model
+from pipeline.evaluate.on_demand import on_demand
 from pipeline.evaluate.task_folder import task_folder
 from pipeline.weights.default_weights import default_weights
 from serving.config import Settings
@@ -45,7 +46,14 @@ class Plan:
             yield self.evaluation.score(case, answer.text, answer.error)
 
 
-def engine_plan(data: Path, limit: int | None, options: Settings, grammar: bool, task: Path | None = None) -> Plan:
+def engine_plan(
+    data: Path,
+    limit: int | None,
+    options: Settings,
+    grammar: bool,
+    task: Path | None = None,
+    adapter: Path | None = None,
+) -> Plan:
     """Evaluate a model on an engine.
 
     Args:
@@ -53,21 +61,28 @@ def engine_plan(data: Path, limit: int | None, options: Settings, grammar: bool,
         limit: only the first cases.
         options: the settings of the engine.
         grammar: whether answers are constrained.
-        task: a task file to use instead of the checkpoint's own.
+        task: a task file to use instead of the checkpoint's own, or the adapter's.
+        adapter: folder of an adapter that is asked on demand; None for the checkpoint alone.
 
     Raises:
         CaseFileError: the cases cannot be used.
         TaskFileError: the task file is wrong.
     """
     weights = options.weights_dir
+    if task is None and adapter is not None and (adapter / TASK_FILE).is_file():
+        task = adapter / TASK_FILE
     with task_folder(weights, task) as folder:
         evaluation = create_evaluation(folder)
     settings = {"engine": options.engine, "weights": weights.name, "task": evaluation.name, "grammar": grammar}
+    settings |= {} if adapter is None else {"adapter": adapter.name}
 
     def ask(cases: Sequence[Case]) -> Iterator[CaseAnswer]:
-        with task_folder(weights, task) as folder:
-            own = options.model_copy(update={"weights_dir": folder})
-            yield from ask_model(own, cases, evaluation.usual_inputs, use_grammar=grammar)
+        # An adapter's task file goes with its list; the checkpoint keeps its own.
+        with (
+            task_folder(weights, task if adapter is None else None) as folder,
+            on_demand(options.model_copy(update={"weights_dir": folder}), adapter, task) as (own, named),
+        ):
+            yield from ask_model(own, cases, {**evaluation.usual_inputs, **named}, use_grammar=grammar)
 
     return Plan(evaluation, *evaluation.read_cases(data, limit), settings, ask)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.evaluate.answering import AnswerFile, ask_model
+from pipeline.evaluate.on_demand import on_demand
 from pipeline.improve.families import held_out
 from pipeline.improve.lines import Correction, Line, as_lines, read_lines, write_lines
 from pipeline.train.kept import Kept
@@ -61,16 +62,19 @@ def write_data(
     corrections: Sequence[Correction],
     replay: Path | None,
     say: Callable[[str], None],
+    adapter: Path | None = None,
 ) -> Data:
     """Write all files below `work`. The same corrections and files give the same bytes.
 
     Args:
         work: the work folder.
-        weights: folder of the current version, which answers inputs of `replay` that have no answers.
+        weights: folder of the current version, which answers inputs of `replay` that have no answers; with an adapter,
+            that of its base with the adapter's task file.
         kept: what it was made from.
         corrections: that were accepted.
         replay: cases in place of the kept training data; lines may lack answers.
         say: is told what was done, a sentence at a time.
+        adapter: folder of the adapter on demand that answers in its place; None for none.
 
     Raises:
         CheckpointError: there are too few corrections, or nothing to replay.
@@ -97,7 +101,7 @@ def write_data(
             "version; correct answers to other inputs"
         )
     taken = {line.words for line in (*lines, *examples)}
-    replayed, old = _replayed_and_old(work, weights, kept, replay, taken, _REPLAYED * len(learned))
+    replayed, old = _replayed_and_old(work, weights, adapter, kept, replay, taken, _REPLAYED * len(learned))
     data = work / "data"
     write_lines(data / LEARNED, learned)
     write_lines(data / "train.jsonl", _shuffled([*learned * _TIMES, *replayed]))
@@ -126,10 +130,16 @@ def _usable(path: Path, weights: Path, lines: Sequence[Line], say: Callable[[str
 
 
 def _replayed_and_old(
-    work: Path, weights: Path, kept: Kept, replay: Path | None, taken: Collection[int], count: int
+    work: Path,
+    weights: Path,
+    adapter: Path | None,
+    kept: Kept,
+    replay: Path | None,
+    taken: Collection[int],
+    count: int,
 ) -> tuple[list[Line], list[Line]]:
     """Examples to learn again, at most `count`, and others that are asked; none with an input that is `taken`."""
-    given = None if replay is None else _with_answers(work, weights, replay)
+    given = None if replay is None else _with_answers(work, weights, adapter, replay)
     if given is None and kept.data is None:
         raise CheckpointError(
             "there is no training data to replay, without which a model forgets: give --replay with JSONL of inputs, "
@@ -156,7 +166,7 @@ def _draw(lines: Iterable[Line], taken: Collection[int], count: int) -> list[Lin
     return heapq.nsmallest(count, (line for line in lines if line.words not in taken), key=lambda one: one.words)
 
 
-def _with_answers(work: Path, weights: Path, replay: Path) -> list[Line]:
+def _with_answers(work: Path, weights: Path, adapter: Path | None, replay: Path) -> list[Line]:
     """The lines of a file; those without an answer get that of the current version, asked once and kept in `work`."""
     lines = list(read_lines(replay))
     records = [json.loads(line.text) for line in lines]
@@ -168,9 +178,9 @@ def _with_answers(work: Path, weights: Path, replay: Path) -> list[Line]:
     cases = [Case(number, _inputs(given, evaluation.only_input), None) for number, given in asked.items()]
     missing = [case for case in cases if case.line not in kept.answers]
     if missing:
-        settings = Settings(weights_dir=weights, max_num_seqs=16)
-        for answer in ask_model(settings, missing, evaluation.usual_inputs, use_grammar=True):
-            kept.add(answer)
+        with on_demand(Settings(weights_dir=weights, max_num_seqs=16), adapter) as (settings, named):
+            for answer in ask_model(settings, missing, {**evaluation.usual_inputs, **named}, use_grammar=True):
+                kept.add(answer)
     for number, given in asked.items():
         if kept.answers[number].error is None:
             answered = {"input": given, "output": kept.answers[number].text}

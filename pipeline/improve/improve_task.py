@@ -2,8 +2,8 @@
 
 Files and folders beside the new version `weights/NAME`: `.NAME.improve` has what the steps leave until all are done,
 `NAME.lock` the lock, `NAME.card.md` what changed, `NAME.confidence.json` how often fields were right by their
-probability, `NAME.version.json` the record, `NAME.train` what the next
-improvement starts from.
+probability, `NAME.version.json` the record, `NAME.train` what the next improvement starts from. Of an adapter on demand
+the new version is a folder of the same kind, without a lock and a confidence.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from pipeline.environment.waiting_lock import waiting_lock
 from pipeline.evaluate.reliability import confidence_of, write_reliability
+from pipeline.evaluate.task_folder import task_folder
 from pipeline.improve.card import card, lost, table
 from pipeline.improve.choice import LIMIT, Answers, Candidate, choose
 from pipeline.improve.data import PEOPLE, Data, kept_data, write_data
@@ -25,7 +26,7 @@ from pipeline.improve.lines import Correction
 from pipeline.package.new_package import check_name
 from pipeline.package.version import Share, VersionRecord
 from pipeline.paths import ROOT
-from pipeline.train.kept import Kept, find_kept, keep
+from pipeline.train.kept import Kept, find_kept, find_kept_of_adapter, keep
 from pipeline.train.lora_model import read_adapter_config
 from pipeline.train.record import RUN
 from pipeline.train.train_task import Step, base_steps, digest_of, do_steps, hardware, run_command, step_list
@@ -33,6 +34,7 @@ from pipeline.weights.atomic import place_file, replace_folder, write_json, writ
 from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
+from serving.weights.adapter_files import CONFIG, GOLDEN, TENSORS, adapter_digest, files_that_count
 from serving.weights.draft_weights import DRAFT_MODEL
 from tasks.task import TASK_FILE, task_name
 
@@ -56,6 +58,8 @@ class ImproveOptions:
         replay: cases in place of the kept training data; those without an answer are answered by the current version.
         minutes: of training: the adapter and the draft model.
         limit: points that the lower end of the interval on old examples may be below 0.
+        adapter: folder of the adapter on `weights` that is to be better in place of these; None for the weights.
+        base: the unquantized base of `adapter`, as in `Kept`; None for the one that is known.
     """
 
     weights: Path
@@ -63,6 +67,19 @@ class ImproveOptions:
     replay: Path | None = None
     minutes: float = 20.0
     limit: float = LIMIT
+    adapter: Path | None = None
+    base: str | None = None
+
+    @property
+    def current(self) -> Path:
+        """Folder of what is to be better."""
+        return self.weights if self.adapter is None else self.adapter
+
+    @property
+    def task_file(self) -> Path:
+        """What says how it is asked; an adapter may have none of its own."""
+        own = self.current / TASK_FILE
+        return own if own.is_file() else self.weights / TASK_FILE
 
 
 class RefusedError(Exception):
@@ -87,12 +104,15 @@ def improve(
     check_name(options.out.name)
     if not (options.weights / "config.json").is_file():
         raise CheckpointError(f"{options.weights} is no checkpoint; build or fetch it first: scripts/use_weights lists")
-    work, kept = options.out.with_name(f".{options.out.name}.improve"), find_kept(ROOT, options.weights)
+    if options.adapter is not None and not (options.adapter / CONFIG).is_file():
+        raise CheckpointError(f"{options.adapter} is no adapter: it has no {CONFIG}")
+    work, kept = options.out.with_name(f".{options.out.name}.improve"), _find_kept(options)
     if options.out.exists() and not (work / _PLACED).is_file():
         raise CheckpointError(f"{options.out} exists; give another --out")
     work.mkdir(parents=True, exist_ok=True)
     with waiting_lock(work / "lock", f"Waiting for another process that makes {options.out}"):
-        data = write_data(work, options.weights, kept, corrections, options.replay, say)
+        with task_folder(options.weights, None if options.adapter is None else options.task_file) as folder:
+            data = write_data(work, folder, kept, corrections, options.replay, say, options.adapter)
         steps, last = plan(options, kept, data, work), last_steps(options, data, work)
         print("\n" + step_list([*steps, *last]))
         state, digest = work / "state.json", digest_of(data.folder, data.questions)
@@ -100,21 +120,23 @@ def improve(
         do_steps(steps, state, digest, call, total=len(steps) + len(last))
         candidates = read_candidates(work, data)
         chosen = choose(candidates, options.limit)
-        print("\n" + "\n".join(table(options.weights.name, candidates, options.limit)) + "\n")
+        print("\n" + "\n".join(table(options.current.name, candidates, options.limit)) + "\n")
         if chosen is None:
             closest = max(candidates, key=lambda one: one.old.low)
             print("\n".join(lost(closest)))
             raise RefusedError(
-                f"no candidate is better, so {options.weights.name} stays as it is. More corrections help, or a higher "
+                f"no candidate is better, so {options.current.name} stays as it is. More corrections help, or a higher "
                 f"--limit; the candidates are in {work}"
             )
         say(f"Chosen: {chosen.name}")
-        place(work / "candidates" / f"{chosen.share:g}" / options.out.name, options, work / _PLACED, chosen.share)
+        place(_candidate(options, work, chosen.share), options, work / _PLACED, chosen.share)
         do_steps(last, state, f"{digest} {chosen.name}", call, before=len(steps), total=len(steps) + len(last))
         speed = {name: read(work, name, "questions")["speed"] for name in (_CURRENT, _NEW)}
-        about = (options.out.name, options.weights.name, chosen, candidates, data, speed)
-        reports = [read(work, _NEW, "questions"), *read_people(work, f"{chosen.share:g}")]
-        lines = (*card(*about, limit=options.limit), *write_reliability(options.out, confidence_of(*reports)))
+        about = (options.out.name, options.current.name, chosen, candidates, data, speed)
+        lines = list(card(*about, limit=options.limit))
+        if options.adapter is None:
+            reports = [read(work, _NEW, "questions"), *read_people(work, f"{chosen.share:g}")]
+            lines += write_reliability(options.out, confidence_of(*reports))
         text = "\n".join(lines)
         write_text(options.out.with_name(f"{options.out.name}.card.md"), text)
         adapter, trained = adapter_path(work, chosen.share), adapter_path(work, 1)
@@ -122,7 +144,7 @@ def improve(
             shutil.copyfile(trained / RUN, adapter / RUN)
         keep(options.out, Kept(kept.base, adapter, kept.search, kept_data(data, kept, work / "kept-data")))
         record(options, data, chosen, speed).write(options.out)
-        print(text + "\n\nNext:\n" + f"  scripts/versions promote {options.out.name}")
+        print(text + "\n\nNext:\n  " + _next(options))
         shutil.rmtree(work)
 
 
@@ -144,7 +166,7 @@ def plan(options: ImproveOptions, kept: Kept, data: Data, work: Path) -> list[St
     config = read_adapter_config(kept.adapter)
     layers = sorted({str(name).rpartition(".")[2] for name in config.target_modules or ()})
     minutes = _ADAPTER_SHARE * options.minutes
-    task_file = str(options.weights / TASK_FILE)
+    task_file = str(options.task_file)
     train = (
         *("train_adapter", "--base", str(base), "--data", str(data.folder), "--task", task_file),
         *("--output", str(adapter_path(work, 1)), "--init", str(kept.adapter), "--minutes", f"{minutes:g}"),
@@ -155,34 +177,37 @@ def plan(options: ImproveOptions, kept: Kept, data: Data, work: Path) -> list[St
         train += ("--search", str(kept.search))
     steps.append(Step("adapter", train, adapter_path(work, 1) / "adapter_model.safetensors", minutes, ("--resume",)))
     files = {"questions": data.questions}
-    if task_name(options.weights) == "honeycomb" and (people := ROOT / _PEOPLE).is_file():
+    if options.adapter is None and task_name(options.weights) == "honeycomb" and (people := ROOT / _PEOPLE).is_file():
         files["people"] = people
-    steps += _evaluations(_CURRENT, options.weights, files, work)
+    steps += _evaluations(_CURRENT, _asked(options, options.current), files, work)
     rounding = ("--unquantized",) if kept.search is None else ("--reuse-search", str(kept.search))
     for share in SHARES:
-        adapter, folder = adapter_path(work, share), work / "candidates" / f"{share:g}" / options.out.name
+        adapter, folder = adapter_path(work, share), _candidate(options, work, share)
         if share < 1:
             parts = (str(adapter_path(work, 1)), str(kept.adapter), "--weights", f"{share:g},{1 - share:g}")
             words = ("merge_adapters", *parts, "--method", "cat", "--max-rank", str(_MAX_RANK), "--out", str(adapter))
             steps.append(Step(_name(share), words, adapter / "adapter_config.json", 0.2))
-        prepare = ("prepare", "--base", str(base), "--adapter", str(adapter), "--out", str(folder))
-        prepare += ("--task-file", task_file, "--no-drafter", *rounding)
-        steps.append(Step(f"{_name(share)}, as it will serve", prepare, folder / "config.json", 3))
-        steps += _evaluations(f"{share:g}", folder, files, work)
+        if options.adapter is None:
+            prepare = ("prepare", "--base", str(base), "--adapter", str(adapter), "--out", str(folder))
+            prepare += ("--task-file", task_file, "--no-drafter", *rounding)
+            steps.append(Step(f"{_name(share)}, as it will serve", prepare, folder / "config.json", 3))
+        steps += _evaluations(f"{share:g}", _asked(options, folder), files, work)
     return steps
 
 
 def last_steps(options: ImproveOptions, data: Data, work: Path) -> list[Step]:
     """The steps from the chosen candidate to a version."""
     out, minutes = options.out, min(_DRAFTER_MINUTES, _DRAFTER_SHARE * options.minutes)
-    drafter = ("train_drafter", "--weights", str(out), "--from-predictions", str(data.drafts))
+    drafted: tuple[str, ...] = ("--weights", str(out))
+    if options.adapter is not None:
+        drafted = ("--weights", str(options.weights), "--adapter", str(out))
+    drafter = ("train_drafter", *drafted, "--from-predictions", str(data.drafts), "--minutes", f"{minutes:g}")
     lock, report = out.with_name(f"{out.name}.lock"), _report(work, _NEW, "questions")
-    judge = ("evaluate", str(data.questions), "--weights", str(out), "--json", str(report))
-    return [
-        Step("draft model", (*drafter, "--minutes", f"{minutes:g}"), out / "config.json", minutes + 2),
-        Step("lock", ("lock_weights", str(out), "--lock", str(lock)), lock, 0.1),
-        Step("speed with its draft model", judge, report, 2, ("--resume",)),
-    ]
+    judge = ("evaluate", str(data.questions), *_asked(options, out), "--json", str(report))
+    steps = [Step("draft model", drafter, out, minutes + 2)]
+    if options.adapter is None:
+        steps.append(Step("lock", ("lock_weights", str(out), "--lock", str(lock)), lock, 0.1))
+    return [*steps, Step("speed with its draft model", judge, report, 2, ("--resume",))]
 
 
 def read_candidates(work: Path, data: Data) -> list[Candidate]:
@@ -191,8 +216,40 @@ def read_candidates(work: Path, data: Data) -> list[Candidate]:
     return [Candidate.of(_name(share), share, before, _answers(work, f"{share:g}", data)) for share in SHARES]
 
 
+def _find_kept(options: ImproveOptions) -> Kept:
+    if options.adapter is None:
+        return find_kept(ROOT, options.weights)
+    return find_kept_of_adapter(options.adapter, options.weights, options.base)
+
+
+def _candidate(options: ImproveOptions, work: Path, share: float) -> Path:
+    """Where a candidate is as it will serve: merged and quantized, or an adapter on demand."""
+    return adapter_path(work, share) if options.adapter is not None else _merged(work, share) / options.out.name
+
+
+def _merged(work: Path, share: float) -> Path:
+    return work / "candidates" / f"{share:g}"
+
+
+def _asked(options: ImproveOptions, version: Path) -> tuple[str, ...]:
+    """The words with which scripts/evaluate asks a version as it will serve."""
+    if options.adapter is None:
+        return ("--weights", str(version))
+    words = ("--weights", str(options.weights), "--on-demand", str(version))
+    return (*words, "--task", str(options.task_file)) if options.task_file.parent == options.adapter else words
+
+
+def _next(options: ImproveOptions) -> str:
+    if options.adapter is None:
+        return f"scripts/versions promote {options.out.name}"
+    digest = adapter_digest(options.out)
+    return f"give {options.out} and its digest {digest} to the adapter's entry in adapters.yaml, and restart the server"
+
+
 def place(candidate: Path, options: ImproveOptions, marker: Path, share: float) -> None:
     """Put a candidate at `options.out`, with the draft model and the context length of the current version.
+
+    An adapter gets all that the current one has beside its weights, but for its golden answers, which are others now.
 
     Nothing is done where `marker` says that it is there.
     """
@@ -201,6 +258,15 @@ def place(candidate: Path, options: ImproveOptions, marker: Path, share: float) 
         return
     staging = out.with_name(f".{out.name}.partial")
     shutil.rmtree(staging, ignore_errors=True)
+    if options.adapter is not None:
+        found = (path.relative_to(options.adapter).as_posix() for path in options.adapter.rglob("*") if path.is_file())
+        for name in files_that_count(found):
+            source = candidate if name in (CONFIG, TENSORS) else options.adapter
+            if name != GOLDEN:
+                place_file(source / name, staging / name)
+        write_json(marker, share)
+        replace_folder(staging, out)
+        return
     for path in candidate.rglob("*"):
         if path.is_file():
             place_file(path, staging / path.relative_to(candidate))
@@ -220,7 +286,7 @@ def record(options: ImproveOptions, data: Data, chosen: Candidate, speed: dict[s
     figures = {**chosen.sets, "old ones together": chosen.old}
     return VersionRecord(
         name=options.out.name,
-        parent=options.weights.name,
+        parent=options.current.name,
         made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         corrections={"sha256": sha256(learned), "learned": data.learned, "held_out": held_out},
         chosen=chosen.name,
@@ -265,11 +331,11 @@ def _was_rounded(adapter: Path) -> bool:
     return path.is_file() and json.loads(path.read_text("utf-8"))["settings"].get("search") is not None
 
 
-def _evaluations(model: str, weights: Path, files: Mapping[str, Path], work: Path) -> list[Step]:
+def _evaluations(model: str, asked: Sequence[str], files: Mapping[str, Path], work: Path) -> list[Step]:
     return [
         Step(
             f"{name} to {'current version' if model == _CURRENT else _name(float(model))}",
-            ("evaluate", str(path), "--weights", str(weights), "--json", str(_report(work, model, name))),
+            ("evaluate", str(path), *asked, "--json", str(_report(work, model, name))),
             _report(work, model, name),
             2,
             ("--resume",),

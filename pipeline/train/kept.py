@@ -16,6 +16,7 @@ from pipeline.prepare.run import work_path
 from pipeline.prepare.steps import search_path
 from pipeline.train.trainer import STATE
 from pipeline.weights.atomic import replace_folder, write_json
+from pipeline.weights.checkpoint_config import read_config_json
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.recipes import recipes
 
@@ -41,7 +42,7 @@ class Kept:
 
 
 def kept_folder(weights: Path) -> Path:
-    """Where what is kept of a checkpoint lies: beside it, because a lock has all files of the folder."""
+    """Where what is kept of a checkpoint or an adapter lies: beside it, because a lock has all files of the folder."""
     return weights.with_name(f"{weights.name}.train")
 
 
@@ -76,6 +77,30 @@ def prepared_from(weights: Path) -> tuple[Path, Path | None]:
         return adapter, Path(options["reuse_search"])
     last = next(step.name for step in reversed(record.steps) if step.name.startswith("quantize"))
     return adapter, search_path(work_path(weights), last.removeprefix("quantize"))
+
+
+def find_kept_of_adapter(adapter: Path, weights: Path, base: str | None) -> Kept:
+    """What an adapter that is served on demand is trained on from: its base, and data that are kept beside it.
+
+    Args:
+        adapter: its folder.
+        weights: folder of the checkpoint on which it is served.
+        base: the unquantized base, as in `Kept`; None for that which is kept, or `weights` if that has 16 bits.
+
+    Raises:
+        CheckpointError: the base is not known.
+    """
+    folder = kept_folder(adapter)
+    if base is None and (folder / _BASE).is_file():
+        base = str(json.loads((folder / _BASE).read_text("utf-8"))["base"])
+    if base is None and "quantization_config" not in read_config_json(weights):
+        base = str(weights)
+    if base is None:
+        raise CheckpointError(
+            f"{weights.name} is quantized, and adapters are trained on the base before: name it with --base, as "
+            "scripts/train does"
+        )
+    return Kept(base, adapter, None, folder / _DATA if (folder / _DATA).is_dir() else None)
 
 
 def find_kept(root: Path, weights: Path) -> Kept:

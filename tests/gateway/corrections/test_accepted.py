@@ -28,6 +28,7 @@ def test_lines_without_a_state_are_accepted_and_others_as_they_say(tmp_path: Pat
     path = tmp_path / "corrections.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in LINES))
     assert [(one.wanted, one.kind) for one in accepted(path)] == [("A", Kind.CORRECTION), ("C", Kind.EXAMPLE)]
+    assert [one.wanted for one in accepted(path, "x")] == ["E"]
 
 
 @pytest.mark.parametrize("name", ["corrections.sqlite", "predictions.sqlite"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from pipeline.improve.lines import Correction
 from pipeline.package.version import read_version
 from pipeline.train.kept import Kept, find_kept, keep
 from pipeline.weights.errors import CheckpointError
+from serving.weights.adapter_files import adapter_digest
 from tasks.confidence import Calibration
 from tests.tiny_tokenizers import byte_level, save
 
@@ -28,10 +30,12 @@ class Commands:
 
     def __init__(self, **wrong: set[str]) -> None:
         self.wrong, self.ran, self.fails = {"new": set[str](), **wrong}, list[str](), ""
+        self.words = list[Sequence[str]]()
 
     def __call__(self, command: Sequence[str]) -> int:
         name, words = Path(command[0]).name, list(command[1:])
         self.ran.append(name)
+        self.words.append(command)
         if name == self.fails:
             return 1
         options = dict(itertools.pairwise(words))
@@ -96,6 +100,8 @@ def options(tmp_path: Path) -> ImproveOptions:
 
 CORRECTIONS = [Correction({"text": f"new {word}"}, '{"city": "Bath"}') for word in WORDS[:20]]
 CORRECTIONS += [Correction({"text": "shown York"}, '{"city": "York"}', is_example=True)]
+
+MORE = [Correction({"text": f"new {word}"}, '{"city": "Bath"}') for word in WORDS[20:]]
 
 
 def test_a_candidate_that_improves_and_holds_becomes_a_version(
@@ -179,3 +185,62 @@ def test_a_folder_that_is_there_is_not_overwritten(options: ImproveOptions) -> N
     options.out.mkdir()
     with pytest.raises(CheckpointError, match="exists; give another --out"):
         improve(options, CORRECTIONS, Commands())
+
+
+@pytest.fixture
+def on_demand(options: ImproveOptions) -> ImproveOptions:
+    """An adapter on the same weights, which are quantized, and what is kept of it."""
+    adapter = options.out.with_name("mine")
+    shutil.copytree(options.out.with_name("adapter"), adapter)
+    (options.weights / "config.json").write_text('{"quantization_config": {}}')
+    for name, text in {"task.json": json.dumps(TASK), "draft.model": "own drafts", "golden.jsonl": "old"}.items():
+        (adapter / name).write_text(text)
+    keep(adapter, Kept(str(options.out.with_name("base")), adapter, None, options.out.with_name("data")))
+    return replace(options, adapter=adapter, out=options.out.with_name("mine-2"))
+
+
+def test_an_adapter_on_demand_is_trained_on_and_judged_as_it_is_served(
+    on_demand: ImproveOptions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = Commands(current={"new"}, trained={"validation"}, most=set(), half={"new"})
+    improve(on_demand, CORRECTIONS, commands)
+    out, adapter = on_demand.out, on_demand.adapter
+    assert adapter is not None
+    assert {path.name: path.read_text() for path in out.iterdir()} == {
+        "adapter_config.json": "{}",
+        "adapter_model.safetensors": "{}",
+        "task.json": json.dumps(TASK),
+        "draft.model": "own drafts",
+    }
+    assert commands.ran.count("evaluate") == 5 and not {"prepare", "lock_weights"} & set(commands.ran)
+    asked = [words for words in commands.words if Path(words[0]).name == "evaluate"]
+    assert all(words[words.index("--weights") + 1] == str(on_demand.weights) for words in asked)
+    assert [Path(words[words.index("--on-demand") + 1]).name for words in asked] == [
+        *("mine", "adapter-1", "adapter-0.75", "adapter-0.5", "mine-2")
+    ]
+    assert all(words[words.index("--task") + 1] == str(adapter / "task.json") for words in asked)
+    (drafter,) = (words for words in commands.words if Path(words[0]).name == "train_drafter")
+    assert drafter[drafter.index("--adapter") + 1] == str(out)
+    trained = dict(itertools.pairwise(commands.words[0]))
+    assert (trained["--init"], trained["--base"]) == (str(adapter), str(out.with_name("base")))
+    record = read_version(out)
+    assert record is not None and (record.parent, record.chosen) == ("mine", "mean 0.75")
+    assert adapter_digest(out) in capsys.readouterr().out
+    (out / "adapter_config.json").write_text((adapter / "adapter_config.json").read_text())  # the fake wrote nothing
+    improve(replace(on_demand, adapter=out, out=out.with_name("mine-3")), [*CORRECTIONS, *MORE], commands)
+    record = read_version(out.with_name("mine-3"))
+    assert record is not None and record.parent == "mine-2"
+
+
+def test_an_adapter_that_is_no_better_is_refused_too(on_demand: ImproveOptions) -> None:
+    with pytest.raises(RefusedError, match="mine stays as it is"):
+        improve(on_demand, CORRECTIONS, Commands(current={"new"}, trained={"new"}, most={"new"}, half={"new"}))
+    assert not on_demand.out.exists()
+
+
+def test_an_adapter_on_quantized_weights_whose_base_is_not_known_needs_it(on_demand: ImproveOptions) -> None:
+    shutil.rmtree(on_demand.out.with_name("mine.train"))
+    with pytest.raises(CheckpointError, match="name it with --base"):
+        improve(on_demand, CORRECTIONS, Commands())
+    with pytest.raises(CheckpointError, match="give --replay"):
+        improve(replace(on_demand, base=str(on_demand.out.with_name("base"))), CORRECTIONS, Commands())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -15,8 +16,9 @@ from pipeline.package.version import read_version
 from pipeline.paths import ROOT
 from pipeline.prepare.command import REFUSED
 from pipeline.prepare.run import work_path
-from pipeline.train.kept import Kept, find_kept, keep, prepared_from
+from pipeline.train.kept import Kept, find_kept, find_kept_of_adapter, keep, prepared_from
 from serving.weights import verify
+from serving.weights.adapter_files import adapter_digest
 from tests.pipeline.prepare.sources import environment, make_sources, prepare
 
 pytestmark = [pytest.mark.awq, pytest.mark.slow, pytest.mark.timeout(3000)]
@@ -82,6 +84,31 @@ def test_corrections_become_a_version_and_a_killed_run_goes_on(folder: Path) -> 
     kept = find_kept(folder, folder / "towns-2")
     assert kept.search is not None and kept.data is not None and (kept.data / "corrections.jsonl").is_file()
     assert not list(folder.glob(".towns-2.*")) and work_path(folder / "towns-2").name == ".towns-2.prepare"
+
+
+def test_corrections_of_an_adapter_on_demand_improve_the_adapter(folder: Path) -> None:
+    """The adapter is served unmerged over a quantized checkpoint; nothing of it was kept."""
+    adapter = folder / "mine"
+    shutil.copytree(folder / "adapter", adapter)
+    shutil.copyfile(folder / "towns" / "task.json", adapter / "task.json")
+    lines = [json.loads(line) for line in (folder / "corrections.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["input"]["adapter"] = "towns"
+    (folder / "of-adapter.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = ("--adapter", adapter, "--name", "towns", "--base", folder / "base", "--replay", folder / "cases.jsonl")
+    words = command(folder, "mine-2", "of-adapter.jsonl", *map(str, options), "--limit", NOTHING_LOST)
+    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment())
+    assert "| held-out corrections" in done.stdout, done.stderr[-4000:]
+    if done.returncode == REFUSED:  # half a minute may teach a random model nothing
+        assert "mine stays as it is" in done.stderr and not (folder / "mine-2").exists()
+        return
+    assert done.returncode == 0, done.stderr[-4000:]
+    record = read_version(folder / "mine-2")
+    assert record is not None and record.parent == "mine"
+    assert adapter_digest(folder / "mine-2") in done.stdout
+    kept = find_kept_of_adapter(folder / "mine-2", folder / "towns", None)
+    assert kept.base == str(folder / "base") and kept.data is not None
+    assert not list(folder.glob(".mine-2.*"))
 
 
 def test_few_corrections_are_refused_before_anything_is_trained(folder: Path) -> None:
