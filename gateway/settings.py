@@ -5,11 +5,12 @@ from __future__ import annotations
 import ipaddress
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from yarl import URL
 
@@ -123,6 +124,7 @@ class GatewaySettings(BaseSettings):
         "with keys, any",
     )
     log_inputs: bool = Field(False, description="log predictions' inputs and errors' texts")
+    _addresses: set[str] = PrivateAttr(default_factory=set)  # all that `servers` has ever said
     keys: Literal["required", "off"] = Field("off", description="required: each request needs a key of scripts/keys")
 
     def __init__(self, **values: Any) -> None:
@@ -164,12 +166,23 @@ class GatewaySettings(BaseSettings):
             raise SettingsError(f"GATEWAY_{unused[0].upper()}: GATEWAY_SERVERS_FILE says it; remove one of the two")
         self._check_cache()
 
+    def addresses(self) -> set[str]:
+        """The addresses of all Cog servers that the gateway has asked or is to ask, also of the candidate."""
+        with suppress(SettingsError):  # those before go on
+            self.servers()
+        return self._addresses | ({self.shadow} if self.shadow is not None else set())
+
     def servers(self) -> ServerList:
         """The Cog servers, and what they run, as the settings or their file say.
 
         Raises:
             SettingsError: the file cannot be read.
         """
+        found = self._read_servers()
+        self._addresses.update(found.upstreams)
+        return found
+
+    def _read_servers(self) -> ServerList:
         if self.servers_file is None:
             return ServerList(upstreams=self.upstreams, weights_digest=self.weights_digest)
         try:

@@ -123,7 +123,7 @@ async def lead_here(addresses: set[str], port: int, settings: GatewaySettings) -
     """
     addresses = {_plain(address) for address in addresses}
     own_ports = {settings.port, settings.cog_port}
-    for upstream in settings.upstreams:
+    for upstream in settings.addresses():
         server = _place(upstream)
         if server is None or server[1] != port:
             continue

@@ -84,6 +84,7 @@ def _gateway_settings(host: str, port: int) -> GatewaySettings:
     rename_old_variables()
     for name, reason in [
         ("GATEWAY_UPSTREAMS", "on Ray the gateway has its own replicas"),
+        ("GATEWAY_SERVERS_FILE", "on Ray the gateway has its own replicas"),
         ("GATEWAY_CACHE_MB", "on Ray the weights can change while it runs, and kept answers would be of others"),
     ]:
         if os.environ.get(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 
 import pytest
@@ -39,6 +40,17 @@ async def test_servers_are_known_by_their_addresses():
     assert await is_own("http://127.77.1.2:6000/shutdown", SETTINGS)
     assert await is_own("http://[::ffff:127.77.1.2]:6000/shutdown", SETTINGS)
     assert not await is_own("http://127.77.1.2:6001/", SETTINGS)
+
+
+async def test_servers_of_a_file_those_before_and_a_candidate_are_known_too(tmp_path):
+    file = tmp_path / "servers.json"
+    settings = GatewaySettings(port=8080, servers_file=file, shadow="http://127.77.1.2:7000")
+    for port in (6000, 6001):
+        file.write_text(json.dumps({"upstreams": [f"http://127.77.1.2:{port}"]}))
+        assert await is_own(f"http://127.77.1.2:{port}/shutdown", settings)
+    file.unlink()
+    for port, is_known in ((6000, True), (6001, True), (7000, True), (6002, False)):
+        assert await is_own(f"http://127.77.1.2:{port}/shutdown", settings) is is_known
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "127.77.1.3", "[::ffff:0.0.0.0]", own_address()])
