@@ -104,6 +104,12 @@ class CallFormat:
 CALL = "<tool_call>"  # with which a shown call begins, whatever the model writes; no text that may have calls has it
 
 
+# Models that were not trained for their template's format write calls as plain JSON, often in a code block. Such a call
+# begins with these regular expressions, and with a function's name and a quote between them.
+PLAIN_BEGIN = r'\{[ \n]*"name":[ ]?"'
+PLAIN_MIDDLE = r',[ \n]*"(arguments|parameters)":'
+
+
 @dataclass(frozen=True, slots=True)
 class CallsConstraint:
     """A text, or one or several calls of functions, or both, the text first.

@@ -85,7 +85,10 @@ def ask(url: str, question: Question) -> Answer:
         "max_tokens": MAX_TOKENS,
     }
     start = time.monotonic()
-    response = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=_ANSWER_SECONDS, trust_env=False)
+    try:
+        response = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=_ANSWER_SECONDS, trust_env=False)
+    except httpx.TimeoutException:
+        return Answer(seconds=_ANSWER_SECONDS, error=f"none in {_ANSWER_SECONDS} s")
     seconds = time.monotonic() - start
     if response.status_code != 200:
         return Answer(seconds=seconds, error=response.text[:1000])

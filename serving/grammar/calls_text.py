@@ -6,41 +6,60 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
-from serving.constraints import CALL, CallFormat, CallsConstraint
+from serving.constraints import CALL, PLAIN_BEGIN, PLAIN_MIDDLE, CallFormat, CallsConstraint
 
 
 def calls_grammar(constraint: CallsConstraint, arguments: Sequence[str], text: str | None = None) -> str:
     """The grammar in llguidance's dialect of Lark.
 
     A text never has the beginning of a call, so that the two can be told apart. All but the choice between a text and a
-    call, the choice of a function, and its arguments is forced.
+    call, the choice of a function, and its arguments is forced. Where calls have a marker, a call may also be plain
+    JSON, in a code block or not: some models do not write as their templates do.
 
     Args:
         constraint: the constraint.
         arguments: for each function the JSON schema of its arguments as llguidance reads it.
         text: the JSON schema of a text, if it has one.
     """
-    written = constraint.format
+    written, shown = constraint.format, constraint.format.shown()
+    has_plain = bool(shown.marker) and text is None
+    names = [json.dumps(name, ensure_ascii=False)[1:-1] for name, _ in constraint.functions]
     several = written.between is not None and not constraint.is_single
-    more = f" ({_parts(written.between or '', written)} call)*" if several else ""
-    calls = f"call{more} {_parts(written.closing, written)}"
-    opening = _parts(written.marker + written.opening, written)
+    lines, start = _free_text(names, written, has_plain=has_plain), "start: text"
     if text is not None:
-        lines = [f"start: json | {opening} {calls}", f"json: %json {text}"]
-    elif _is_token(written.marker, written) or not written.marker:
-        lines = [f"start: TEXT? | {'TEXT?' if written.marker else ''} {opening} {calls}", _free_text(written)]
+        lines, start = [f"json: %json {text}"], "start: json"
+    elif has_plain:
+        lines += [
+            f"plain[lazy]: /(?s:.*){PLAIN_BEGIN}/",
+            "known: " + " | ".join(f"name{number}" for number in range(len(names))),
+            f"middle[lazy]: /{PLAIN_MIDDLE} /",
+            "named: " + " | ".join(f"name{number} middle arguments{number}" for number in range(len(names))),
+            rf"NEXT: /\}}(,[ \n]*|\n){PLAIN_BEGIN}/",
+            r"END: /\}[ \n]*(\][ \n]*)?(```)?/",
+        ]
+        start += f" | (plain known?)* plain named{' (NEXT named)*' if several else ''} END"
+    if not written.marker:
+        begin = ""
+    elif _is_token(written.marker, written) or text is not None:
+        begin = f"{'' if text is not None else 'text '}{_parts(written.marker, written)}"
     else:  # a lazy lexeme ends with the marker
-        lines = [f"start: TEXT? | begin {_parts(written.opening, written)} {calls}", _free_text(written)]
+        begin = "(plain known?)* begin" if has_plain else "begin"
         lines.append(f"begin[lazy]: /(?s:.*){_escaped(written.marker)}/")
-    lines.append("call: " + " | ".join(f"call{number}" for number in range(len(arguments))))
-    for number, ((name, _), schema) in enumerate(zip(constraint.functions, arguments, strict=True)):
-        head = _parts(json.dumps(name, ensure_ascii=False)[1:-1] + written.middle, written)
-        lines.append(f"call{number}: {head} %json {schema}")
+    more = f" ({_parts(written.between or '', written)} call)*" if several else ""
+    lines += [
+        f"{start} | {begin} {_parts(written.opening, written)} call{more} {_parts(written.closing, written)}",
+        "call: " + " | ".join(f"call{number}" for number in range(len(names))),
+    ]
+    for number, (name, schema) in enumerate(zip(names, arguments, strict=True)):
+        lines.append(f"call{number}: {_parts(name + written.middle, written)} arguments{number}")
+        lines.append(f"arguments{number}: %json {schema}")
+        if has_plain:
+            lines.append(f'name{number}[lazy]: /{_escaped(name)}"/')
     return "\n".join(["%llguidance {}", *lines])
 
 
-def _free_text(written: CallFormat) -> str:
-    """The lexeme of a text, which has no beginning of a call."""
+def _free_text(names: Sequence[str], written: CallFormat, *, has_plain: bool) -> list[str]:
+    """The rules of a text, which has no beginning of a call but, where there are plain calls, one with another name."""
     shown = written.shown()
     refused = [f"(?s:.*){_escaped(CALL)}(?s:.*)"]
     if shown.marker and shown.marker != CALL:
@@ -48,7 +67,16 @@ def _free_text(written: CallFormat) -> str:
     elif not shown.marker:
         anywhere = "(?s:.*)" if written.marker else ""
         refused.append(f"{anywhere}{_escaped(shown.opening.strip())}(?s:.*)")
-    return "TEXT: /(?s:.+)/" + "".join(f" & ~/{pattern}/" for pattern in refused)
+    if not has_plain:
+        return ["text: TEXT?", f"TEXT: {_text(*refused)}"]
+    refused.append(f"(?s:.*){PLAIN_BEGIN}(?s:.*)")
+    known = f'({"|".join(map(_escaped, names))})"(?s:.*)'
+    other = _text(*refused, known, f"{PLAIN_MIDDLE}(?s:.*)")
+    return ["text: TEXT? | (plain known?)+ OTHER?", f"TEXT: {_text(*refused)}", f"OTHER: {other}"]
+
+
+def _text(*refused: str) -> str:
+    return "/(?s:.+)/" + "".join(f" & ~/{pattern}/" for pattern in refused)
 
 
 def _is_token(word: str, written: CallFormat) -> bool:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from serving.constraints import CALL, CallFormat, CallsConstraint, JsonSchemaConstraint
+from serving.constraints import CALL, PLAIN_BEGIN, PLAIN_MIDDLE, CallFormat, CallsConstraint, JsonSchemaConstraint
 from serving.grammar import answer_checks
 from serving.types import FinishReason
 from tasks.bounds import schema_constraint
@@ -22,6 +22,7 @@ from tasks.json_text import parse_json
 
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 _JSON_BEGINS: Final = '{["-0123456789tfn'
+_ARGUMENTS: Final = ("arguments", "parameters")  # keys of a call's arguments in plain JSON
 _ORDER: Final = ("name", "description", "parameters")
 _KINDS: Final = {"type", "$ref", "allOf", "anyOf", "oneOf"}
 _SYSTEM: Final = """# Tools
@@ -37,6 +38,7 @@ For each function call, return a json object with function name and arguments wi
 <tool_call>
 {{"name": <function-name>, "arguments": <args-json-object>}}
 </tool_call>"""
+_BEFORE_PLAIN: Final = re.compile(r"\s*(`{1,3}\w*\s*)?(\[\s*)?$")  # in front of a call that is plain JSON
 _HINT: Final = 'send {"type": "function", "function": {"name": "…", "parameters": {…}}}'
 
 
@@ -167,13 +169,18 @@ class CallsReader:
         self._begin = shown.marker + opening
         self._trigger = shown.marker or opening
         self._middle, self._between = shown.middle, shown.between
+        names = [json.dumps(name, ensure_ascii=False)[1:-1] for name, _ in constraint.functions]
+        head = f'{PLAIN_BEGIN}(?P<name>{"|".join(map(re.escape, names))})"{PLAIN_MIDDLE} '
+        self._plain = re.compile(head) if shown.marker and constraint.text is None else None
+        self._next_plain = re.compile(rf"\}}(,[ \n]*|\n){head}")
+        self._plain_beginnings = [f'{{"name":"{name}","{key}":' for name in names for key in _ARGUMENTS]
         self._held = ""  # text that is not shown yet
         self._json = None if constraint.text is None else JsonReader(constraint.text)
         begins = constraint.format.marker and self._json is None  # with a text, calls may come behind one
         self._read: Callable[[], str | None] = self._read_text if begins else self._read_start
         self._name = self._arguments = ""
         self._scanner = _ValueScanner()
-        self._is_call = self._is_whole = False
+        self._is_call = self._is_plain = self._is_whole = False
 
     def push(self, text: str) -> str:
         """See `Reader.push`."""
@@ -217,13 +224,31 @@ class CallsReader:
 
     def _read_text(self) -> str | None:
         at = self._held.find(self._trigger)
+        plain = None if self._plain is None else self._plain.search(self._held)
+        if plain is not None and not 0 <= at < plain.start():
+            text = _without_end(self._held[: plain.start()])
+            return text + self._begin_plain(plain)
         if at >= 0:
             text, self._held = self._held[:at].rstrip(), self._held[at:]
             self._is_call, self._read = True, self._read_begin
             return text
-        kept = _held_back(self._held, self._trigger)
-        shown, self._held = self._held[: len(self._held) - kept], self._held[len(self._held) - kept :]
+        end = len(self._held) - _held_back(self._held, self._trigger)
+        if self._plain is not None:
+            end = min(end, self._plain_start())
+        shown, self._held = self._held[:end], self._held[end:]
         return shown or None
+
+    def _plain_start(self) -> int:
+        """Where in the held text a call that is plain JSON may have begun, or what stands in front of one."""
+        at = self._held.rfind("{")
+        begun = "".join(self._held[at:].split()) if at >= 0 else ""
+        if not begun or not any(one.startswith(begun) for one in self._plain_beginnings):
+            at = len(self._held)
+        return len(_without_end(self._held[:at]))
+
+    def _begin_plain(self, found: re.Match[str]) -> str:
+        self._is_call, self._is_plain, self._held = True, True, self._held[found.end() :]
+        return self._begin_call(found["name"])
 
     def _read_begin(self) -> str | None:
         if len(self._held) < len(self._begin):
@@ -237,6 +262,9 @@ class CallsReader:
         if at < 0:
             return None
         name, self._held = self._held[:at], self._held[at + len(self._middle) :]
+        return self._begin_call(name)
+
+    def _begin_call(self, name: str) -> str:
         self._name = str(json.loads(f'"{name}"'))
         self._scanner, self._arguments = _ValueScanner(), ""
         self._is_whole, self._read = False, self._read_arguments
@@ -253,6 +281,9 @@ class CallsReader:
         return shown + "}\n"
 
     def _read_between(self) -> str | None:
+        if self._is_plain:
+            found = self._next_plain.match(self._held)
+            return None if found is None else self._begin_plain(found)
         if self._between is None or not self._held.startswith(self._between):
             return None
         self._held = self._held[len(self._between) :]
@@ -280,6 +311,12 @@ def _held_back(text: str, trigger: str) -> int:
     begun = next(length for length in lengths if text.endswith(trigger[:length]))
     before = text[: len(text) - begun]
     return len(text) - len(before.rstrip())
+
+
+def _without_end(text: str) -> str:
+    """The text without blanks, the beginning of a code block, and a bracket at its end."""
+    end = _BEFORE_PLAIN.search(text)
+    return text if end is None else text[: end.start()]
 
 
 class _ValueScanner:

@@ -194,6 +194,46 @@ def test_however_the_text_comes_calls_are_lines_behind_it(name: str, cuts: tuple
     assert "".join(read(name, text, cuts=cuts)) == text
 
 
+PLAIN = {
+    '{"name": "weather", "arguments": ' + PARIS + "}": ONE,
+    '```json\n{\n  "name": "weather",\n  "arguments": ' + PARIS + "}\n```": ONE,
+    '{"name": "weather", "parameters": ' + PARIS + '}\n{"name": "now", "arguments": {}}': TWO,
+    '```\n[\n  {"name": "weather", "arguments": ' + PARIS + '},\n  {"name": "now", "arguments": {}}\n]\n```': TWO,
+}
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_a_model_that_writes_calls_as_plain_json_calls_too(text: str) -> None:
+    """Qwen2.5-Coder does, whose template has marked calls."""
+    assert is_allowed("qwen2.5", text)
+    assert is_allowed("smollm2", f"Let me see:\n\n{text}")
+    assert is_allowed("qwen2.5", text, is_single=True) == (PLAIN[text] == ONE)
+    assert not is_allowed("qwen2.5", text + " and"), "nothing comes after calls"
+    assert not is_allowed("qwen2.5", text.replace('"city"', '"town"')), "arguments fit the tool's schema"
+
+
+def test_other_json_is_a_text() -> None:
+    for text in ('{"name": "Ada", "age": 36}', '```json\n{"name": "whether", "arguments": {"a": 1}}\n``` is wrong'):
+        assert is_allowed("qwen2.5", text)
+        assert "".join(read("qwen2.5", text, cuts=tuple(range(len(text))))) == text
+
+
+@pytest.mark.parametrize("text", PLAIN)
+@given(cuts=st.lists(st.integers(1, 200)).map(tuple), before=st.sampled_from(["", "So:\n\n", '{"name": "Ada"} ```\n']))
+def test_however_plain_json_comes_calls_are_lines_behind_the_text(
+    text: str, cuts: tuple[int, ...], before: str
+) -> None:
+    shown = before.removesuffix("```\n").rstrip()
+    if not (before.endswith("```\n") and text.startswith("```")):
+        assert "".join(read("qwen2.5", before + text, cuts=cuts)) == shown + PLAIN[text]
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_plain_json_that_is_cut_has_no_other_beginning(text: str) -> None:
+    for end in range(len(text)):
+        assert PLAIN[text].startswith("".join(read("qwen2.5", text[:end], FinishReason.LENGTH)))
+
+
 def test_text_and_arguments_are_shown_as_they_come() -> None:
     text = "Let me see.\n" + HERMES["one"]
     pieces = read("qwen2.5", text, cuts=tuple(range(len(text))))
