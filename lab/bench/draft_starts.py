@@ -36,10 +36,10 @@ from pipeline.train.draft_examples import (
     make_pairs,
 )
 from pipeline.train.draft_network import DraftNetwork
-from pipeline.train.draft_start import read_embedding
 from pipeline.train.draft_trainer import evaluate, train
 from pipeline.weights.atomic import write_json
 from serving.drafting.draft_model import WordTokenizer
+from serving.drafting.input_embedding import read_input_embedding
 from serving.drafting.load_drafter import DraftModelLoader, load_drafter
 from serving.drafting.speculative import LinearCost, SpeculativeDrafter
 from serving.engines.paged.request import Request
@@ -93,7 +93,7 @@ def read_bench(base: Path, data: Path, folder: Path) -> Bench:
     tokenizer = Tokenizer.from_dir(folder)
     task = create_task(folder, tokenizer)
     cases, held_out = CaseReader(Drafted(folder), task, Answers.GIVEN).read(folder)
-    return Bench(folder, tokenizer, task, read_embedding(base), cases, held_out)
+    return Bench(folder, tokenizer, task, read_input_embedding(base), cases, held_out)
 
 
 def measure(bench: Bench, start: Path | None, examples: int, steps: int) -> dict[str, Any]:

@@ -23,10 +23,14 @@ _WHOLE: Final = ("serving", "tasks", "gateway", "pipeline")
 _REQUIREMENTS: Final = ("cpu", "image", "uv", "vllm", "vllm-suffix")  # of the environments that the commands make
 COMMANDS: Final = ("predict", "serve", "batch", "keys", "precompute", "push", "lock_weights", "write_schema")
 WHEELS: Final = "model_package-*.whl"  # the names of all versions
+_DATA: Final = ("serving/kernels/cpp", "examples/drafts")  # sources of kernels, and draft models to start from
 # The classes that vLLM is given by name, the trainer, and what vLLM does not bring.
 _PLUG_IN: Final = ("serving.engines.vllm.draft_worker", "serving.engines.vllm.grammar_scheduler")
 _TRAINER: Final = "pipeline.train.log_drafter"
-_NEEDS: Final = ("llguidance>=1.7,<1.8", "numpy", "pydantic", "rich", "safetensors", "tokenizers", "torch", "typer")
+_NEEDS: Final = (
+    *("jinja2", "jsonschema", "llguidance>=1.7,<1.8", "numpy", "pydantic", "rich", "safetensors", "tokenizers"),
+    *("torch", "transformers", "typer"),
+)
 _COMMANDS: Final = f"[console_scripts]\ntrain-drafter = {_TRAINER}:run\n"
 _TIME: Final = (1980, 1, 1, 0, 0, 0)  # of each file in the archive
 
@@ -47,7 +51,8 @@ def write_vllm_wheel(folder: Path) -> Path:
     for module in (*_PLUG_IN, _TRAINER):
         finder.import_hook(module)
     files = [Path(file) for module in finder.modules.values() if (file := getattr(module, "__file__", None))]
-    files += [path for path in (CODE / "serving/kernels/cpp").iterdir() if path.is_file()]
+    for part in _DATA:
+        files += [path for path in (CODE / part).rglob("*") if path.is_file()]
     return _write(folder, "vllm-drafts", "Drafts for speculative decoding in vLLM", files, _NEEDS, _COMMANDS)
 
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from pipeline.train.draft_examples import Pair, make_pairs
 from pipeline.train.draft_network import DraftNetwork
-from pipeline.train.draft_start import read_embedding
 from pipeline.train.draft_trainer import train
 from pipeline.train.draft_transfer import shared_tokens, transfer
 from pipeline.train.errors import TrainingError
 from pipeline.weights.console import say
 from serving.drafting.draft_model import WordTokenizer
+from serving.drafting.input_embedding import read_input_embedding
 from serving.text import Tokenizer
 from serving.weights.draft_weights import MAX_TOKENS
 
@@ -45,7 +45,7 @@ def start_network(
     model = DraftNetwork(embedding, size=size, num_layers=layers)
     if init is not None and init_weights is not None:
         shared = shared_tokens(weights / TOKENIZER, init_weights / TOKENIZER)
-        transfer(model, init, embedding=read_embedding(init_weights), shared=shared)
+        transfer(model, init, embedding=read_input_embedding(init_weights), shared=shared)
     elif init is not None:
         model.restore(init)
     for layer in model.layers:

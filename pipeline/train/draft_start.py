@@ -12,15 +12,13 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from pipeline.paths import ROOT
+from pipeline.paths import CODE, ROOT
 from pipeline.prepare.record import DRAFT_RUN, draft_record_path
-from pipeline.train.errors import TrainingError
 from pipeline.weights.recipes import recipes
 from serving.weights.adapter_files import CONFIG as ADAPTER_CONFIG
 from serving.weights.draft_weights import DRAFT_MODEL
 
-_PRETRAINED: Final = ROOT / "examples" / "drafts"  # of scripts/dev/pretrain_drafter, a folder for each embedding
-_EMBEDDING: Final = "model.embed_tokens.weight"
+_PRETRAINED: Final = CODE / "examples" / "drafts"  # of scripts/dev/pretrain_drafter, a folder for each embedding
 _SIGNS: Final = 4096  # of values that are compared
 _SAME: Final = 0.9  # fraction of the same signs; half of them are the same in embeddings of different models
 
@@ -33,20 +31,6 @@ def run_record(folder: Path) -> Path:
     if any((folder / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
         return draft_record_path(folder.resolve())
     return folder / DRAFT_RUN
-
-
-def read_embedding(weights: Path) -> Tensor:
-    """The embedding [V, H] of the checkpoint in a folder.
-
-    Raises:
-        TrainingError: no file has it.
-    """
-    for path in sorted(weights.glob("*.safetensors")):
-        with safe_open(path, "pt") as file:
-            if _EMBEDDING in file.keys():  # noqa: SIM118, it is no mapping
-                tensor: Tensor = file.get_tensor(_EMBEDDING)
-                return tensor
-    raise TrainingError(f"{weights}: no *.safetensors there has {_EMBEDDING}, which a draft model shares")
 
 
 def draft_shape(path: Path) -> tuple[int, int]:

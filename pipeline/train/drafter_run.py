@@ -26,7 +26,7 @@ from pipeline.train.draft_examples import (
     frequent_tokens,
 )
 from pipeline.train.draft_fit import fit, read_pairs, start_network
-from pipeline.train.draft_start import committed_start, draft_shape, embedding_signs, read_embedding, run_record
+from pipeline.train.draft_start import committed_start, draft_shape, embedding_signs, run_record
 from pipeline.train.draft_trainer import evaluate
 from pipeline.train.errors import TrainingError
 from pipeline.train.record import describe_data, describe_hardware
@@ -35,6 +35,7 @@ from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
 from serving.drafting.draft_model import find_last
+from serving.drafting.input_embedding import read_input_embedding
 from serving.drafting.load_drafter import as_numpy
 from serving.errors import ServingError
 from serving.text import Tokenizer
@@ -129,7 +130,7 @@ def train_drafter(
 
 def _train(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings, report: Path | None) -> bool:
     torch.manual_seed(settings.seed)
-    tokenizer, embedding = drafted.tokenizer, read_embedding(drafted.weights)
+    tokenizer, embedding = drafted.tokenizer, read_input_embedding(drafted.weights)
     settings = _complete(settings, drafted, embedding)
     task, size = drafted.create_task(), len(embedding)
     cases, held_out = CaseReader(drafted, task, settings.answers).read(data)

@@ -19,16 +19,17 @@ from typing import Annotated, Any, Final
 
 import torch
 import typer
+from jinja2 import TemplateError
 from safetensors import SafetensorError
 
 from pipeline.train.draft_examples import WordRenamer, certain_trigrams, common_marker, frequent_tokens
 from pipeline.train.draft_fit import fit, read_pairs, start_network
-from pipeline.train.draft_predictions import read_texts
-from pipeline.train.draft_start import committed_start, draft_shape, read_embedding
+from pipeline.train.draft_start import committed_start, draft_shape
 from pipeline.train.draft_trainer import evaluate
 from pipeline.train.errors import TrainingError
 from pipeline.weights.atomic import partial_file
 from pipeline.weights.console import report_errors, say
+from serving.drafting.input_embedding import read_input_embedding
 from serving.drafting.load_drafter import DraftModelLoader
 from serving.drafting.speculative import LinearCost, SpeculativeDrafter
 from serving.errors import ServingError
@@ -36,6 +37,7 @@ from serving.text import Tokenizer
 from serving.types import FinishReason
 from serving.weights.draft_weights import DRAFT_MODEL
 from tasks.errors import TaskError
+from tasks.evaluation.cases import read_records
 
 _SIZE, _LAYERS, _RATE, _BATCH = 128, 3, 4e-3, 64
 _MINUTES, _MINUTES_FROM = 20.0, 5.0  # from scratch, and from a draft model
@@ -94,7 +96,8 @@ def train_from_log(log: Path, model: Path, *, minutes: float | None = None, max_
 
     Args:
         log: JSONL, the newest lines last: {"prompt", "answer"} texts as the model reads and writes them, or
-            {"messages"} of a chat, of which the last one is the answer.
+            {"messages"} of a chat, of which the last one is the answer, perhaps with the request's {"tools"} and
+            {"chat_template_kwargs"}.
         model: folder of the checkpoint. If it has a draft model, training goes on from that, and the new one must be
             better.
         minutes: of training; None is 20, or 5 from a draft model.
@@ -104,8 +107,8 @@ def train_from_log(log: Path, model: Path, *, minutes: float | None = None, max_
         TrainingError, WeightsError, TaskError: the log or the folder cannot be used; the message says why.
     """
     torch.manual_seed(0)
-    tokenizer, embedding, order = Tokenizer.from_dir(model), read_embedding(model), random.Random(0)
-    examples = _read(log, model)
+    reader, embedding, order = LogReader(log, model), read_input_embedding(model), random.Random(0)
+    tokenizer, examples = Tokenizer.from_transformers(reader.tokenizer), reader.read()
     if len(examples) < _FEWEST:
         raise TrainingError(f"{log}: {len(examples)} answers are too few; give at least {_FEWEST}, better 300 or more")
     count = -(-len(examples) // _HELD_OUT)
@@ -150,35 +153,79 @@ def train_from_log(log: Path, model: Path, *, minutes: float | None = None, max_
     return True
 
 
-def _read(log: Path, model: Path) -> list[Example]:
-    with log.open("rb") as file:
-        first = file.readline()
-    try:
-        record = json.loads(first)
-    except ValueError:
-        record = None
-    if isinstance(record, dict) and "messages" in record:
-        return _read_chats(log, model)
-    return read_texts(log, model / "tokenizer.json")
+class LogReader:
+    """Reads a log with the tokenizer and the chat template that vLLM's server uses, which are transformers'.
 
+    Args:
+        log: see `train_from_log`.
+        model: folder of the checkpoint.
 
-def _read_chats(log: Path, model: Path) -> list[Example]:
-    from transformers import AutoTokenizer  # vLLM needs it as well
+    Raises:
+        TrainingError: transformers cannot read the tokenizer.
+    """
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(model)
-    found = []
-    for number, line in enumerate(log.read_text("utf-8").splitlines(), 1):
+    def __init__(self, log: Path, model: Path) -> None:
+        from transformers import AutoTokenizer  # vLLM needs it as well
+
+        self._log, self._model = log, model
         try:
-            *asked, answer = json.loads(line)["messages"]
-            text = answer["content"]
-            if answer["role"] != "assistant" or not isinstance(text, str):
-                raise ValueError("the last message is no text of the assistant")
-            prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False)
-        except (ValueError, KeyError, TypeError) as error:
-            raise TrainingError(f'{log}:{number}: a line is {{"messages": [...]}}, and this one has {error}') from error
-        ids = [tokenizer.encode(one, add_special_tokens=False) for one in (prompt, text)]
-        found.append((ids[0], ids[1]))
-    return found
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(model)
+        except (OSError, ValueError) as error:
+            raise TrainingError(f"{model}: its tokenizer cannot be read, as vLLM would read it: {error}") from error
+
+    def read(self) -> list[Example]:
+        """Token ids of prompts and answers.
+
+        Raises:
+            TrainingError, CaseFileError: a line has another form, or the checkpoint has no chat template for it.
+        """
+        examples = []
+        for number, record in read_records(self._log, "give the log's path"):
+            try:
+                examples.append(self._example(record))
+            except (ValueError, KeyError, TypeError, TemplateError) as error:
+                raise TrainingError(f"{self._log}:{number}: {error}; mend the line, or leave it out") from error
+        return examples
+
+    def _example(self, record: Any) -> Example:
+        if not isinstance(record, dict) or not ("messages" in record or {"prompt", "answer"} <= record.keys()):
+            found = f"the keys {', '.join(record)}" if isinstance(record, dict) else type(record).__name__
+            raise ValueError(f'a line is {{"prompt": text, "answer": text}} or {{"messages": [...]}}, not {found}')
+        if "messages" in record:
+            prompt, answer = self._chat_texts(record)
+        else:
+            prompt, answer = record["prompt"], record["answer"]
+        for name, text in (("prompt", prompt), ("answer", answer)):
+            if not isinstance(text, str):
+                raise ValueError(f"the {name} is {json.dumps(text)[:80]}, not a text")
+        # A chat's template writes the special tokens that a server for completions would add.
+        encoded = self.tokenizer.encode(prompt, add_special_tokens="messages" not in record)
+        return encoded, self.tokenizer.encode(answer, add_special_tokens=False)
+
+    def _chat_texts(self, record: dict[str, Any]) -> tuple[str, Any]:
+        if self.tokenizer.chat_template is None:
+            raise ValueError(
+                f"{self._model} has no chat template, so its lines need the prompt and the answer as texts that the "
+                "model reads and writes"
+            )
+        messages = [_with_text(message) for message in record["messages"]]
+        if len(messages) < 2 or messages[-1]["role"] != "assistant":
+            raise ValueError("the last of its messages is not the assistant's answer to those before")
+        options = dict(record.get("chat_template_kwargs") or {})
+        prompt: str = self.tokenizer.apply_chat_template(
+            messages[:-1], tools=record.get("tools"), add_generation_prompt=True, tokenize=False, **options
+        )
+        return prompt, messages[-1].get("content")
+
+
+def _with_text(message: Any) -> dict[str, Any]:
+    """A message whose content is one text where it came in parts, as vLLM joins them."""
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise ValueError(f'a message is {{"role": ..., "content": ...}}, not {json.dumps(message)[:80]}')
+    content = message.get("content")
+    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+        return {**message, "content": "\n".join(part["text"] for part in content)}
+    return message
 
 
 def main(

@@ -148,6 +148,20 @@ class Tokenizer:
             context_length=context_length,
         )
 
+    @classmethod
+    def from_transformers(cls, tokenizer: Any) -> Tokenizer:
+        """The same as a tokenizer of the transformers library, which vLLM uses; later changes of one leave the other.
+
+        Args:
+            tokenizer: what `AutoTokenizer` returns; it may name no end token, for who needs none.
+
+        Raises:
+            WeightsError: it is none of the tokenizers library, or of an unknown kind.
+        """
+        if (backend := getattr(tokenizer, "backend_tokenizer", None)) is None:
+            raise WeightsError(f"the tokenizer {type(tokenizer).__name__} is none of the tokenizers library")
+        return cls(tokenizers.Tokenizer.from_str(backend.to_str()), eos_token_ids=[tokenizer.eos_token_id or 0])
+
     @property
     def vocab_size(self) -> int:
         """Token ids are below this. A model's output may have more rows, which are unused."""

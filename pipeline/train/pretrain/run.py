@@ -14,7 +14,7 @@ import torch
 from pipeline.prepare.record import DRAFT_RUN
 from pipeline.train.draft_examples import Pair, WordRenamer, frequent_tokens
 from pipeline.train.draft_network import DraftNetwork
-from pipeline.train.draft_start import embedding_signs, read_embedding
+from pipeline.train.draft_start import embedding_signs
 from pipeline.train.draft_trainer import evaluate, train
 from pipeline.train.pretrain.tasks import Maker
 from pipeline.train.pretrain.words import Words
@@ -23,6 +23,7 @@ from pipeline.train.template_choice import choose_prompt
 from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from serving.drafting.draft_model import WordTokenizer
+from serving.drafting.input_embedding import read_input_embedding
 from serving.grammar.schema_tree import walk
 from serving.text import Tokenizer
 from serving.weights.draft_weights import DRAFT_MODEL
@@ -73,7 +74,7 @@ def pretrain(weights: Path, output: Path, settings: PretrainSettings, schemas: P
     """
     torch.manual_seed(settings.seed)
     order = random.Random(settings.seed)
-    tokenizer, embedding = Tokenizer.from_dir(weights), read_embedding(weights)
+    tokenizer, embedding = Tokenizer.from_dir(weights), read_input_embedding(weights)
     keys = () if schemas is None else key_names(schemas)
     pairs = draw_pairs(tokenizer, len(embedding), settings.examples + _HELD_OUT, order, keys)
     pairs, held_out = pairs[:-_HELD_OUT], pairs[-_HELD_OUT:]

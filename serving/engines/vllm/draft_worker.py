@@ -334,23 +334,19 @@ def expand_batch_to_tokens(
 def _load(config: Any) -> BatchDrafts:
     """The drafter of the checkpoint that vLLM has loaded. Imports here: their errors must not reach vLLM."""
     import llguidance.hf
-    import tokenizers
     from vllm.tokenizers import cached_tokenizer_from_config
 
+    from serving.drafting.input_embedding import read_input_embedding
     from serving.drafting.load_drafter import DraftModelLoader, load_drafter
     from serving.drafting.speculative import LinearCost, MeasuredCost
     from serving.engines.vllm.batch_drafts import DraftGrammars
-    from serving.engines.vllm.input_embedding import read_input_embedding
     from serving.text import Tokenizer
 
     tokenizer = cached_tokenizer_from_config(config.model_config)
-    backend = tokenizers.Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     vocab_size = config.model_config.get_vocab_size()
     vocabulary = llguidance.hf.from_tokenizer(tokenizer, max(vocab_size, len(tokenizer)))
     folder, cost = Path(config.model_config.model), MeasuredCost(LinearCost(_PRIOR_ROW_COST))
-    models = DraftModelLoader(
-        Tokenizer(backend, eos_token_ids=[tokenizer.eos_token_id or 0]), lambda: read_input_embedding(folder)
-    )
+    models = DraftModelLoader(Tokenizer.from_transformers(tokenizer), lambda: read_input_embedding(folder))
     return BatchDrafts(
         load_drafter(folder, models, cost),
         begin_grammar=DraftGrammars(vocabulary).begin,

@@ -30,13 +30,14 @@ from pipeline.train.draft_examples import (
 )
 from pipeline.train.draft_network import DraftNetwork
 from pipeline.train.draft_predictions import read_predictions
-from pipeline.train.draft_start import committed_start, read_embedding
+from pipeline.train.draft_start import committed_start
 from pipeline.train.draft_trainer import evaluate, train
 from pipeline.train.drafter_run import DrafterSettings, Passes, train_drafter
 from pipeline.train.errors import TrainingError
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
 from serving.drafting.draft_model import WordTokenizer
+from serving.drafting.input_embedding import read_input_embedding
 from serving.drafting.load_drafter import DraftModelLoader, as_numpy
 from serving.drafting.speculative import LinearCost
 from serving.engines.paged.options import make_drafter
@@ -218,7 +219,7 @@ def test_a_pretrained_draft_model_of_the_same_embedding_is_a_start(tmp_path: Pat
     """It comes before that of a recipe. An embedding of another dtype is the same, a random one of its shape is not."""
     torch.manual_seed(0)
     small = ROOT / "examples/drafts/smollm2-135m-instruct" / DRAFT_MODEL
-    embedding = read_embedding(WEIGHTS)
+    embedding = read_input_embedding(WEIGHTS)
 
     def start(weights: Path, embedding: torch.Tensor, layers: int = 3) -> Path | None:
         return committed_start(weights, embedding, size=128, layers=layers)
@@ -440,7 +441,7 @@ def test_training_goes_on_with_what_was_asked_and_replaces_what_is_there_only_if
         await (await write_store(path, rows)).close()
 
     asyncio.run(write())
-    before, embedding = (checkpoint / DRAFT_MODEL).read_bytes(), as_numpy(read_embedding(checkpoint))
+    before, embedding = (checkpoint / DRAFT_MODEL).read_bytes(), as_numpy(read_input_embedding(checkpoint))
     markers = DraftWeights.load(checkpoint / DRAFT_MODEL, embedding).markers
     assert not train_drafter(path, drafted, checkpoint, settings(continues=True, max_steps=1, rate=1e-6))
     assert (checkpoint / DRAFT_MODEL).read_bytes() == before

@@ -1,4 +1,4 @@
-"""Reads the input embedding of a checkpoint, which vLLM may have converted, padded or divided among GPUs."""
+"""Reads the input embedding of a checkpoint from its files; an engine may have converted, padded or divided it."""
 
 from __future__ import annotations
 
