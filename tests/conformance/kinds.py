@@ -218,6 +218,7 @@ NOT_SLOW = {
     # What depends on a real vocabulary and on 4-bit weights
     "paged-small": (
         *("test_engine_answers.py", "test_engine_constraints.py", "test_engine_grammar.py", "test_engine_load.py"),
+        "test_engine_tools.py",
     ),
 }
 """Files whose tests these kinds take by default; with the others they are slow."""
