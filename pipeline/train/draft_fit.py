@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
+import sysconfig
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -48,9 +51,18 @@ def start_network(
         transfer(model, init, embedding=read_input_embedding(init_weights), shared=shared)
     elif init is not None:
         model.restore(init)
-    for layer in model.layers:
-        layer.compile(dynamic=True)  # otherwise elementwise operations take half of the time
+    if _can_compile():
+        for layer in model.layers:
+            layer.compile(dynamic=True)  # otherwise elementwise operations take half of the time
+    else:
+        say("without g++ and Python's headers the network is not compiled, and a step takes about twice as long")
     return model
+
+
+def _can_compile() -> bool:
+    """Whether there is what PyTorch compiles with; servers of vLLM often lack it."""
+    compiler, headers = os.environ.get("CXX", "g++"), Path(sysconfig.get_path("include"))
+    return shutil.which(compiler) is not None and (headers / "Python.h").is_file()
 
 
 def read_pairs(

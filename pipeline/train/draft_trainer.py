@@ -32,7 +32,7 @@ def train(
     Args:
         model: trained in place.
         pairs: the examples.
-        minutes: limit of the run.
+        minutes: limit of the run after its first step, in which the network is compiled: minutes on a busy machine.
         rate: peak learning rate.
         batch: examples in a step.
         order: source of randomness.
@@ -58,6 +58,8 @@ def train(
         optimizer.step()
         step += 1
         weight = max(0.02, 1 / step)
+        if step == 1:
+            started = time.monotonic()
         smooth_loss += weight * (loss.item() - smooth_loss)
         smooth_hits += weight * (hits - smooth_hits)
         report(step, progress, smooth_loss, smooth_hits)
