@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,6 +35,7 @@ from gateway.upstream.model_info import ModelInfo
 _router = APIRouter()
 _TITLE: Final = 80  # characters
 _CHAT: Final = {"messages", "prompt"}  # inputs whose answers are written in Markdown
+_PAGE: Final = 50  # predictions on a page of the history
 _START_SECONDS = "2"  # until a page that waits for the model asks again
 # Scripts and styles are files of this server; none is inline, so no text of a model or caller can become one.
 _HEADERS: Final = {
@@ -138,6 +140,30 @@ async def readme(request: Request) -> Response:
     return render_page("readme.html", text=text)
 
 
+@_router.get("/history")
+async def history(request: Request, sort: str = "", older: str = "", surer: str = "") -> Response:
+    """The predictions that the caller sees, the newest first or the most doubtful."""
+    try:
+        gateway = await get_gateway(request)
+    except UnauthorizedError:
+        return RedirectResponse("/login", 303)
+    if is_doubtful := sort == "doubtful":
+        doubtful = await gateway.store.doubtful(surer_than=_place(surer, older), size=_PAGE)
+        found, surer_than = doubtful.predictions, doubtful.surer
+        link = {} if surer_than is None else {"sort": sort, "surer": str(surer_than[0]), "older": str(surer_than[1])}
+    else:
+        page = await gateway.store.page(older_than=_number(older), size=_PAGE)
+        found, link = page.predictions, {} if page.older is None else {"older": str(page.older)}
+    info = await _info(gateway)
+    return render_page(
+        "history.html",
+        rows=[_history_row(one, info, gateway) for one in found],
+        is_doubtful=is_doubtful,
+        more=link and f"?{urlencode(link)}",
+        corrects=gateway.corrections is not None,
+    )
+
+
 @_router.get("/examples")
 async def examples(request: Request, older: str = "") -> Response:
     """Good answers that people kept."""
@@ -183,8 +209,7 @@ async def _corrections(
         gateway = await get_gateway(request)
     except UnauthorizedError:
         return RedirectResponse("/login", 303)
-    number = int(older[:18]) if older.isdecimal() else None
-    page = await asyncio.to_thread(corrections_of(gateway).page, kind=kind, state=state, older_than=number)
+    page = await asyncio.to_thread(corrections_of(gateway).page, kind=kind, state=state, older_than=_number(older))
     chosen = {} if state is None else {"state": state}
     return render_page(
         "corrections.html",
@@ -199,6 +224,38 @@ async def _corrections(
         keys=gateway.callers is not None,
         caller=gateway.caller and gateway.caller.name,
     )
+
+
+def _number(text: str) -> int | None:
+    """A number in an address; None for what is none."""
+    return int(text[:18]) if text.isascii() and text.isdecimal() else None
+
+
+def _place(surer: str, older: str) -> tuple[float, int] | None:
+    """A place among the doubtful predictions in an address; None for the first one."""
+    number = _number(older)
+    try:
+        return None if number is None else (float(surer), number)
+    except ValueError:
+        return None
+
+
+def _history_row(prediction: Prediction, info: ModelInfo | None, gateway: Gateway) -> dict[str, Any]:
+    """What the page of the history shows of a prediction."""
+    confidence = prediction.metrics.get("confidence")
+    lowest, limit = _figure(confidence, "lowest"), _figure(confidence, "doubtful_below")
+    return {
+        "prediction": prediction,
+        "title": _title(prediction, info, gateway),
+        "output": shortened(output_text(prediction.output)),
+        "share": "" if lowest is None else f"{math.floor(100 * lowest)} %",
+        "is_doubtful": lowest is not None and limit is not None and lowest < limit,
+    }
+
+
+def _figure(value: JsonValue, name: str) -> float | None:
+    found = value.get(name) if isinstance(value, dict) else None
+    return found if isinstance(found, int | float) and math.isfinite(found) else None
 
 
 async def _own_gateway(request: Request, prediction_id: str) -> Gateway | None:
@@ -264,8 +321,13 @@ def _title(prediction: Prediction, info: ModelInfo | None, gateway: Gateway) -> 
     """The text that a prediction was asked with, which people know it by."""
     first = () if info is None else profile_for(info.input_properties, gateway.settings.playground).first
     texts = (*_said(prediction.input), *(prediction.input.get(name) for name in (*first, *prediction.input)))
-    text = next((" ".join(text.split()) for text in texts if isinstance(text, str) and text.strip()), "Prediction")
-    return text if len(text) <= _TITLE else f"{text[: _TITLE - 1]}…"
+    return shortened(next((text for text in texts if isinstance(text, str) and text.strip()), "Prediction"))
+
+
+def shortened(text: str, limit: int = _TITLE) -> str:
+    """A text on one line, cut off where it is longer."""
+    text = " ".join(text[: 4 * limit].split())
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def _said(inputs: Mapping[str, JsonValue]) -> list[JsonValue]:
@@ -345,4 +407,6 @@ def static_files() -> dict[str, StaticFile]:
 _TEMPLATES: Final = _environment()
 
 
-PAGES = Api(_router, ("/p/", "/static/", "/versions", "/examples", "/corrections", "/api", "/readme"), _render_error)
+PAGES = Api(
+    _router, ("/p/", "/static/", "/versions", "/examples", "/corrections", "/history", "/api", "/readme"), _render_error
+)

@@ -39,6 +39,14 @@ _SAVE: Final = (
 )
 _OWN: Final = "(? IS NULL OR owner = ?)"  # with `Store._owner` twice
 _LOAD: Final = f"SELECT number, {', '.join(_COLUMNS)} FROM predictions"
+# The confidence of an answer's least sure field, in metrics that may be any JSON; NULL where they have none.
+_LOWEST: Final = (
+    "CASE WHEN json_valid(metrics) AND json_type(metrics, '$.confidence.lowest') IN ('real', 'integer') "
+    "THEN json_extract(metrics, '$.confidence.lowest') END"
+)
+_INDEX: Final = f"""
+CREATE INDEX IF NOT EXISTS predictions_lowest ON predictions ({_LOWEST}, number DESC) WHERE {_LOWEST} IS NOT NULL
+"""
 
 
 class DatabaseInUseError(Exception):
@@ -57,6 +65,19 @@ class Page:
     predictions: tuple[Prediction, ...]
     newer: int | None
     older: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DoubtfulPage:
+    """Predictions whose answers' confidence is known, the least sure first.
+
+    Args:
+        predictions: of this page.
+        surer: leads to the next page (`Store.doubtful`); None if this is the last.
+    """
+
+    predictions: tuple[Prediction, ...]
+    surer: tuple[float, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +184,20 @@ class Store:
         newer, older = await self._has("number > ?", first), await self._has("number < ?", last)
         return Page(tuple(map(_prediction, rows)), first if newer else None, last if older else None)
 
+    async def doubtful(self, *, surer_than: tuple[float, int] | None = None, size: int = 100) -> DoubtfulPage:
+        """The predictions with the lowest confidence, of equal ones the newest first, or those behind another page."""
+        lowest, number = (-1.0, 0) if surer_than is None else surer_than
+        query = (
+            f"{_LOAD.replace('number,', f'{_LOWEST}, number,', 1)} WHERE {_LOWEST} IS NOT NULL AND {_OWN} "
+            f"AND ({_LOWEST} > ? OR ({_LOWEST} = ? AND number < ?)) ORDER BY {_LOWEST}, number DESC LIMIT ?"
+        )
+        values = (self._owner, self._owner, lowest, lowest, number, size + 1)
+        async with self._db.execute(query, values) as cursor:
+            rows = [tuple(row) for row in await cursor.fetchall()]
+        shown = rows[:size]
+        surer = (float(shown[-1][0]), int(shown[-1][1])) if len(rows) > size else None
+        return DoubtfulPage(tuple(_prediction(row[1:]) for row in shown), surer)
+
     async def count(self) -> int:
         """How many predictions there are."""
         query = f"SELECT COUNT(*) FROM predictions WHERE {_OWN}"
@@ -206,6 +241,7 @@ class Store:
         await self._db.execute("PRAGMA synchronous = NORMAL")  # survives a kill of the process, not a loss of power
         await self._db.executescript(_SCHEMA)
         await self._add_columns()
+        await self._db.execute(_INDEX)
         async with self._db.execute(f"{_LOAD} WHERE status IN (?, ?) ORDER BY number", _RUNNING) as cursor:
             running = [_prediction(row) for row in await cursor.fetchall()]
         failed = [replace(one, status=Status.FAILED, error=INTERRUPTED, completed_at=now()) for one in running]

@@ -29,6 +29,7 @@ export class Verdict {
     this.root.hidden = !["succeeded", "failed"].includes(prediction.status);
     byId("praise").hidden = prediction.status !== "succeeded";
     byId("verdict-said").replaceChildren();
+    if (location.hash === "#correct" && !this.root.hidden) this.open("correction"); // as the history links it
   }
 
   hide() {

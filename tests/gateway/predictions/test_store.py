@@ -131,3 +131,38 @@ async def test_deletions_of_what_is_old_go_on_after_an_error_of_the_database(mon
     monkeypatch.setattr("gateway.gateway.Store", Broken)
     async with FakeCog() as cog, gateway_to(cog):
         await until(lambda: len(asked) >= 3)
+
+
+def sure(lowest: object, owner: str | None = None) -> Prediction:
+    return replace(ENDED, id=new_id(), owner=owner, metrics={"confidence": {"lowest": lowest}})
+
+
+async def all_doubtful(store: Store) -> list[str]:
+    """The ids of all pages of two."""
+    found, place = [], None
+    while True:
+        page = await store.doubtful(surer_than=place, size=2)
+        found += [one.id for one in page.predictions]
+        if page.surer is None:
+            return found
+        place = page.surer
+
+
+async def test_doubtful_answers_come_first_and_of_equal_ones_the_newest(store: Store):
+    saved = [sure(lowest) for lowest in (0.5, 1, 0.25, 0.5, 0.0, 0.5)]
+    await store.save(*saved)
+    assert await all_doubtful(store) == [saved[i].id for i in (4, 2, 5, 3, 0, 1)]
+
+
+async def test_answers_without_a_confidence_are_left_out(store: Store):
+    odd = [sure("0.1"), sure(None), sure(float("nan")), sure([0.1])]
+    await store.save(RUNNING, ENDED, *odd, replace(ENDED, id=new_id(), metrics={"confidence": 0.5}))
+    assert await all_doubtful(store) == []
+    assert await store.get(odd[0].id) == odd[0]
+
+
+async def test_an_owner_sees_only_its_own_doubtful_answers(store: Store):
+    hers, his = sure(0.5, "alice"), sure(0.25, "bob")
+    await store.save(hers, his)
+    assert await all_doubtful(store.of("alice")) == [hers.id]
+    assert await all_doubtful(store) == [his.id, hers.id]
