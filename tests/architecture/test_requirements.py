@@ -14,6 +14,9 @@ THIS_REPOSITORY = {*(name.partition(".")[0] for name in PRODUCT), "tests", "_env
 NAMES = {"yaml": "pyyaml", "awq": "autoawq", "agents": "openai-agents", "pydantic_ai": "pydantic-ai-slim"}
 # Import name → package name, for a name that several packages share; the longest that fits counts.
 SHARED = {
+    "llama_index.core": "llama-index-core",
+    "llama_index.llms.openai": "llama-index-llms-openai",
+    "llama_index.llms.openai_like": "llama-index-llms-openai-like",
     "opentelemetry": "opentelemetry-api",
     "opentelemetry.sdk": "opentelemetry-sdk",
     "opentelemetry.exporter.otlp.proto.http": "opentelemetry-exporter-otlp-proto-http",
