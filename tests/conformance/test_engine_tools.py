@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -17,9 +18,8 @@ from serving.text.call_format import DEFAULT_FORMAT
 from serving.types import FinishReason, GenerationRequest
 from tasks.bounds import schema_constraint
 from tasks.chat.tool_calls import CallsReader, calls_constraint
-from tests.conformance.asking import Answer, answer, answers
+from tests.conformance.asking import Answer, answer, answers, ask
 from tests.conformance.kinds import Kind
-from tests.conformance.test_engine_constraints import constrained
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "weather_of_city": {
@@ -73,7 +73,7 @@ def asked(kind: Kind, constraint: Constraint, call_format: CallFormat, **samplin
     """A request whose prompt has calls, as a model goes on with what it has read."""
     call = f"{call_format.marker}{call_format.opening}now{call_format.middle}{{}}{call_format.closing}\n"
     times = ROOM // len(kind.tokenizer.encode(call))
-    return constrained(kind, constraint, call * times, **sampling)
+    return replace(ask(kind.tokenizer, call * times, max_tokens=150, **sampling), constraint=constraint)
 
 
 def read(constraint: CallsConstraint, whole: Answer) -> tuple[str, list[dict[str, Any]]]:
