@@ -282,6 +282,11 @@ class CheckedState(GrammarState):
         """See `drafter.Grammar`; some of the tokens may be refused later."""
         self._inner.fill_bitmasks(token_ids, bitmasks)
 
+    def unmet(self, token_id: int) -> GrammarError | None:
+        """The error for a token that the schema refuses behind the text so far; None for any other."""
+        pointer = self._refused.get(token_id)
+        return None if pointer is None else GrammarError(unmet(pointer, self._history.last.text))
+
     def _accept(self, token_id: int) -> bool:
         if token_id in self._refused:
             self._check_for_others()

@@ -20,6 +20,7 @@ import llguidance
 from serving.drafting.draft_model import DraftModel
 from serving.drafting.drafter import Drafter, Grammar, Heads
 from serving.drafting.speculative import MeasuredCost
+from serving.engines.vllm.choose_again import begun_of
 from serving.errors import GrammarError
 from serving.grammar.grammar_limits import parser_limits
 from serving.grammar.grammar_state import GrammarState
@@ -62,7 +63,9 @@ class DraftGrammars:
             matcher = future.result(timeout=_PATIENCE)
         except NotReadyError:
             return None
-        return GrammarState(matcher.deep_copy(), self._executor, lambda: self._forget(text))
+        state = GrammarState(matcher.deep_copy(), self._executor, lambda: self._forget(text))
+        state.accept(list(begun_of(text).token_ids))
+        return state
 
     def _compile(self, text: str) -> llguidance.LLMatcher:
         matcher = llguidance.LLMatcher(self._vocabulary, text, log_level=0, limits=parser_limits())

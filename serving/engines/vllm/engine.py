@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +20,15 @@ from serving.checkpoint import Checkpoint
 from serving.clients.answer import EngineOutput, RequestProgress
 from serving.clients.open_requests import LoopThread, OpenRequests
 from serving.config import Settings
+from serving.constraints import JsonSchemaConstraint
 from serving.engines.vllm.adapters import Call, VllmAdapter, VllmLoaded, open_store
+from serving.engines.vllm.choose_again import Begun, chosen_again
+from serving.engines.vllm.draft_config import version_fault
 from serving.engines.vllm.options import engine_args, sampling_params, set_environment
 from serving.errors import EngineDeadError, InvalidRequestError, ServingError
+from serving.grammar import answer_checks
+from serving.grammar.checked_state import CheckedState
+from serving.grammar.compiler import GrammarCompiler
 from serving.request_checks import check_request
 from serving.text import Tokenizer
 from serving.types import EngineStats, GenerationOutput, GenerationRequest, SamplingParams, TokenLogprob
@@ -91,12 +97,16 @@ class VllmEngine:
             vocab_size=min(tokenizer.vocab_size, self._llm.model_config.get_vocab_size()),
             adapters=self._adapters.names,
         )
-        params = await asyncio.to_thread(self._params, request)  # compiles the grammar
+        params, checked = await asyncio.to_thread(self._prepare, request)  # compiles the grammar
         relay = self._open.admit(request.request_id, self._check_alive)
         answer = RequestProgress(request, tokenizer, started=relay.started, speculates=self._speculates)
         try:
             async with self._adapters.lease(request.adapter, self._check_alive) as adapter:
-                self._loop.submit(relay.run(outputs(self._llm, request, params, adapter and adapter.request)))
+                lora = adapter and adapter.request
+                given: AsyncIterator[EngineOutput] = outputs(self._llm, request, params, lora)
+                if checked is not None:
+                    given = chosen_again(partial(self._ask_rest, lora), request, checked)
+                self._loop.submit(relay.run(given))
                 while not answer.is_finished:
                     yield answer.add(await _translated(relay.get()))
         finally:
@@ -138,9 +148,32 @@ class VllmEngine:
         if self._llm.errored:
             raise EngineDeadError(_ENDED)
 
-    def _params(self, request: GenerationRequest) -> Any:
+    def _prepare(self, request: GenerationRequest) -> tuple[Any, CheckedState | None]:
+        """vLLM's parameters, and the state that follows an answer which is checked; None for any other."""
+        params, constraint = self._params(request), request.constraint
+        if not isinstance(constraint, JsonSchemaConstraint) or answer_checks(constraint) is None:
+            return params, None
+        import vllm
+
+        if version_fault(vllm.__version__) is not None or (request.adapter or "") in self._adapter_tokenizers:
+            return params, None  # its grammars are not those of `grammar_scheduler`, or follow another tokenizer
+        state = self._checker.compile(constraint)
+        return params, state if isinstance(state, CheckedState) else None
+
+    @cached_property
+    def _checker(self) -> GrammarCompiler:
+        return GrammarCompiler(self._tokenizer, vocab_size=self._llm.model_config.get_vocab_size())
+
+    def _ask_rest(self, lora: Any, request: GenerationRequest, begun: Begun) -> AsyncGenerator[EngineOutput]:
+        return outputs(self._llm, request, self._params(request, begun), lora)
+
+    def _params(self, request: GenerationRequest, begun: Begun | None = None) -> Any:
         return sampling_params(
-            request, tokenizer=self._tokenizer, max_model_len=self.max_model_len, speculates=self._speculates
+            request,
+            tokenizer=self._tokenizer,
+            max_model_len=self.max_model_len,
+            speculates=self._speculates,
+            begun=begun,
         )
 
     @property
@@ -223,7 +256,7 @@ if TYPE_CHECKING:
 
 async def outputs(
     llm: AsyncLLM, request: GenerationRequest, params: Any, lora: Any = None
-) -> AsyncIterator[EngineOutput]:
+) -> AsyncGenerator[EngineOutput]:
     """Generate; closing the iterator makes vLLM abort the request.
 
     Args:

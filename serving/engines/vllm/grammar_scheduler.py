@@ -21,8 +21,9 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.structured_output.backend_guidance import GuidanceBackend
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
+from serving.engines.vllm.choose_again import begun_of
 from serving.errors import GrammarError
-from serving.grammar.checked_state import AnswerHistory, ClosingTokens, Violation
+from serving.grammar.checked_state import AnswerHistory, AnswerText, ClosingTokens, Violation
 from serving.grammar.grammar_state import KeyHistory, QuoteTokens, may_repeat_keys
 from serving.grammar.grammar_text import JSON_PREFIX, checks_of_grammar
 from serving.text import Tokenizer
@@ -66,7 +67,12 @@ class StrictBackend(GuidanceBackend):  # type: ignore[misc]
             return grammar
         with self._lock:
             self._closing = self._closing or ClosingTokens(self._own_tokenizer)
-        return CheckedGrammar(grammar, AnswerHistory(self._own_tokenizer, checks), self._closing)
+        begun = begun_of(grammar_spec)
+        checked = CheckedGrammar(
+            grammar, AnswerHistory(self._own_tokenizer, checks), self._closing, frozenset(begun.refused)
+        )
+        checked.accept_tokens("", list(begun.token_ids))
+        return checked
 
 
 class _RememberingGrammar(StructuredOutputGrammar):  # type: ignore[misc]
@@ -152,18 +158,34 @@ class UniqueKeysGrammar(_RememberingGrammar):
 class CheckedGrammar(_RememberingGrammar):
     """A grammar of vLLM that allows more than its schema, without tokens that complete a wrong value.
 
-    Some of these tokens stay: see `AnswerHistory.refuse`. vLLM cannot choose again, so the answer goes on, and its
-    reader refuses it.
+    Some of these tokens stay: see `AnswerHistory.refuse`. vLLM cannot choose again, so the answer goes on, until the
+    engine asks for another one (`choose_again.py`).
 
     Args:
         grammar: at its start.
         history: of an answer that has not begun.
         closing: of the vocabulary.
+        refused: tokens that must not follow the first tokens that are accepted.
     """
 
-    def __init__(self, grammar: StructuredOutputGrammar, history: AnswerHistory, closing: ClosingTokens) -> None:
+    def __init__(
+        self,
+        grammar: StructuredOutputGrammar,
+        history: AnswerHistory,
+        closing: ClosingTokens,
+        refused: frozenset[int] = frozenset(),
+    ) -> None:
         super().__init__(grammar, history)
         self._closing = closing
+        self._first_refused = refused
+        self._first: AnswerText | None = None  # behind which they are refused
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        """See `StructuredOutputGrammar`."""
+        is_accepted = super().accept_tokens(request_id, tokens)
+        if self._first is None and self._memory is not None:
+            self._first = self._memory.last
+        return is_accepted
 
     def _num_remembered(self, tokens: list[int]) -> int:
         for count, token in enumerate(tokens):
@@ -176,6 +198,8 @@ class CheckedGrammar(_RememberingGrammar):
     def _num_valid(self, tokens: list[int]) -> int:
         state = self._memory.last
         for count, token in enumerate(tokens):
+            if state is self._first and token in self._first_refused:
+                return count
             try:
                 state = self._memory.after(token, state)
             except (Violation, GrammarError):
@@ -183,6 +207,10 @@ class CheckedGrammar(_RememberingGrammar):
         return len(tokens)
 
     def _refuse(self, row: NDArray[np.int32]) -> None:
+        if self._memory.last is self._first:
+            words = row.view(np.uint32)
+            for token in self._first_refused:
+                words[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
         with contextlib.suppress(GrammarError):
             self._memory.refuse(row, self._closing)
 

@@ -20,6 +20,7 @@ from serving.clients.vllm_parameters import vllm_parameters
 from serving.config import Settings
 from serving.devices import has_cuda_device
 from serving.engines.vllm.adapters import lora_args
+from serving.engines.vllm.choose_again import Begun
 from serving.engines.vllm.draft_config import (
     DEFAULT_MAX_DRAFTS,
     PROPOSER,
@@ -115,7 +116,12 @@ def engine_args(settings: Settings, checkpoint: Checkpoint) -> AsyncEngineArgs:
 
 
 def sampling_params(
-    request: GenerationRequest, *, tokenizer: Tokenizer, max_model_len: int, speculates: bool
+    request: GenerationRequest,
+    *,
+    tokenizer: Tokenizer,
+    max_model_len: int,
+    speculates: bool,
+    begun: Begun | None = None,
 ) -> SamplingParams:
     """vLLM's sampling parameters, without stop strings, which our detokenizer finds.
 
@@ -124,6 +130,7 @@ def sampling_params(
         tokenizer: its end tokens end an answer.
         max_model_len: maximum number of prompt and output tokens.
         speculates: whether vLLM verifies drafts.
+        begun: where the grammar of the request's JSON begins, if that is not its start.
 
     Raises:
         GrammarError: the grammar does not compile. It is checked here, so that it never reaches vLLM's core.
@@ -135,7 +142,8 @@ def sampling_params(
     structured = None
     if request.constraint is not None:
         # Every constraint is passed as Lark: vLLM's own `json` option would allow white space everywhere.
-        structured = StructuredOutputsParams(grammar=check_constraint(request.constraint))
+        grammar = check_constraint(request.constraint)
+        structured = StructuredOutputsParams(grammar=begun.written(grammar) if begun is not None else grammar)
     return SamplingParams(
         **parameters, structured_outputs=structured, detokenize=False, output_kind=RequestOutputKind.DELTA
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lab.schemas.again import RandomAnswers
 from lab.schemas.measure import TASKS, Measurement, in_order, keyword
 from pipeline.paths import ROOT
 from tests.small_model import NEEDS_WEIGHTS, WEIGHTS
@@ -69,3 +70,14 @@ def test_keys_get_the_order_of_the_schema() -> None:
 def test_a_refusal_is_named_by_its_keyword() -> None:
     message = "the JSON schema does not compile at #/properties/a/format: Unknown format: 'x'"
     assert keyword(message) == "format: Unknown format: …"
+
+
+@pytest.mark.weights
+@NEEDS_WEIGHTS
+def test_answers_of_random_tokens_are_counted_by_their_ends() -> None:
+    digit = {"type": "integer", "minimum": 0, "maximum": 9}
+    unique = {"type": "array", "items": digit, "minItems": 5, "maxItems": 5, "uniqueItems": True}
+    none = unique | {"items": digit | {"maximum": 0}}
+    found = RandomAnswers(WEIGHTS, 40).report([unique, none, PERSON], 3)
+    assert (found["answers"], found["valid"], found["a keyword could not be met"]) == (6, 3, 3)
+    assert sum(found["chosen again"].values()) == 6
