@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from serving.constraints import CALL, PLAIN_BEGIN, PLAIN_MIDDLE, CallFormat, CallsConstraint
+from serving.grammar.grammar_text import OPTIONS
+
+# Plain calls are written as the model writes JSON: most often with a line for each property.
+_LOOSE: Final = {"whitespace_flexible": True, "whitespace_pattern": "[ \\n]{1,20}"}
 
 
-def calls_grammar(constraint: CallsConstraint, arguments: Sequence[str], text: str | None = None) -> str:
+def calls_grammar(
+    constraint: CallsConstraint, arguments: Sequence[str], text: str | None = None, *, is_loose: bool = True
+) -> str:
     """The grammar in llguidance's dialect of Lark.
 
     A text never has the beginning of a call, so that the two can be told apart. All but the choice between a text and a
@@ -20,9 +27,11 @@ def calls_grammar(constraint: CallsConstraint, arguments: Sequence[str], text: s
         constraint: the constraint.
         arguments: for each function the JSON schema of its arguments as llguidance reads it.
         text: the JSON schema of a text, if it has one.
+        is_loose: whether arguments in plain calls may have blanks and line ends between values.
     """
     written, shown = constraint.format, constraint.format.shown()
     has_plain = bool(shown.marker) and text is None
+    loose = "loose" if is_loose else "arguments"
     names = [json.dumps(name, ensure_ascii=False)[1:-1] for name, _ in constraint.functions]
     several = written.between is not None and not constraint.is_single
     lines, start = _free_text(names, written, has_plain=has_plain), "start: text"
@@ -33,9 +42,9 @@ def calls_grammar(constraint: CallsConstraint, arguments: Sequence[str], text: s
             f"plain[lazy]: /(?s:.*){PLAIN_BEGIN}/",
             "known: " + " | ".join(f"name{number}" for number in range(len(names))),
             f"middle[lazy]: /{PLAIN_MIDDLE} /",
-            "named: " + " | ".join(f"name{number} middle arguments{number}" for number in range(len(names))),
-            rf"NEXT: /\}}(,[ \n]*|\n){PLAIN_BEGIN}/",
-            r"END: /\}[ \n]*(\][ \n]*)?(```)?/",
+            "named: " + " | ".join(f"name{number} middle {loose}{number}" for number in range(len(names))),
+            rf"NEXT: /[ \n]*\}}(,[ \n]*|\n){PLAIN_BEGIN}/",
+            r"END: /[ \n]*\}[ \n]*(\][ \n]*)?(```)?/",
         ]
         start += f" | (plain known?)* plain named{' (NEXT named)*' if several else ''} END"
     if not written.marker:
@@ -55,6 +64,8 @@ def calls_grammar(constraint: CallsConstraint, arguments: Sequence[str], text: s
         lines.append(f"arguments{number}: %json {schema}")
         if has_plain:
             lines.append(f'name{number}[lazy]: /{_escaped(name)}"/')
+        if has_plain and is_loose:
+            lines.append(f"loose{number}: %json {json.dumps(json.loads(schema) | {OPTIONS: _LOOSE})}")
     return "\n".join(["%llguidance {}", *lines])
 
 

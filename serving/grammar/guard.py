@@ -256,8 +256,12 @@ def _check_calls(constraint: CallsConstraint, name: str) -> str:
             except GrammarError as error:
                 raise GrammarError(f"the tool {function[:80]!r}: {error}") from error
         text = None if constraint.text is None else write(constraint.text).removeprefix(JSON_PREFIX)
-        shared_guard().check(calls_grammar(plain, schemas, text), name=name)
-        return calls_grammar(constraint, schemas, text)
+        try:
+            shared_guard().check(calls_grammar(plain, schemas, text), name=name)
+            return calls_grammar(constraint, schemas, text)
+        except GrammarError:  # for many tools it is too large with a second grammar of each one's arguments
+            shared_guard().check(calls_grammar(plain, schemas, text, is_loose=False), name=name)
+            return calls_grammar(constraint, schemas, text, is_loose=False)
 
     try:
         return compiles(grammar_text)  # all at once: a check of each takes milliseconds

@@ -172,7 +172,7 @@ class CallsReader:
         names = [json.dumps(name, ensure_ascii=False)[1:-1] for name, _ in constraint.functions]
         head = f'{PLAIN_BEGIN}(?P<name>{"|".join(map(re.escape, names))})"{PLAIN_MIDDLE} '
         self._plain = re.compile(head) if shown.marker and constraint.text is None else None
-        self._next_plain = re.compile(rf"\}}(,[ \n]*|\n){head}")
+        self._next_plain = re.compile(rf"[ \n]*\}}(,[ \n]*|\n){head}")
         self._plain_beginnings = [f'{{"name":"{name}","{key}":' for name in names for key in _ARGUMENTS]
         self._held = ""  # text that is not shown yet
         self._json = None if constraint.text is None else JsonReader(constraint.text)
@@ -266,13 +266,13 @@ class CallsReader:
 
     def _begin_call(self, name: str) -> str:
         self._name = str(json.loads(f'"{name}"'))
-        self._scanner, self._arguments = _ValueScanner(), ""
+        self._scanner, self._arguments = _ValueScanner(is_loose=self._is_plain), ""
         self._is_whole, self._read = False, self._read_arguments
         return f'{CALL}{{"name": "{name}", "arguments": '
 
     def _read_arguments(self) -> str | None:
-        end = self._scanner.end(self._held)
-        shown, self._held = self._held[:end], self._held[end:]
+        end, shown = self._scanner.take(self._held)
+        self._held = self._held[end:]
         self._arguments += shown
         if not self._scanner.is_complete:
             return shown or None
@@ -320,30 +320,44 @@ def _without_end(text: str) -> str:
 
 
 class _ValueScanner:
-    """Finds the end of a JSON object that comes in pieces."""
+    """Finds the end of a JSON object that comes in pieces.
 
-    def __init__(self) -> None:
+    Args:
+        is_loose: whether the model chooses the blanks between values, which are then shown in the usual way.
+    """
+
+    def __init__(self, *, is_loose: bool = False) -> None:
+        self._is_loose = is_loose
         self._depth = 0
         self._in_string = self._is_escaped = False
         self.is_complete = False
 
-    def end(self, text: str) -> int:
-        """The number of new characters that belong to the object."""
+    def take(self, text: str) -> tuple[int, str]:
+        """The number of new characters that belong to the object, and how they are shown."""
+        shown = []
         for index, char in enumerate(text):
-            if self._in_string:
-                if self._is_escaped:
-                    self._is_escaped = False
-                elif char == "\\":
-                    self._is_escaped = True
-                elif char == '"':
-                    self._in_string = False
+            is_inside = self._in_string
+            self._step(char)
+            if not self._is_loose or is_inside:
+                shown.append(char)
+            elif char not in " \n":
+                shown.append(f"{char} " if char in ",:" else char)
+            if self.is_complete:
+                return index + 1, "".join(shown)
+        return len(text), "".join(shown)
+
+    def _step(self, char: str) -> None:
+        if self._in_string:
+            if self._is_escaped:
+                self._is_escaped = False
+            elif char == "\\":
+                self._is_escaped = True
             elif char == '"':
-                self._in_string = True
-            elif char in "{[":
-                self._depth += 1
-            elif char in "}]":
-                self._depth -= 1
-                if self._depth == 0:
-                    self.is_complete = True
-                    return index + 1
-        return len(text)
+                self._in_string = False
+        elif char == '"':
+            self._in_string = True
+        elif char in "{[":
+            self._depth += 1
+        elif char in "}]":
+            self._depth -= 1
+            self.is_complete = self._depth == 0

@@ -196,7 +196,7 @@ def test_however_the_text_comes_calls_are_lines_behind_it(name: str, cuts: tuple
 
 PLAIN = {
     '{"name": "weather", "arguments": ' + PARIS + "}": ONE,
-    '```json\n{\n  "name": "weather",\n  "arguments": ' + PARIS + "}\n```": ONE,
+    '```json\n{\n  "name": "weather",\n  "arguments": {\n    "city": ' + PARIS[9:-1] + "\n  }\n}\n```": ONE,
     '{"name": "weather", "parameters": ' + PARIS + '}\n{"name": "now", "arguments": {}}': TWO,
     '```\n[\n  {"name": "weather", "arguments": ' + PARIS + '},\n  {"name": "now", "arguments": {}}\n]\n```': TWO,
 }
@@ -210,6 +210,15 @@ def test_a_model_that_writes_calls_as_plain_json_calls_too(text: str) -> None:
     assert is_allowed("qwen2.5", text, is_single=True) == (PLAIN[text] == ONE)
     assert not is_allowed("qwen2.5", text + " and"), "nothing comes after calls"
     assert not is_allowed("qwen2.5", text.replace('"city"', '"town"')), "arguments fit the tool's schema"
+
+
+def test_a_hundred_tools_are_not_refused_for_plain_calls() -> None:
+    family, schema = FAMILIES["qwen2.5"], {"type": "object", "properties": {"a": {"type": "integer"}}}
+    tools = [{"function": {"name": f"f{number}", "parameters": schema}} for number in range(100)]
+    constraint = calls_constraint(read_tools(tools), family.template.call_format, is_single=False)
+    state = GrammarCompiler(family.tokenizer, vocab_size=family.tokenizer.vocab_size).compile(constraint)
+    tokens = tokens_of(family, '{"name": "f7", "arguments": {"a": 1}}')
+    assert state.accept(tokens) == len(tokens) and state.may_end
 
 
 def test_other_json_is_a_text() -> None:
