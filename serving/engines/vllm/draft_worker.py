@@ -71,7 +71,9 @@ class DraftProposer:
         if self._off is None and get_tensor_model_parallel_rank() == 0:
             with self._off_after_errors():
                 self._drafts = self.load_drafts()
-                _log.info("Drafts by %s, at most %d of a request in a step", PROPOSER, self._max_drafts)
+                path = Path(self._config.model_config.model) / DRAFT_MODEL
+                note = f"with {path}" if path.is_file() else f"without a draft model, because {path} is not there"
+                _log.info("Drafts by %s, at most %d of a request in a step, %s", PROPOSER, self._max_drafts, note)
         self._log_if_off()
 
     def load_drafts(self) -> BatchDrafts:

@@ -195,3 +195,35 @@ def test_in_an_environment_of_its_own_it_trains_and_drafts_without_a_server(whee
     (line,) = log_lines(1)
     drafted = run(programs / "python", "-c", LOAD, weights, line["prompt"], line["answer"], folder=tmp_path).stdout
     assert int(drafted) >= 3
+
+
+SERVE = """
+import sys
+from vllm import LLM, SamplingParams
+
+if __name__ == "__main__":
+    plugin = "serving.engines.vllm.draft_worker"
+    drafts = {"method": "custom_class", "num_speculative_tokens": 8, "model": f"{plugin}.DraftProposer"}
+    options = {"worker_cls": f"{plugin}.DraftWorker", "speculative_config": drafts} if sys.argv[2] == "drafts" else {}
+    llm = LLM(sys.argv[1], dtype="float32", max_model_len=256, max_num_seqs=4, enforce_eager=True, **options)
+    (reply,) = llm.generate([sys.argv[3]], SamplingParams(temperature=0, max_tokens=24))
+    print("ids", *reply.outputs[0].token_ids)
+"""
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_vllm_takes_the_plug_in_and_the_draft_model_and_answers_the_same(wheel: Path, tmp_path: Path) -> None:
+    programs = environment(tmp_path / "venv", wheel, refuses=False)
+    weights = checkpoint(tmp_path / "model")
+    train(programs, weights)
+    (line,) = log_lines(1)
+    (tmp_path / "serve.py").write_text(SERVE)
+    env = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_STREAM": "ext://sys.stderr"}
+    answers = []
+    for kind in ("alone", "drafts"):
+        done = run(programs / "python", "serve.py", weights, kind, line["prompt"], folder=tmp_path, **env)
+        answers.append([text for text in done.stdout.splitlines() if text.startswith("ids")])
+    assert answers[0] == answers[1] != []
+    assert f"with {weights / 'draft.model'}" in done.stderr + done.stdout
