@@ -17,7 +17,7 @@ from serving.drafting.drafter import DraftRequest
 from serving.drafting.speculative import LinearCost, SpeculativeDrafter
 from serving.weights.draft_weights import DRAFT_MODEL
 from tasks.errors import CaseFileError
-from tests.pipeline.train.draft_logs import log_lines
+from tests.draft_logs import log_lines
 from tests.pipeline.train.training_fixtures import byte_tokenizer, write_base
 
 

@@ -25,7 +25,7 @@ from pipeline.package.package_wheel import write_vllm_wheel
 from pipeline.paths import CODE
 from serving.weights.draft_weights import DRAFT_MODEL
 from tests import tiny_tokenizers
-from tests.pipeline.train.draft_logs import log_lines
+from tests.draft_logs import log_lines
 from tests.serving.models import tiny_checkpoints
 
 START = "examples/drafts/smollm2-135m-instruct"
