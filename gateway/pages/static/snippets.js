@@ -8,7 +8,7 @@ export function languages({ openai, texts }) {
     { id: "curl", label: "curl", write: curl },
     { id: "python", label: "Python", write: python },
     { id: "javascript", label: "JavaScript", write: javascript },
-    { id: "cog", label: "cog predict", write: cog },
+    { id: "cog", label: "Cog", write: cog },
   ];
   if (openai) {
     found.splice(2, 0, { id: "openai", label: "Python (openai)", write: (call) => openaiPython(call, texts) });

@@ -140,6 +140,7 @@ def test_a_next_message_is_sent_with_the_whole_conversation(open_chat, cog: Fake
     expect(page.get_by_role("heading", level=1)).to_have_text("And doubled?")
     expect_turns(page, [one["content"] for one in asked])
     expect(page.locator("#pretty")).to_have_text("Eight.")
+    assert page.locator("#view-form").evaluate("panel => panel.scrollHeight <= panel.clientHeight"), "no turn is hidden"
     assert first not in page.url
     check_page(page)
     page.get_by_role("link", name="Tweak").click()

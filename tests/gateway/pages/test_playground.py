@@ -291,7 +291,7 @@ def test_the_code_in_every_language_makes_the_form_s_call(open_page, gateway: Ga
         assert (newest["input"], "".join(newest["output"])) == (INPUTS, output), language
         prediction = newest
 
-    code = code_of(page, "cog predict").replace("\ncog predict", "\nprintf '%s\\0'")
+    code = code_of(page, "Cog").replace("\ncog predict", "\nprintf '%s\\0'")
     assert code.startswith("# In the package's folder. Cog needs Docker;")
     words = printed("bash", "-c", code).split("\0")[:-1]
     assert words == ["-i", f"nlq={QUESTION}", "-i", f"cols={INPUTS['cols']}"], "each input is one word"
