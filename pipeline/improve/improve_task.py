@@ -40,7 +40,7 @@ from tasks.task import TASK_FILE, task_name
 
 SHARES: Final = (1.0, 0.75, 0.5)  # of the trained adapter in a candidate; the rest is the current one
 _ADAPTER_SHARE, _DRAFTER_SHARE, _DRAFTER_MINUTES = 0.75, 0.25, 5.0  # of the minutes
-_RATE, _EPOCHS, _PACKS = "3e-4", "2", "6"  # steps of fewer examples forget more (docs/log.md)
+_RATE, _EPOCHS, _PACKS = "1e-4", "2", "6"  # higher rates, and steps of fewer examples, forget more (docs/log.md)
 _MAX_RANK: Final = 64  # a mean of products adds up ranks; without a limit they would double with each version
 _PEOPLE: Final = Path("examples") / "honeycomb" / "people" / "dev.jsonl"
 _PLACED: Final = "placed.json"  # which candidate is at the place of the new version
