@@ -15,6 +15,8 @@ from gateway.http.head_limits import limited_protocol
 from gateway.http.request_log import configure_logging
 from gateway.settings import GatewaySettings, SettingsError
 
+# Longer than clients and load balancers (60 s) keep an idle connection: else one sends a request while it is closed.
+_IDLE_SECONDS = 75
 _OPEN = """
 WARNING: the gateway listens on {host} and asks for no API key. Everybody who reaches this machine can run predictions,
 read all of them and delete them. Set GATEWAY_KEYS=required and make keys with `scripts/keys create NAME`.
@@ -40,6 +42,7 @@ def main() -> None:
         server_header=False,
         proxy_headers=False,
         ws="none",
+        timeout_keep_alive=_IDLE_SECONDS,
         # Open requests first; then the application finishes predictions that nobody waits for.
         timeout_graceful_shutdown=round(settings.drain_seconds) or None,
     )

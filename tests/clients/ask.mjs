@@ -123,6 +123,6 @@ const found = {};
 for (const [name, row] of Object.entries(rows))
   found[name] = await row().then(
     (given) => ({ given }),
-    (error) => ({ error: `${error.constructor.name}: ${error.message}` }),
+    (error) => ({ error: `${error.constructor.name}: ${error.message}${error.cause ? ` (${error.cause})` : ""}` }),
   );
 process.stdout.write(`\n${JSON.stringify(found)}`);
