@@ -270,11 +270,12 @@ class Model:
             chosen = [one for each in metrics.passes for one in each.choice_logprobs] or [
                 one.logprob for one in logprobs
             ]
-            if chosen:
+            if len(chosen) >= len(token_ids) > 0:
                 tokens = [tokenizer.token_bytes(token_id) for token_id in token_ids]
                 answer.probabilities = answer_probabilities(tokens, chosen[: len(tokens)], answer.text + rest)
                 calibration = self._calibration if adapter is None else Calibration()  # which was measured without one
-                answer.metrics["confidence"] = calibration.metric(answer.probabilities)
+                if answer.probabilities:  # none where the task writes another form than the model
+                    answer.metrics["confidence"] = calibration.metric(answer.probabilities)
         if rest:
             yield rest
 

@@ -29,7 +29,7 @@ from pipeline.paths import ROOT
 from pipeline.train.kept import Kept, find_kept, find_kept_of_adapter, keep
 from pipeline.train.lora_model import read_adapter_config
 from pipeline.train.record import RUN
-from pipeline.train.train_task import Step, base_steps, digest_of, do_steps, hardware, run_command, step_list
+from pipeline.train.train_task import Step, base_steps, digest_of, do_steps, hardware, packs_for, run_command, step_list
 from pipeline.weights.atomic import place_file, replace_folder, write_json, write_text
 from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
@@ -40,7 +40,10 @@ from tasks.task import TASK_FILE, task_name
 
 SHARES: Final = (1.0, 0.75, 0.5)  # of the trained adapter in a candidate; the rest is the current one
 _ADAPTER_SHARE, _DRAFTER_SHARE, _DRAFTER_MINUTES = 0.75, 0.25, 5.0  # of the minutes
-_RATE, _EPOCHS, _PACKS = "1e-4", "2", "6"  # higher rates, and steps of fewer examples, forget more (docs/log.md)
+_RATE, _EPOCHS = "3e-4", "2"
+# Questions about different columns do not begin alike, so a pack has one or two of them, and steps of so few, as higher
+# rates, forget much (docs/log.md).
+_HONEYCOMB_RATE, _HONEYCOMB_PACKS = "1e-4", "6"
 _MAX_RANK: Final = 64  # a mean of products adds up ranks; without a limit they would double with each version
 _PEOPLE: Final = Path("examples") / "honeycomb" / "people" / "dev.jsonl"
 _PLACED: Final = "placed.json"  # which candidate is at the place of the new version
@@ -167,11 +170,14 @@ def plan(options: ImproveOptions, kept: Kept, data: Data, work: Path) -> list[St
     layers = sorted({str(name).rpartition(".")[2] for name in config.target_modules or ()})
     minutes = _ADAPTER_SHARE * options.minutes
     task_file = str(options.task_file)
+    rate, packs = _RATE, packs_for(4 * data.learned + data.replayed)
+    if task_name(options.weights) == "honeycomb":
+        rate, packs = _HONEYCOMB_RATE, _HONEYCOMB_PACKS
     train = (
         *("train_adapter", "--base", str(base), "--data", str(data.folder), "--task", task_file),
         *("--output", str(adapter_path(work, 1)), "--init", str(kept.adapter), "--minutes", f"{minutes:g}"),
-        *("--epochs", _EPOCHS, "--rate", _RATE, "--rank", str(config.r), "--alpha", str(config.lora_alpha)),
-        *("--targets", ",".join(layers), "--packs", _PACKS, *hardware()),
+        *("--epochs", _EPOCHS, "--rate", rate, "--rank", str(config.r), "--alpha", str(config.lora_alpha)),
+        *("--targets", ",".join(layers), "--packs", packs, *hardware()),
     )
     if kept.search is not None and _was_rounded(kept.adapter):
         train += ("--search", str(kept.search))

@@ -20,6 +20,7 @@ from serving.errors import EngineDeadError, InvalidRequestError, WeightsError
 from serving.model import CHECK, CHECKED, Model
 from tasks.confidence import Calibration, calibration_path
 from tasks.errors import InputError, OutputError
+from tests.cog.tiny_weights import make_tiny_weights
 from tests.tasks.schema.task_files import write_task
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
@@ -171,4 +172,17 @@ async def test_a_calibration_beside_the_weights_says_what_a_probability_means(
     writes(model, '{"n": 12}')
     found = (await model.answer(text="twelve")).metrics["confidence"]
     assert found == {"fields": {"": 0.7, "/n": 0.7}, "lowest": 0.7, "doubtful_below": 0.8, "calibrated": True}
+    model.close()
+
+
+async def test_an_answer_that_the_task_writes_in_another_form_has_no_confidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model writes a Python dict in quotes, and callers get JSON: no field is in both."""
+    given = make_tiny_weights(tmp_path, surface="python-repr")
+    for name, value in {**given, "ENGINE": "fake", "CONFIDENCE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    model = await Model.open(Path(given["WEIGHTS_DIR"]))
+    answer = await model.answer(nlq="count by a", cols="a, b")
+    assert json.loads(str(answer)) and "confidence" not in answer.metrics
     model.close()

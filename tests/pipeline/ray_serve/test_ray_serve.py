@@ -90,7 +90,7 @@ async def test_other_weights_under_load_without_a_failed_request(
     if update.returncode:
         fail(said)
     failed = [one for one in load.ended if one.get("status") != "succeeded"]
-    assert failed == []
+    assert {str(one.get("error"))[:300] for one in failed} == set()
     assert num_during > 100, "it went on answering"
     assert ask(service)["output"] != before["output"]
     async with asyncio.timeout(120):  # the gateway asks every second, on busy cores less often
