@@ -102,7 +102,7 @@ def test_the_command_keeps_how_often_fields_were_right_beside_the_weights(
     assert weights.with_name("weights.confidence.png").read_bytes().startswith(b"\x89PNG")
     few = write({"input": json.dumps(RIGHT), "output": RIGHT})
     code, output = run(few, "--engine", "fake", "--weights", weights, "--confidence")
-    assert code == 0 and "Not measured: of 1 answers" in output
+    assert code == 0 and "Not measured: the probabilities of fields are known for 1 answers" in output
     assert Calibration.beside(weights) == Calibration(), "those of other answers are gone"
 
 

@@ -69,7 +69,7 @@ def test_examples_become_a_locked_checkpoint_with_a_card_and_a_killed_run_goes_o
         "`city`",
         "passes",
         "## Confidence",
-        "Not measured: of ",
+        "Not measured: the probabilities of fields are known for ",
     ):
         assert text in card, card
     assert "(towns.card.png)" in card and (folder / "towns.card.png").read_bytes().startswith(b"\x89PNG")
