@@ -41,7 +41,7 @@ _Gateway = Annotated[Gateway, Depends(get_gateway)]
 async def predict(request: Request, gateway: _Gateway, prediction_id: str | None = None) -> Response:
     """Start a prediction; the answer is Cog's, whole or as a stream."""
     body = await read_bytes(request, max_bytes=gateway.settings.max_body_bytes)
-    server, upstream = _server_for_all(gateway)
+    _, upstream = _server_for_all(gateway)
     try:
         content = pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -53,7 +53,8 @@ async def predict(request: Request, gateway: _Gateway, prediction_id: str | None
         if isinstance(content.get("input"), dict):
             content["input"] = (await gateway.model.read()).without_nulls(content["input"])
     path = "predictions" if prediction_id is None else f"predictions/{quote(prediction_id, safe='')}"
-    return await _pass_on(request, server, upstream, path, pydantic_core.to_json(content))
+    # Chosen once more: the servers may have been replaced while the model's schema was read.
+    return await _pass_on(request, *_server_for_all(gateway), path, pydantic_core.to_json(content))
 
 
 @_router.post("/predictions/{prediction_id}/cancel")

@@ -140,17 +140,24 @@ class ModelInfoReader:
         (await self.read()).check(inputs)
 
     async def _ask(self) -> ModelInfo:
-        server, digest = self._pool.healthy(), self.weights_digest
-        if server is None:
-            troubles = "; ".join(each.trouble for each in self._pool.servers)
-            raise UnavailableError(f"no Cog server is ready: {troubles}", retry_after=2)
-        try:
-            openapi = await server.upstream.openapi()
-        except UpstreamError as error:
-            raise UnavailableError(f"the model's schema cannot be read: {error}", retry_after=2) from error
+        digest = self.weights_digest
+        openapi = await self._openapi()
         text = json.dumps(openapi, sort_keys=True) + (digest or "")
         version = hashlib.sha256(text.encode()).hexdigest()
         cog_version = str(openapi.get("info", {}).get("version", ""))
         if self._info is not None and self._info.version == version:
             return self._info
         return ModelInfo(self._name, version, now(), cog_version, openapi, digest)
+
+    async def _openapi(self) -> dict[str, Any]:
+        """The schema of the first server that answers: one that counts as healthy may just have stopped."""
+        failure: UpstreamError | None = None
+        for server in [each for each in self._pool.servers if each.is_healthy]:
+            try:
+                return await server.upstream.openapi()
+            except UpstreamError as error:
+                failure = error
+        if failure is not None:
+            raise UnavailableError(f"the model's schema cannot be read: {failure}", retry_after=2) from failure
+        troubles = "; ".join(each.trouble for each in self._pool.servers)
+        raise UnavailableError(f"no Cog server is ready: {troubles}", retry_after=2)

@@ -71,7 +71,8 @@ def write_reliability(weights: Path, answers: Sequence[Fields]) -> Iterator[str]
     if calibration is None:
         file.unlink(missing_ok=True)
         picture.unlink(missing_ok=True)
-        yield f"Not measured: the probabilities of fields are known for {len(answers)} answers; {_LEAST_ANSWERS} are needed."
+        known = f"the probabilities of fields are known for {len(answers)} answers"
+        yield f"Not measured: {known}; {_LEAST_ANSWERS} are needed."
         yield ""
         return
     write_text(file, calibration.model_dump_json(indent=2) + "\n")

@@ -52,7 +52,7 @@ def proposer(runner: object = None, drafts: object = None):
 
     config = SimpleNamespace(
         speculative_config=SimpleNamespace(num_speculative_tokens=8),
-        model_config=SimpleNamespace(max_model_len=100, get_vocab_size=lambda: 1000),
+        model_config=SimpleNamespace(model="model", max_model_len=100, get_vocab_size=lambda: 1000),
         scheduler_config=SimpleNamespace(max_num_seqs=32),
         structured_outputs_config=None,
     )
