@@ -315,6 +315,8 @@ class _Run:
         if state == is_refused:
             self._do_instead(step, title)
             return
+        if step.words[0] == "build_base":  # it replaces no folder, and other data or a kill may have left one
+            shutil.rmtree(step.leaves.parent, ignore_errors=True)
         resumed = step.on_resume if state == f"begun {self._chain}" and _has_checkpoint(step) else ()
         self._note(step.name, f"begun {self._chain}")
         say(f"{title}: scripts/{shlex.join((*step.words, *resumed))}")

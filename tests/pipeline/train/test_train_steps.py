@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.prepare.command import REFUSED
-from pipeline.train.train_task import Step, do_steps
+from pipeline.train.train_task import Step, base_steps, do_steps
 from pipeline.weights.errors import CheckpointError
 
 
@@ -72,6 +72,19 @@ def test_a_failure_on_the_way_back_goes_on_there(steps: list[Step], tmp_path: Pa
 def test_another_failure_is_no_refusal(steps: list[Step], tmp_path: Path) -> None:
     assert run(steps, tmp_path, {"prepare": 1}) == ["train", "prepare"]
     assert run(steps, tmp_path, {}) == ["prepare", "judge"]
+
+
+def test_a_base_that_an_earlier_run_left_is_no_obstacle(tmp_path: Path) -> None:
+    def build(command: Sequence[str]) -> int:
+        Path(command[2]).mkdir()  # as scripts/build_base, it refuses a folder that is there
+        (Path(command[2]) / "config.json").write_text("{}")
+        return 0
+
+    _, steps = base_steps("smollm2-135m-instruct", tmp_path)
+    (tmp_path / "base").mkdir()  # of a run that was killed before it noted the step
+    for data in ("examples", "examples", "other examples"):
+        do_steps(steps, tmp_path / "state.json", data, build)
+        assert (tmp_path / "base" / "config.json").is_file()
 
 
 STOPPED = """
