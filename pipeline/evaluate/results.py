@@ -81,7 +81,15 @@ def summarize(scores: Sequence[Score], about: Mapping[str, Any]) -> dict[str, An
         },
         "failures": [_failure(score) for score in ordered if not score.measures[main]],
         "scores": [{"line": score.case.line, **score.measures} for score in ordered],
+        "agreement": [_agreement(score, main) for score in ordered],
     }
+
+
+def _agreement(score: Score, main: str) -> float:
+    """How much of an answer is right, from 0 to 1: F1 of its parts, where it has parts; 1 for a right answer."""
+    if score.measures[main] or not score.counts:
+        return float(score.measures[main])
+    return round(float(_f1(np.array(list(score.counts.values()), dtype=np.float64).sum(axis=0))), 4)
 
 
 def confidence_results(scores: Sequence[Score], answers: Mapping[int, CaseAnswer]) -> dict[str, Any]:
@@ -187,9 +195,9 @@ def share(passed: Sequence[bool]) -> dict[str, float]:
     return {"value": sum(passed) / len(passed), "low": low, "high": high}
 
 
-def paired_difference(first: Sequence[bool], second: Sequence[bool]) -> tuple[float, tuple[float, float]]:
-    """Proportion of `second` minus that of `first` on the same cases, with its 95 % bootstrap interval (Efron 1979)."""
-    differences = [int(b) - int(a) for a, b in zip(first, second, strict=True)]
+def paired_difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """Mean of `second` minus that of `first` on the same cases, with its 95 % bootstrap interval (Efron 1979)."""
+    differences = [b - a for a, b in zip(first, second, strict=True)]
     draw = random.Random(0)
     means = sorted(sum(draw.choices(differences, k=len(differences))) / len(differences) for _ in range(_RESAMPLES))
     low, high = (means[round(share * (_RESAMPLES - 1))] for share in (0.025, 0.975))

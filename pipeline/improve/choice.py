@@ -19,7 +19,7 @@ class Compared:
 
     Args:
         n: the number of questions.
-        before: the current version's share of right answers.
+        before: the current version's share of right answers, or mean agreement.
         after: the candidate's.
         low: the lower end of the paired 95 % interval of the difference.
         high: its upper end.
@@ -32,7 +32,7 @@ class Compared:
     high: float
 
     @classmethod
-    def of(cls, before: Sequence[bool], after: Sequence[bool]) -> Compared:
+    def of(cls, before: Sequence[float], after: Sequence[float]) -> Compared:
         """Compare answers to the same questions, at least one."""
         n, (_, (low, high)) = len(before), paired_difference(before, after)
         return cls(n, sum(before) / n, sum(after) / n, low, high)
@@ -52,6 +52,8 @@ class Candidate:
         share: of the trained adapter; the rest is the current one.
         sets: by the name of the set.
         old: all sets together that are neither corrections nor the playground's examples.
+        gain: the agreement with the held-out corrections. They are few, so counting only answers that are right as a
+            whole would mostly compare chance.
         lost: questions that the current version answers right and the candidate does not, by the name of the set.
     """
 
@@ -59,6 +61,7 @@ class Candidate:
     share: float
     sets: Mapping[str, Compared]
     old: Compared
+    gain: Compared
     lost: Mapping[str, Sequence[Mapping[str, Any]]]
 
     @classmethod
@@ -74,7 +77,9 @@ class Candidate:
             if key not in (HELD_OUT, EXAMPLES):
                 for whole, part in zip(pooled, pair, strict=True):
                     whole.extend(part)
-        return cls(name, share, found, Compared.of(*pooled), lost)
+        corrected = before[HELD_OUT].agreement.keys()
+        gain = Compared.of(*([side[HELD_OUT].agreement[n] for n in corrected] for side in (before, after)))
+        return cls(name, share, found, Compared.of(*pooled), gain, lost)
 
     def limit(self, points: float) -> float:
         """How much of the share of old examples the lower end may lose: `points`, or `_LOST` answers of few."""
@@ -82,8 +87,8 @@ class Candidate:
 
     def fault(self, points: float) -> str | None:
         """Why it is no better version; None if it is."""
-        if self.sets[HELD_OUT].difference <= 0:
-            return "answers no more of the held-out corrections than the current version"
+        if self.gain.difference <= 0:
+            return "agrees no more with the held-out corrections than the current version"
         if self.old.low < -(limit := self.limit(points)):
             return f"may lose {-100 * self.old.low:.1f} points of the old examples; the limit is {100 * limit:.1f}"
         return None
@@ -95,26 +100,31 @@ class Answers:
 
     Args:
         right: by line, whether the answer is right.
+        agreement: by line, how much of the answer is right, from 0 to 1.
         failures: by line, those that are not, as result files have them.
     """
 
     right: Mapping[int, bool]
+    agreement: Mapping[int, float]
     failures: Mapping[int, Mapping[str, Any]]
 
     @classmethod
     def of(cls, results: Mapping[str, Any], lines: Sequence[int] | None = None) -> Answers:
         """Those of a result file of scripts/evaluate; `lines` are those of the set, None for all."""
         measure, wanted = category_measure(results), None if lines is None else set(lines)
-        right = {
-            one["line"]: bool(one[measure]) for one in results["scores"] if wanted is None or one["line"] in wanted
-        }
-        return cls(right, {one["line"]: one for one in results["failures"]})
+        found = [
+            (one["line"], bool(one[measure]), agreement)
+            for one, agreement in zip(results["scores"], results["agreement"], strict=True)
+            if wanted is None or one["line"] in wanted
+        ]
+        right, agreement = ({one[0]: one[i] for one in found} for i in (1, 2))
+        return cls(right, agreement, {one["line"]: one for one in results["failures"]})
 
 
 def choose(candidates: Sequence[Candidate], limit: float) -> Candidate | None:
-    """The candidate that answers most held-out corrections of those that lose no more than the limit on old examples.
+    """The candidate that agrees most with held-out corrections, of those within the limit on old examples.
 
-    Where several answer as many, the one that answers more old examples is chosen, then the one with more of the
+    Where several agree as much, the one that answers more old examples is chosen, then the one with more of the
     current adapter.
 
     Args:
@@ -122,4 +132,4 @@ def choose(candidates: Sequence[Candidate], limit: float) -> Candidate | None:
         limit: points that the lower end of the interval on old examples may be below 0.
     """
     able = [one for one in candidates if one.fault(limit) is None]
-    return max(able, key=lambda one: (one.sets[HELD_OUT].after, one.old.after, -one.share), default=None)
+    return max(able, key=lambda one: (one.gain.after, one.old.after, -one.share), default=None)

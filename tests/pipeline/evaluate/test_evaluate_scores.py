@@ -52,6 +52,7 @@ def test_summary_has_the_documented_keys() -> None:
     assert found["f1"]["all"]["low"] <= found["f1"]["all"]["value"] <= found["f1"]["all"]["high"]
     assert found["f1"]["all"]["value"] == pytest.approx(4 / 8)  # two right of four given and four expected
     assert (found["precision"]["value"], found["recall"]["value"]) == (0.5, 0.5)
+    assert found["agreement"] == [1, 1, 0, 0]  # all parts of the first two answers, and none of the others
     assert "extra" not in found["f1"]  # no reference has it
     assert list(found["categories"]["latency"]) == ["n", "exact", "execution"]
     assert found["categories"]["latency"]["n"] == 4

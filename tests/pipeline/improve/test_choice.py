@@ -13,8 +13,8 @@ from pipeline.improve.data import EXAMPLES, HELD_OUT, OLD
 CURRENT = {HELD_OUT: [True] * 5 + [False] * 15, OLD: [True] * 500 + [False] * 100, EXAMPLES: [True, True]}
 
 
-def answers(right: dict[str, list[bool]]) -> dict[str, Answers]:
-    """As of result files; each set has lines of its own."""
+def answers(right: dict[str, list[bool]], partly: float = 0.0) -> dict[str, Answers]:
+    """As of result files; each set has lines of its own. `partly` is how much of a wrong answer is right."""
     found = {}
     for first, (name, values) in enumerate(right.items()):
         scores = [{"line": 1000 * first + n, "valid": True, "exact": value} for n, value in enumerate(values)]
@@ -23,7 +23,8 @@ def answers(right: dict[str, list[bool]]) -> dict[str, Answers]:
             for one in scores
             if not one["exact"]
         ]
-        results: dict[str, Any] = {"scores": scores, "failures": wrong}
+        agreement = [1.0 if one["exact"] else partly for one in scores]
+        results: dict[str, Any] = {"scores": scores, "failures": wrong, "agreement": agreement}
         found[name] = Answers.of(results, [int(one["line"]) for one in scores])
     return found
 
@@ -49,7 +50,14 @@ def test_the_one_that_answers_most_corrections_and_holds_is_chosen() -> None:
 def test_without_a_gain_none_is_chosen() -> None:
     same = candidate(1, held_out=5)
     assert choose([same, candidate(0.5, held_out=4)], 2) is None
-    assert "no more of the held-out corrections" in str(same.fault(2))
+    assert "no more with the held-out corrections" in str(same.fault(2))
+
+
+def test_answers_that_come_nearer_to_held_out_corrections_are_a_gain_where_as_few_are_right() -> None:
+    nearer = Candidate.of("mean 0.5", 0.5, answers(CURRENT, partly=0.5), answers(CURRENT, partly=0.6))
+    assert choose([nearer], 2) is nearer and nearer.sets[HELD_OUT].difference == 0
+    further = Candidate.of("mean 0.5", 0.5, answers(CURRENT, partly=0.5), answers(CURRENT, partly=0.4))
+    assert choose([further], 2) is None
 
 
 def test_where_corrections_are_equal_old_examples_and_then_the_current_adapter_decide() -> None:

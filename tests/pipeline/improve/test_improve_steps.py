@@ -68,7 +68,8 @@ class Commands:
         speed = {"median_seconds": 0.1, "output_tokens": 9.0, "model_passes": 3.0}
         scores = [{"line": n, "exact": n not in lost} for n in texts]
         report.parent.mkdir(exist_ok=True)
-        found = {"speed": speed, "scores": scores, "failures": failures}
+        agreement = [float(n not in lost) for n in texts]
+        found = {"speed": speed, "scores": scores, "failures": failures, "agreement": agreement}
         confidence = [[[0.5 if n in lost else 0.99, n not in lost]] for n in texts]
         report.write_text(json.dumps({**found, "confidence": confidence}))
 
@@ -116,7 +117,7 @@ def test_a_candidate_that_improves_and_holds_becomes_a_version(
     record = read_version(out)
     assert record is not None and (record.parent, record.chosen) == ("towns", "mean 0.75")
     assert record.figures["held-out corrections"].after == 1 and record.lost["examples of the playground"] == 1
-    assert "- trained adapter: may lose" in shown and "- mean 0.5: answers no more" in shown
+    assert "- trained adapter: may lose" in shown and "- mean 0.5: agrees no more" in shown
     card = out.with_name("towns-2.card.md").read_text()
     assert "shown York → no, not yes" in card and "scripts/versions promote towns-2" in shown
     assert "(towns-2.confidence.png)" in card and out.with_name("towns-2.confidence.png").is_file()
