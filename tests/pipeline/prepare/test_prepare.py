@@ -300,7 +300,7 @@ def test_an_interrupt_stops_it_cleanly(sources: Path, undisturbed: Path, tmp_pat
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("number", [5, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [3, pytest.param(10, marks=pytest.mark.slow)])
 def test_kills_change_nothing(sources: Path, undisturbed: Path, tmp_path: Path, number: int) -> None:
     """All processes are killed at random moments. A finished step is never started again."""
     seconds = sum(step.wall_seconds for step in record_of(undisturbed).steps)
