@@ -19,7 +19,7 @@ from pipeline.train.split import text_hash
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
 from tasks.evaluation.cases import Case
-from tasks.task import create_evaluation
+from tasks.task import create_evaluation, task_name
 
 FEWEST: Final = 10  # new corrections; with fewer, what is measured on those held out says nothing
 _FEW: Final = 30  # with fewer, the user is warned
@@ -28,8 +28,9 @@ HELD_OUT: Final = "held-out corrections"
 OLD: Final = "old examples"
 EXAMPLES: Final = "examples of the playground"
 PEOPLE: Final = "people's questions"
-_TIMES: Final = 4  # that each learned correction is in the training data
+TIMES: Final = 4  # that each learned correction is in the training data
 _REPLAYED: Final = 10  # old examples for each learned correction, at most
+_HONEYCOMB: Final = 8, 8  # the same two where they were measured (docs/improve.md)
 _OLD: Final = 600  # old examples that are asked, at most
 _VALIDATION: Final = 128
 
@@ -100,17 +101,18 @@ def write_data(
             "no correction can be held out, because their inputs are too much alike or were all learned by an earlier "
             "version; correct answers to other inputs"
         )
+    times, replayed_each = _HONEYCOMB if task_name(weights) == "honeycomb" else (TIMES, _REPLAYED)
     taken = {line.words for line in (*lines, *examples)}
-    replayed, old = _replayed_and_old(work, weights, adapter, kept, replay, taken, _REPLAYED * len(learned))
+    replayed, old = _replayed_and_old(work, weights, adapter, kept, replay, taken, replayed_each * len(learned))
     data = work / "data"
     write_lines(data / LEARNED, learned)
-    write_lines(data / "train.jsonl", _shuffled([*learned * _TIMES, *replayed]))
+    write_lines(data / "train.jsonl", _shuffled([*learned * times, *replayed]))
     write_lines(data / "validation.jsonl", [*kept_apart, *old][:_VALIDATION])
     write_lines(work / "drafts.jsonl", _shuffled([*learned, *replayed]))
     sets = {HELD_OUT: kept_apart, OLD: old, EXAMPLES: examples}
     write_lines(work / "questions.jsonl", chain.from_iterable(sets.values()))
     say(
-        f"{len(lines)} corrections: {len(learned)} are learned, {_TIMES} times each, with {len(replayed):,} replayed "
+        f"{len(lines)} corrections: {len(learned)} are learned, {times} times each, with {len(replayed):,} replayed "
         f"examples; {len(kept_apart)} are held out. {len(old):,} old examples are asked too."
     )
     if count < _FEW:

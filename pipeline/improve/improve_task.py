@@ -21,7 +21,7 @@ from pipeline.evaluate.reliability import confidence_of, write_reliability
 from pipeline.evaluate.task_folder import task_folder
 from pipeline.improve.card import card, lost, table
 from pipeline.improve.choice import LIMIT, Answers, Candidate, choose
-from pipeline.improve.data import PEOPLE, Data, kept_data, write_data
+from pipeline.improve.data import PEOPLE, TIMES, Data, kept_data, write_data
 from pipeline.improve.lines import Correction
 from pipeline.package.new_package import check_name
 from pipeline.package.version import Share, VersionRecord
@@ -43,7 +43,7 @@ _ADAPTER_SHARE, _DRAFTER_SHARE, _DRAFTER_MINUTES = 0.75, 0.25, 5.0  # of the min
 _RATE, _EPOCHS = "3e-4", "2"
 # Questions about different columns do not begin alike, so a pack has one or two of them, and steps of so few, as higher
 # rates, forget much (docs/log.md).
-_HONEYCOMB_RATE, _HONEYCOMB_PACKS = "1e-4", "6"
+_HONEYCOMB_RATE, _HONEYCOMB_PACKS = "1.5e-4", "6"
 _MAX_RANK: Final = 64  # a mean of products adds up ranks; without a limit they would double with each version
 _PEOPLE: Final = Path("examples") / "honeycomb" / "people" / "dev.jsonl"
 _PLACED: Final = "placed.json"  # which candidate is at the place of the new version
@@ -170,7 +170,7 @@ def plan(options: ImproveOptions, kept: Kept, data: Data, work: Path) -> list[St
     layers = sorted({str(name).rpartition(".")[2] for name in config.target_modules or ()})
     minutes = _ADAPTER_SHARE * options.minutes
     task_file = str(options.task_file)
-    rate, packs = _RATE, packs_for(4 * data.learned + data.replayed)
+    rate, packs = _RATE, packs_for(TIMES * data.learned + data.replayed)
     if task_name(options.weights) == "honeycomb":
         rate, packs = _HONEYCOMB_RATE, _HONEYCOMB_PACKS
     train = (
