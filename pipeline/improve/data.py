@@ -30,7 +30,7 @@ EXAMPLES: Final = "examples of the playground"
 PEOPLE: Final = "people's questions"
 TIMES: Final = 4  # that each learned correction is in the training data
 _REPLAYED: Final = 10  # old examples for each learned correction, at most
-_HONEYCOMB: Final = 8, 8  # the same two where they were measured (docs/improve.md)
+_HONEYCOMB: Final = 8, 8  # both numbers for Honeycomb, the only task where they were measured (docs/improve.md)
 _OLD: Final = 600  # old examples that are asked, at most
 _VALIDATION: Final = 128
 
