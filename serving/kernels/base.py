@@ -128,7 +128,7 @@ class QkvAdjustment:
     """Operations on queries, keys and values before rotation, which only some architectures have.
 
     Args:
-        bias: [(heads + 2 kv_heads) · head_dim] float32, added first (Qwen2), or None.
+        bias: [(heads + 2 kv_heads) · head_dim] float32, added first (Qwen2, some Llama), or None.
         query_norm: [head_dim] float32, weight of an RMS norm of each query head (Qwen3), or None.
         key_norm: the same for each key head; both norms are given, or neither.
         eps: the epsilon of the norms.
@@ -151,6 +151,9 @@ class DecoderLayerWeights:
     gate_up: LinearWeight
     down: LinearWeight
     qkv_adjustment: QkvAdjustment | None = None
+    output_bias: Tensor | None = None  # [hidden] float32
+    gate_up_bias: Tensor | None = None  # [2 · intermediate] float32
+    down_bias: Tensor | None = None  # [hidden] float32
 
 
 @dataclass(frozen=True)

@@ -159,8 +159,8 @@ def _layer_struct(layer: DecoderLayerWeights, activations: Activations) -> CLaye
         layer.input_norm.data_ptr(),
         layer.post_attention_norm.data_ptr(),
         pointer(linear_struct(layer.qkv, activations)),
-        pointer(linear_struct(layer.output, activations)),
-        pointer(linear_struct(layer.gate_up, activations)),
-        pointer(linear_struct(layer.down, activations)),
+        pointer(linear_struct(layer.output, activations, layer.output_bias)),
+        pointer(linear_struct(layer.gate_up, activations, layer.gate_up_bias)),
+        pointer(linear_struct(layer.down, activations, layer.down_bias)),
         adjustment_struct(layer.qkv_adjustment),
     )

@@ -84,7 +84,7 @@ class CMaskedProducts(Structure):
 class CLinear(Structure):
     """The struct `Linear` of cpp/decoder.h, field by field."""
 
-    _fields_ = (("awq", CAwq), ("parts", c_int64), ("dense", CDense * MAX_PARTS))
+    _fields_ = (("awq", CAwq), ("parts", c_int64), ("dense", CDense * MAX_PARTS), ("bias", c_void_p))
 
 
 class CQkvAdjustment(Structure):
@@ -193,12 +193,13 @@ def dense_struct(weight: Tensor) -> CDense:
     return CDense(weight.data_ptr(), _DTYPES[weight.dtype], weight.shape[1], weight.shape[0])
 
 
-def linear_struct(weight: LinearWeight, activations: Activations) -> CLinear:
-    """A linear layer's weight of either kind."""
+def linear_struct(weight: LinearWeight, activations: Activations, bias: Tensor | None = None) -> CLinear:
+    """A linear layer: its weight of either kind and its bias [N]."""
+    added = None if bias is None else bias.data_ptr()
     if isinstance(weight, DenseWeight):
         parts = [dense_struct(part) for part in weight.parts]
-        return CLinear(CAwq(), len(parts), (CDense * MAX_PARTS)(*parts))
-    return CLinear(awq_struct(weight, activations), 0, (CDense * MAX_PARTS)())
+        return CLinear(CAwq(), len(parts), (CDense * MAX_PARTS)(*parts), added)
+    return CLinear(awq_struct(weight, activations), 0, (CDense * MAX_PARTS)(), added)
 
 
 def batch_struct(metadata: AttentionMetadata, tokens: int, num_blocks: int, block_size: int) -> CBatch:

@@ -10,7 +10,7 @@ from serving.kernels.lora import LoraBatch, LoraSite
 
 
 class Linear:
-    """y = x · Wᵀ without a bias: [T, in_features] activation dtype → [T, out_features] float32, or its parts.
+    """y = x · Wᵀ + b: [T, in_features] activation dtype → [T, out_features] float32, or its parts.
 
     The kernels that use a product add up its parts: [P, T, out_features]. With adapters it has none.
 
@@ -18,10 +18,12 @@ class Linear:
         weight: the weight of one or several projections.
         site: which projections these are, for adapters.
         kernels: compute it.
+        bias: [out_features] float32, added last; None where there is none.
     """
 
-    def __init__(self, weight: LinearWeight, site: LoraSite, kernels: Kernels) -> None:
+    def __init__(self, weight: LinearWeight, site: LoraSite, kernels: Kernels, bias: Tensor | None = None) -> None:
         self.weight = weight
+        self._bias = bias
         self._site = site
         self._kernels = kernels
 
@@ -30,6 +32,8 @@ class Linear:
         out = self._multiply(x, has_parts=lora is None)
         if lora is not None:
             self._kernels.add_lora(x, lora, self._site, out)
+        if self._bias is not None:
+            (out if out.dim() == 2 else out[0]).add_(self._bias)
         return out
 
     def _multiply(self, x: Tensor, *, has_parts: bool) -> Tensor:

@@ -6,13 +6,14 @@ Quantized weights are in AutoAWQ's format, or in compressed-tensors' packed 4-bi
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from serving.errors import WeightsError
 from serving.kernels.base import AttentionShape
-from serving.layers.rope import Llama3Scaling, RopeConfig
+from serving.layers.rope import Llama3Scaling, RopeConfig, YarnScaling
 
 _MAX_GROUP_SIZE: Final = 4096
 _REMEDY: Final = "quantize with scripts/quantize_awq or use ENGINE=vllm"
@@ -89,6 +90,15 @@ _QWEN3_HEAD_DIM = 128  # where config.json does not say, as transformers has it
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
+@dataclass(frozen=True, slots=True)
+class Biases:
+    """Which linear layers of a decoder layer have a bias."""
+
+    qkv: bool = False
+    output: bool = False
+    mlp: bool = False
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """The architecture and dimensions of a model; `quantization` is None if its weights are not quantized."""
@@ -104,7 +114,7 @@ class ModelConfig:
     max_position_embeddings: int
     tie_word_embeddings: bool
     quantization: Quantization | None
-    has_qkv_bias: bool = False  # Qwen2
+    bias: Biases = Biases()
     has_qk_norm: bool = False  # Qwen3
 
 
@@ -130,6 +140,7 @@ def parse_config(data: dict[str, Any]) -> ModelConfig:
     _refuse_unsupported(data)
     architecture = _architecture(data)
     heads = fields.positive("num_attention_heads")
+    rope = _rope(data)
     hidden = fields.positive("hidden_size")
     shape = AttentionShape(
         num_heads=heads,
@@ -150,11 +161,11 @@ def parse_config(data: dict[str, Any]) -> ModelConfig:
         num_layers=fields.positive("num_hidden_layers"),
         attention=shape,
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
-        rope=_rope(data),
-        max_position_embeddings=fields.positive("max_position_embeddings"),
+        rope=rope,
+        max_position_embeddings=_context(fields.positive("max_position_embeddings"), rope),
         tie_word_embeddings=bool(data.get("tie_word_embeddings", False)),
         quantization=read_quantization(data.get("quantization_config")),
-        has_qkv_bias=architecture == "Qwen2ForCausalLM",
+        bias=_biases(architecture, data),
         has_qk_norm=architecture == "Qwen3ForCausalLM",
     )
 
@@ -199,8 +210,6 @@ def _refuse_unsupported(data: dict[str, Any]) -> None:
         raise WeightsError("config.json has auto_map (code in the checkpoint), which is never run; remove it")
     supported = {
         "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
         "partial_rotary_factor": 1.0,
         "use_sliding_window": False,
     }
@@ -212,10 +221,27 @@ def _refuse_unsupported(data: dict[str, Any]) -> None:
             )
 
 
+def _biases(architecture: str, data: dict[str, Any]) -> Biases:
+    """As transformers has it: Qwen2's are fixed, Llama and Qwen3 read `attention_bias`, and Llama `mlp_bias`."""
+    if architecture == "Qwen2ForCausalLM":
+        return Biases(qkv=True)
+    if architecture == "MistralForCausalLM":
+        return Biases()
+    attention = bool(data.get("attention_bias"))
+    return Biases(attention, attention, architecture == "LlamaForCausalLM" and bool(data.get("mlp_bias")))
+
+
 def _sliding_window(fields: _Fields, data: dict[str, Any]) -> int | None:
     if _architecture(data) != "MistralForCausalLM" or data.get("sliding_window") is None:
         return None
     return fields.positive("sliding_window")
+
+
+def _context(stated: int, rope: RopeConfig) -> int:
+    """The longest context. With YaRN, checkpoints state the original length or the stretched one."""
+    if rope.yarn is None:
+        return stated
+    return max(stated, int(rope.yarn.original_max_position_embeddings * rope.yarn.factor))
 
 
 def _rope(data: dict[str, Any]) -> RopeConfig:
@@ -240,6 +266,33 @@ def _rope(data: dict[str, Any]) -> RopeConfig:
                 original_max_position_embeddings=scaling.positive("original_max_position_embeddings"),
             ),
         )
+    if kind == "yarn":
+        return RopeConfig(theta, yarn=_yarn(parameters, scaling))
     raise WeightsError(
-        f"config.json has rope type {kind!r}; the paged engine supports default, linear and llama3: use ENGINE=vllm"
+        f"config.json has rope type {kind!r}; the paged engine supports default, linear, llama3 and yarn: use "
+        "ENGINE=vllm"
     )
+
+
+def _yarn(parameters: dict[str, Any], fields: _Fields) -> YarnScaling:
+    """YaRN's parameters, with the defaults of its paper as transformers has them."""
+    factor = fields.number("factor")
+
+    def magnitude(of_logarithm: float) -> float:
+        return 0.1 * of_logarithm * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    scales = [parameters.get(name) for name in ("mscale", "mscale_all_dim")]
+    inferred = magnitude(1.0)
+    if all(scales):
+        inferred = magnitude(fields.number("mscale")) / magnitude(fields.number("mscale_all_dim"))
+    try:
+        return YarnScaling(
+            factor=factor,
+            original_max_position_embeddings=fields.positive("original_max_position_embeddings"),
+            magnitude=fields.number("attention_factor", inferred),
+            fast=fields.number("beta_fast", 32.0),
+            slow=fields.number("beta_slow", 1.0),
+            truncate=parameters.get("truncate", True) is not False,
+        )
+    except ValueError as error:
+        raise WeightsError(f"config.json's rope parameters have {error}") from error

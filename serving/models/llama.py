@@ -35,20 +35,24 @@ class DecoderLayer:
     """One decoder layer: attention and MLP, each after a norm."""
 
     def __init__(self, index: int, weights: DecoderLayerWeights, config: ModelConfig, kernels: Kernels) -> None:
-        def linear(weight: LinearWeight, *projections: Projection) -> Linear:
-            return Linear(weight, LoraSite(index, projections), kernels)
+        def linear(weight: LinearWeight, *projections: Projection, bias: Tensor | None = None) -> Linear:
+            return Linear(weight, LoraSite(index, projections), kernels, bias)
 
         dtype = kernels.activation_dtype
         self._input_norm = RmsNorm(weights.input_norm, config.rms_norm_eps, kernels, dtype)
         self._attention = Attention(
             linear(weights.qkv, *QKV),
-            linear(weights.output, Projection.OUTPUT),
+            linear(weights.output, Projection.OUTPUT, bias=weights.output_bias),
             config.attention,
             kernels,
             weights.qkv_adjustment,
         )
         self._mlp_norm = RmsNorm(weights.post_attention_norm, config.rms_norm_eps, kernels, dtype)
-        self._mlp = Mlp(linear(weights.gate_up, *GATE_UP), linear(weights.down, Projection.DOWN), kernels)
+        self._mlp = Mlp(
+            linear(weights.gate_up, *GATE_UP, bias=weights.gate_up_bias),
+            linear(weights.down, Projection.DOWN, bias=weights.down_bias),
+            kernels,
+        )
 
     def __call__(
         self,

@@ -156,30 +156,39 @@ class _Reader:
         queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
         attention, mlp = prefix + "self_attn.", prefix + "mlp."
         qkv = {attention + "q_proj": queries, attention + "k_proj": keys, attention + "v_proj": keys}
+        output, down = {attention + "o_proj": hidden}, {mlp + "down_proj": hidden}
+        gate_up = {mlp + "gate_proj": inner, mlp + "up_proj": inner}
+        bias = self._config.bias
         return DecoderLayerWeights(
             input_norm=self._norm(prefix + "input_layernorm"),
             qkv=self._linear(hidden, qkv),
-            output=self._linear(queries, {attention + "o_proj": hidden}),
+            output=self._linear(queries, output),
             post_attention_norm=self._norm(prefix + "post_attention_layernorm"),
-            gate_up=self._linear(hidden, {mlp + "gate_proj": inner, mlp + "up_proj": inner}),
-            down=self._linear(inner, {mlp + "down_proj": hidden}),
+            gate_up=self._linear(hidden, gate_up),
+            down=self._linear(inner, down),
             qkv_adjustment=self._adjustment(attention, qkv),
+            output_bias=self._bias(output) if bias.output else None,
+            gate_up_bias=self._bias(gate_up) if bias.mlp else None,
+            down_bias=self._bias(down) if bias.mlp else None,
         )
 
     def _tensor(self, name: str, shape: tuple[int, ...], dtypes: torch.dtype | tuple[torch.dtype, ...]) -> Tensor:
         return self._checkpoint.tensor(name, shape, dtypes).to(self._device)
 
     def _adjustment(self, attention: str, qkv: dict[str, int]) -> QkvAdjustment | None:
-        """The biases of a Qwen2 layer or the head norms of a Qwen3 layer."""
+        """The biases of queries, keys and values, and the head norms of a Qwen3 layer."""
         config = self._config
-        if config.has_qkv_bias:
-            biases = [self._tensor(f"{name}.bias", (size,), FLOATS).float() for name, size in qkv.items()]
-            return QkvAdjustment(bias=torch.cat(biases))
+        bias = self._bias(qkv) if config.bias.qkv else None
         if config.has_qk_norm:
             size = config.attention.head_dim
             query_norm, key_norm = self._norm(attention + "q_norm", size), self._norm(attention + "k_norm", size)
-            return QkvAdjustment(query_norm=query_norm, key_norm=key_norm, eps=config.rms_norm_eps)
-        return None
+            return QkvAdjustment(bias, query_norm, key_norm, config.rms_norm_eps)
+        return None if bias is None else QkvAdjustment(bias)
+
+    def _bias(self, outputs: dict[str, int]) -> Tensor:
+        """The biases of layers that share their input, concatenated along their outputs (name: size)."""
+        parts = (self._tensor(f"{name}.bias", (size,), FLOATS).float() for name, size in outputs.items())
+        return torch.cat(tuple(parts))
 
     def _norm(self, name: str, size: int | None = None) -> Tensor:
         return self._tensor(f"{name}.weight", (size or self._config.hidden_size,), FLOATS).float()

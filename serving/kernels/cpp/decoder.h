@@ -14,6 +14,7 @@ struct Linear {
   Awq awq;
   int64_t parts;
   Dense dense[kMaxParts];
+  const float* bias;  // [out] added last; null where there is none, and for queries, keys and values (QkvAdjustment)
 };
 
 struct Layer {
@@ -87,18 +88,31 @@ inline const Linear& linear_at(const Layer& layer, Place place) {
   return place == kGateUp ? *layer.gate_up : *layer.down;
 }
 
-// A linear layer, with the adapters of those rows that have one.
+inline void add_bias(Pool& pool, const float* bias, int64_t rows, int64_t width, float* out) {
+  pool.each_range(rows, 8, [&](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; t++)
+      for (int64_t i = 0; i < width; i += W) {
+        float* at = out + t * width + i;
+        storef_n(at, loadf_n(at, width - i) + loadf_n(bias + i, width - i), width - i);
+      }
+  });
+}
+
+// A linear layer, with the adapters of those rows that have one, and its bias.
 inline void adapted(Pool& pool, const Decoder& d, const Pass& p, const Layer& layer, Place place, const float* x,
                     float* out) {
-  linear(pool, linear_at(layer, place), x, p.batch.tokens, out);
+  const Linear& w = linear_at(layer, place);
+  linear(pool, w, x, p.batch.tokens, out);
   if (p.lora) add_lora(pool, *p.lora, lora_site(d, layer, place), x, out);
+  const int64_t width = place == kGateUp ? 2 * d.intermediate : d.hidden;
+  if (w.bias) add_bias(pool, w.bias, p.batch.tokens, width, out);
 }
 
 #if defined(HK_AMX_BF16)
 // Matmuls on tiles of bfloat16 keep their inputs in tiles and add to the residual themselves, with the same bits. An
-// adapter needs both in float32.
+// adapter or a bias needs both in float32.
 inline bool tiled(const Pass& p, const Linear& w) {
-  return !p.lora && w.parts == 0 && w.awq.inputs == kBFloat16Inputs;
+  return !p.lora && !w.bias && w.parts == 0 && w.awq.inputs == kBFloat16Inputs;
 }
 inline BFloat16Rows tiles_in(float* room, int64_t in) { return {reinterpret_cast<uint8_t*>(room), in}; }
 #endif
@@ -161,7 +175,7 @@ inline Branch mlp(Pool& pool, const Decoder& d, const Pass& p, const Layer& laye
 #endif
   norm_and_multiply(pool, d, p, hidden, before, layer.post_attention_norm, layer, kGateUp, normed, gate_up);
   const Linear& down = *layer.down;
-  if (!p.lora && down.parts == 0 && down.awq.inputs == kInt8Inputs) {
+  if (!p.lora && !down.bias && down.parts == 0 && down.awq.inputs == kInt8Inputs) {
     activate_and_multiply(pool, down.awq, gate_up, rows, branch);
     return branch;
   }

@@ -17,10 +17,14 @@ TOKENS = torch.randint(0, 199, (80,), generator=torch.Generator().manual_seed(1)
 WIDE = {"hidden_size": 128, "intermediate_size": 192, "num_attention_heads": 4}
 
 
-@pytest.fixture(scope="module", params=["dense", "awq", "awq in tiles", "mixed in tiles"])
+@pytest.fixture(scope="module", params=["dense", "awq", "awq in tiles", "mixed in tiles", "biases in tiles"])
 def checkpoint(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("mistral")
-    model = tiny_checkpoints.tiny_mistral(**WIDE if "tiles" in request.param else {})
+    folder = tmp_path_factory.mktemp("checkpoint")
+    wide = WIDE if "tiles" in request.param else {}
+    if "biases" in request.param:
+        model = tiny_checkpoints.tiny_llama(**wide, attention_bias=True, mlp_bias=True)
+    else:
+        model = tiny_checkpoints.tiny_mistral(**wide)
     tiny_checkpoints.save(model, folder, torch.float16)
     if request.param != "dense":
         left = tiny_checkpoints.SIXTEEN_BITS if "mixed" in request.param else ()

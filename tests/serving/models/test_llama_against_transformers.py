@@ -19,17 +19,27 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
 MODELS = {
     "llama": lambda: tiny_checkpoints.tiny_llama(tie_word_embeddings=True),
     "llama-linear": lambda: tiny_checkpoints.tiny_llama(
         rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
     ),
     "llama-llama3": lambda: tiny_checkpoints.tiny_llama(rope_parameters=LLAMA3),
+    "llama-yarn": lambda: tiny_checkpoints.tiny_llama(rope_parameters=YARN),
+    "llama-yarn-deepseek": lambda: tiny_checkpoints.tiny_llama(
+        rope_parameters={**YARN, "mscale": 0.7, "mscale_all_dim": 1.0, "beta_fast": 4, "truncate": False}
+    ),
+    "llama-yarn-attention-factor": lambda: tiny_checkpoints.tiny_llama(rope_parameters={**YARN, "attention_factor": 2}),
+    "llama-bias": lambda: tiny_checkpoints.tiny_llama(attention_bias=True, mlp_bias=True),
+    "llama-attention-bias": lambda: tiny_checkpoints.tiny_llama(attention_bias=True),
+    "llama-mlp-bias": lambda: tiny_checkpoints.tiny_llama(mlp_bias=True),
     "llama-head-dim": lambda: tiny_checkpoints.tiny_llama(head_dim=24, num_key_value_heads=6),
     "mistral": tiny_checkpoints.tiny_mistral,
     "qwen2": tiny_checkpoints.tiny_qwen2,
     "qwen2-tied": lambda: tiny_checkpoints.tiny_qwen2(tie_word_embeddings=True),
     "qwen3": tiny_checkpoints.tiny_qwen3,
+    "qwen3-bias": lambda: tiny_checkpoints.tiny_qwen3(attention_bias=True),
     "qwen3-head-dim": lambda: tiny_checkpoints.tiny_qwen3(head_dim=16, num_key_value_heads=6),
     "mistral-no-window": lambda: tiny_checkpoints.tiny_mistral(sliding_window=None),
 }

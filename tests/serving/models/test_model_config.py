@@ -30,6 +30,8 @@ SMOL = {
     },
 }
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
 
 def packed(**weights):
     """The configuration that llm-compressor writes for 4-bit weights and 16-bit activations."""
@@ -75,6 +77,12 @@ def test_rope_parameters_of_transformers_5_are_read():
     assert (config.rope.theta, config.rope.linear_factor) == (7.0, 2.0)
 
 
+@pytest.mark.parametrize("stated", [32768, 131072])
+def test_yarn_stretches_the_context_whichever_length_the_file_states(stated):
+    config = parse_config({**SMOL, "max_position_embeddings": stated, "rope_scaling": YARN})
+    assert config.max_position_embeddings == 131072
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -82,9 +90,10 @@ def test_rope_parameters_of_transformers_5_are_read():
         ({"architectures": None}, "None"),
         ({"auto_map": {"AutoModel": "x.y"}}, "auto_map"),
         ({"hidden_act": "gelu"}, "gelu"),
-        ({"attention_bias": True}, "attention_bias"),
-        ({"mlp_bias": True}, "mlp_bias"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "yarn"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "longrope"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "original_max_position_embeddings"),
+        ({"rope_scaling": {**YARN, "factor": 0}}, "factor = 0"),
+        ({"rope_scaling": {**YARN, "beta_fast": 1}}, "beta_fast = 1 is not above beta_slow = 1"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
         ({"rope_scaling": ["linear"]}, "linear"),
         ({"hidden_size": 0}, "hidden_size"),

@@ -33,9 +33,11 @@ TINY = {
 
 
 def tiny_llama(**overrides):
-    """A random float32 Llama of transformers; the seed is fixed."""
+    """A random float32 Llama of transformers; the seed is fixed. Biases, if any, are random too."""
     torch.manual_seed(7)
-    return LlamaForCausalLM(LlamaConfig(**{**TINY, **overrides})).eval()
+    model = LlamaForCausalLM(LlamaConfig(**{**TINY, **overrides})).eval()
+    has_biases = model.config.attention_bias or model.config.mlp_bias
+    return _randomized(model) if has_biases else model
 
 
 def tiny_mistral(**overrides):
