@@ -94,7 +94,7 @@ class AwqWeight:
 class DenseWeight:
     """Unquantized matrices that share their input; their outputs are concatenated.
 
-    They are not merged, so that a memory-mapped checkpoint is used in place.
+    They are not merged, so that loading needs no second copy of them.
     """
 
     parts: tuple[Tensor, ...]  # each [N_i, K] float16, bfloat16 or float32

@@ -1,4 +1,4 @@
-"""Load a model from a checkpoint folder; weights stay memory-mapped unless the kernels repack them.
+"""Load a model from a checkpoint folder.
 
 4-bit layers of compressed-tensors' `pack-quantized` format are laid out as AutoAWQ lays them out. There a weight is
 int32 [N, K / 8], eight inputs in a word, lowest nibble first, each value stored plus 8. Zero points are packed likewise

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from serving.errors import WeightsError
+from serving.weights.safetensors_header import TensorEntry, read_safetensors_header
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _INDEX = "model.safetensors.index.json"
+_DTYPES = {
+    **{"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64},
+    **{"I32": torch.int32, "I64": torch.int64, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8},
+}
 
 
 class TensorFiles:
-    """The tensors of a folder by name.
+    """The tensors of a folder by name. The files are read, not mapped: pages of a mapping stay in the process' memory.
 
     Raises:
         WeightsError: the folder has no readable safetensors files, or two of them have the same tensor.
@@ -25,37 +28,37 @@ class TensorFiles:
 
     def __init__(self, weights_dir: Path) -> None:
         self._dir = weights_dir
-        self._files: dict[str, Any] = {}
+        self._places: dict[str, tuple[Path, int, TensorEntry]] = {}  # file, its offset of tensor data, tensor
         for path in _shards(weights_dir):
-            opened = _open(path)
-            for name in opened.keys():  # noqa: SIM118 (not a mapping)
-                if name in self._files:
+            header = read_safetensors_header(path)
+            for name, entry in header.tensors.items():
+                if name in self._places:
                     raise WeightsError(f"{weights_dir} has the tensor {name} twice; rebuild the weights")
-                self._files[name] = opened
-        self._unused = set(self._files)
+                self._places[name] = path, header.data_start, entry
+        self._unused = set(self._places)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._files
+        return name in self._places
 
     def tensor(self, name: str, shape: tuple[int, ...], dtypes: torch.dtype | tuple[torch.dtype, ...]) -> Tensor:
-        """A copy of the tensor of that name.
-
-        A view of the mapped file would change with it when somebody overwrites it in place, and reading it would end
-        the process (SIGBUS) after somebody cut it.
+        """The tensor of that name, read into new memory.
 
         Raises:
-            WeightsError: it is missing, or has another shape or dtype.
+            WeightsError: it is missing, has another shape or dtype, or cannot be read.
         """
-        if name not in self._files:
+        if name not in self._places:
             raise WeightsError(f"{self._dir} lacks the tensor {name}; rebuild the weights")
-        tensor: Tensor = self._files[name].get_tensor(name).clone()
+        path, start, entry = self._places[name]
+        dtype = _DTYPES.get(entry.dtype)
         allowed = dtypes if isinstance(dtypes, tuple) else (dtypes,)
-        if tuple(tensor.shape) != shape or tensor.dtype not in allowed:
+        if entry.shape != shape or dtype not in allowed:
             raise WeightsError(
-                f"{self._dir} has {name} as {tensor.dtype} {list(tensor.shape)}, expected "
+                f"{self._dir} has {name} as {dtype or entry.dtype} {list(entry.shape)}, expected "
                 f"{' or '.join(map(str, allowed))} {list(shape)} by config.json: check that they are of the same model"
             )
         self._unused.discard(name)
+        tensor = torch.empty(shape, dtype=dtype)
+        _read(path, start + entry.begin, tensor)
         return tensor
 
     def refuse_unused(self, ignored: tuple[str, ...]) -> None:
@@ -89,8 +92,16 @@ def _shards(weights_dir: Path) -> list[Path]:
     return [weights_dir / name for name in names]
 
 
-def _open(path: Path) -> Any:
+def _read(path: Path, offset: int, tensor: Tensor) -> None:
+    """Fill a tensor with the bytes at an offset."""
+    into = memoryview(tensor.view(-1).view(torch.uint8).numpy())
     try:
-        return safe_open(path, framework="pt", device="cpu")
-    except (OSError, SafetensorError) as error:
-        raise WeightsError(f"{path} is not a readable safetensors file: {error}; rebuild the weights") from error
+        with path.open("rb", buffering=0) as file:
+            file.seek(offset)
+            while into:
+                count = file.readinto(into)
+                if not count:
+                    raise WeightsError(f"{path} ends before its last tensor; fetch the weights again")
+                into = into[count:]
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read: {error.strerror}; fetch the weights again") from error

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from serving.errors import WeightsError
-from serving.kernels.base import AwqWeight
+from serving.kernels.base import AwqTensors, AwqWeight
 from serving.kernels.reference import ReferenceKernels
 from serving.models.loader import load_with_kernels
 from tests.serving.models import tiny_checkpoints
@@ -64,6 +65,20 @@ def test_a_loaded_model_does_not_change_with_its_file(folder):
     assert torch.equal(run_whole(model, TOKENS, [20]), expected)
     os.truncate(file, 0)
     assert torch.equal(run_whole(model, TOKENS, [20]), expected)
+
+
+def test_loading_maps_no_file_of_the_checkpoint(folder):
+    """Pages of a mapping would count as memory of the process: twice the weights, while a model is packed."""
+    seen: list[bool] = []
+
+    class Watched(ReferenceKernels):
+        def pack_awq(self, tensors: AwqTensors) -> AwqWeight:
+            seen.append(str(folder) in Path("/proc/self/maps").read_text())
+            return super().pack_awq(tensors)
+
+    tiny_checkpoints.quantize(folder, tiny_checkpoints.tiny_llama(tie_word_embeddings=True))
+    load_with_kernels(folder, Watched())
+    assert seen and not any(seen)
 
 
 def test_quantized_weights_stay_in_4_bits(folder):
@@ -128,7 +143,7 @@ def test_quantized_tensors_without_a_quantization_config_are_refused(folder):
 @pytest.mark.parametrize("content", [b"", b"\x00" * 7, b"\xff" * 64, (1 << 40).to_bytes(8, "little") + b"{}"])
 def test_files_that_are_not_safetensors_are_refused(folder, content):
     (folder / "model.safetensors").write_bytes(content)
-    with pytest.raises(WeightsError, match="not a readable safetensors file"):
+    with pytest.raises(WeightsError, match="not a valid safetensors file"):
         load(folder)
 
 
