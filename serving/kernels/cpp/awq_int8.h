@@ -21,6 +21,7 @@ constexpr float kSumStartValue = 12582912.0f;
 
 constexpr int kTallest = W == 16 ? 12 : 6;  // rows of a tile: with two strips, as many as there are registers for
 constexpr int kFewRows = 4;                 // up to so many rows, four strips at a time keep more sums in flight
+constexpr int kNarrowInputs = 32;           // inputs whose products 16 bits hold: 8 times 2 · 15 · 127
 constexpr int64_t kByteInputs = 1 << 19;    // inputs of a block of tiles: as many bytes as stay in the L2 cache
 
 // Eight k's are in the order 0 4 1 5 2 6 3 7: the low nibbles of a word's four bytes, then the high ones.
@@ -77,6 +78,53 @@ inline void round_rows(Pool& pool, const Awq& a, const ByteRows& bytes, F values
   });
 }
 
+// Adds the products of the next eight inputs to the sums, and moves to the words of those behind them.
+template <int MR, int NV>
+[[gnu::always_inline]] inline void add_eight(const uint32_t** words, int64_t ahead, const int8_t* values,
+                                             vi (&sums)[MR][NV]) {
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; half++) {
+    vi w[NV];
+#pragma GCC unroll 4
+    for (int n = 0; n < NV; n++) {
+      const vi eight = load<vi>(words[n]);
+      if (!half) __builtin_prefetch(words[n] + ahead);
+      w[n] = (half ? (vi)((vu)eight >> 4) : eight) & 0x0f0f0f0f;
+      pin(w[n]);
+    }
+#pragma GCC unroll 12
+    for (int m = 0; m < MR; m++) {
+      int32_t quad;
+      std::memcpy(&quad, values + (half * MR + m) * 4, sizeof quad);
+      const vi value = splat_int(quad);
+#pragma GCC unroll 4
+      for (int n = 0; n < NV; n++) add_dot_quads(sums[m][n], w[n], value);
+    }
+  }
+#pragma GCC unroll 4
+  for (int n = 0; n < NV; n++) words[n] += W;
+}
+
+#if defined(HK_NARROW_SUMS)
+// Adds the products of INPUTS inputs, which are summed in 16 bits first. No loop is left in it, so that the compiler
+// keeps these sums in registers.
+template <int MR, int NV, int INPUTS>
+[[gnu::always_inline]] inline void add_narrow_block(const uint32_t** words, int64_t ahead, const int8_t* values,
+                                                    vi (&acc)[MR][NV]) {
+  vi narrow[MR][NV];
+#pragma GCC unroll 12
+  for (int m = 0; m < MR; m++)
+#pragma GCC unroll 4
+    for (int n = 0; n < NV; n++) narrow[m][n] = vi{};
+#pragma GCC unroll 4
+  for (int k = 0; k < INPUTS; k += 8) add_eight<MR, NV>(words, ahead, values + k * MR, narrow);
+#pragma GCC unroll 12
+  for (int m = 0; m < MR; m++)
+#pragma GCC unroll 4
+    for (int n = 0; n < NV; n++) add_narrow(acc[m][n], narrow[m][n]);
+}
+#endif
+
 // Multiplies the tile of MR rows that starts at row `first` with NV strips, and prefetches the words that are `ahead`
 // of those it reads.
 template <int MR, int NV>
@@ -99,29 +147,14 @@ void tile_int8(const Awq& a, int64_t strip, int64_t ahead, const ByteRows& x, in
         acc[m][n] = splat_int(kSumStart);
         add_dot_pairs(acc[m][n], zeros[n], splat_int(sum[m]));
       }
-    for (const int8_t* end = values + a.group * MR; values < end; values += 8 * MR) {
-#pragma GCC unroll 2
-      for (int half = 0; half < 2; half++) {
-        vi w[NV];
-#pragma GCC unroll 4
-        for (int n = 0; n < NV; n++) {
-          const vi eight = load<vi>(words[n]);
-          if (!half) __builtin_prefetch(words[n] + ahead);
-          w[n] = (half ? (vi)((vu)eight >> 4) : eight) & 0x0f0f0f0f;
-          pin(w[n]);
-        }
-#pragma GCC unroll 12
-        for (int m = 0; m < MR; m++) {
-          int32_t quad;
-          std::memcpy(&quad, values + (half * MR + m) * 4, sizeof quad);
-          const vi value = splat_int(quad);
-#pragma GCC unroll 4
-          for (int n = 0; n < NV; n++) add_dot_quads(acc[m][n], w[n], value);
-        }
-      }
-#pragma GCC unroll 4
-      for (int n = 0; n < NV; n++) words[n] += W;
-    }
+    const int8_t* const end = values + a.group * MR;
+#if defined(HK_NARROW_SUMS)
+    for (; values + kNarrowInputs * MR <= end; values += kNarrowInputs * MR)
+      add_narrow_block<MR, NV, kNarrowInputs>(words, ahead, values, acc);
+    for (; values < end; values += 8 * MR) add_narrow_block<MR, NV, 8>(words, ahead, values, acc);
+#else
+    for (; values < end; values += 8 * MR) add_eight<MR, NV>(words, ahead, values, acc);
+#endif
 #pragma GCC unroll 12
     for (int m = 0; m < MR; m++)
 #pragma GCC unroll 4

@@ -31,14 +31,20 @@ inline void add_dot_pairs(vi& acc, vi a, vi b) {
   pin(acc);
 }
 
-inline void add_dot_quads(vi& acc, vi a, vi b) {
 #if defined(__AVXVNNI__)
+inline void add_dot_quads(vi& acc, vi a, vi b) {
   acc = (vi)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)a, (__m256i)b);
-#else
-  acc += (vi)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)a, (__m256i)b), _mm256_set1_epi16(1));
-#endif
   pin(acc);
 }
+#else
+#define HK_NARROW_SUMS
+inline void add_dot_quads(vi& narrow, vi a, vi b) {
+  narrow = (vi)_mm256_add_epi16((__m256i)narrow, _mm256_maddubs_epi16((__m256i)a, (__m256i)b));
+  pin(narrow);
+}
+
+inline void add_narrow(vi& acc, vi narrow) { acc += (vi)_mm256_madd_epi16((__m256i)narrow, _mm256_set1_epi16(1)); }
+#endif
 
 inline void add_dot_bfloat16(vf& acc, vu a, vu b) {
   acc = fma((vf)(a & 0xffff0000u), (vf)(b & 0xffff0000u), acc);

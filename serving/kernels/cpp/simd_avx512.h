@@ -31,14 +31,20 @@ inline void add_dot_pairs(vi& acc, vi a, vi b) {
   pin(acc);
 }
 
-inline void add_dot_quads(vi& acc, vi a, vi b) {
 #if defined(__AVX512VNNI__)
+inline void add_dot_quads(vi& acc, vi a, vi b) {
   acc = (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)a, (__m512i)b);
-#else
-  acc += (vi)_mm512_madd_epi16(_mm512_maddubs_epi16((__m512i)a, (__m512i)b), _mm512_set1_epi16(1));
-#endif
   pin(acc);
 }
+#else
+#define HK_NARROW_SUMS
+inline void add_dot_quads(vi& narrow, vi a, vi b) {
+  narrow = (vi)_mm512_add_epi16((__m512i)narrow, _mm512_maddubs_epi16((__m512i)a, (__m512i)b));
+  pin(narrow);
+}
+
+inline void add_narrow(vi& acc, vi narrow) { acc += (vi)_mm512_madd_epi16((__m512i)narrow, _mm512_set1_epi16(1)); }
+#endif
 
 inline void add_dot_bfloat16(vf& acc, vu a, vu b) {
 #if defined(__AVX512BF16__)

@@ -15,8 +15,8 @@ from serving.kernels.shape_checks import KernelArgumentError
 from tests.serving.kernels.builds import library_of
 
 ROWS = [*range(1, 18), 64, 65, 127, 128, 129]
-# (inputs, outputs, group size): the default model's, one vector more or less than a tile, tiny groups
-SHAPES = [(576, 960, 64), (1536, 576, 64), (128, 128, 128), (96, 136, 32), (48, 24, 8), (2176, 40, 128)]
+# (inputs, outputs, group size): the default model's, one vector more or less than a tile, tiny and odd groups
+SHAPES = [(576, 960, 64), (1536, 576, 64), (128, 128, 128), (96, 136, 32), (48, 24, 8), (96, 24, 48), (2176, 40, 128)]
 
 
 def multiply(kernels, weight, x):
@@ -109,6 +109,18 @@ def test_rows_of_zeros_and_of_huge_values_are_right(cpu):
     assert torch.equal(out[1], torch.zeros(64))
     assert torch.isfinite(out).all()
     assert torch.equal(out[:1], multiply(cpu, weight, x[:1]))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_the_largest_products_do_not_overflow(cpu, activations, sign, rows):
+    """All 4-bit weights are 15 and all inputs the largest of their group: no sum in few bits can be larger."""
+    outputs = 24
+    qweight = torch.full((256, outputs // 8), -1, dtype=torch.int32)
+    zeros, scales = torch.zeros(2, outputs // 8, dtype=torch.int32), torch.ones(2, outputs, dtype=torch.float16)
+    weight = cpu.pack_awq(AwqTensors(qweight, zeros, scales, 128))
+    out = multiply(cpu, weight, torch.full((rows, 256), 127.0 * sign))
+    assert torch.equal(out, torch.full((rows, outputs), 256 * 15 * 127.0 * sign))
 
 
 def test_the_reference_rounds_as_the_kernel_does():
