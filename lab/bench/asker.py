@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from lab.bench.protocol import Ask, Reply
-from serving.constraints import LarkConstraint
-from serving.grammar import check_constraint
+from serving.constraints import JsonSchemaConstraint
 from serving.text import Tokenizer
 from serving.types import FinishReason
 from tasks.errors import TaskError
 from tasks.evaluation.json_answers import canonical
+from tasks.honeycomb import ops
 from tasks.honeycomb.canonical import comparison_key
 from tasks.honeycomb.query import parse_query
 from tasks.task import create_task, task_name
@@ -36,27 +36,27 @@ class Asker:
         self._tokenizer = Tokenizer.from_dir(weights)
         self._task = create_task(weights, self._tokenizer)
 
-    def ask(self, key: str, inputs: Inputs, max_tokens: int, *, as_lark: bool = False) -> Ask:
+    def ask(self, key: str, inputs: Inputs, max_tokens: int, *, as_schema: bool = False) -> Ask:
         """The greedy request for one question.
 
         Args:
             key: its name within its batch.
             inputs: the question.
             max_tokens: limit of the answer's tokens, if the task's own is not lower.
-            as_lark: write the constraint as a grammar, for an engine whose environment cannot.
+            as_schema: give an engine that makes its own grammars a JSON schema.
 
         Raises:
             InputError: the task refuses an input.
         """
         prompt = self._task.prepare(inputs)
         constraint = prompt.constraint
-        if as_lark and constraint is not None:
-            constraint = LarkConstraint(check_constraint(constraint))
+        if as_schema and self.task_name == "honeycomb":
+            constraint = JsonSchemaConstraint(json.dumps(query_schema(json.loads(inputs["cols"]))))
         return Ask(key, prompt.token_ids, min(max_tokens, prompt.sampling.max_tokens), constraint=constraint)
 
-    def asks(self, questions: Sequence[Inputs], max_tokens: int, *, as_lark: bool = False) -> tuple[Ask, ...]:
+    def asks(self, questions: Sequence[Inputs], max_tokens: int, *, as_schema: bool = False) -> tuple[Ask, ...]:
         """Requests for several questions, with their indices as keys."""
-        return tuple(self.ask(str(i), inputs, max_tokens, as_lark=as_lark) for i, inputs in enumerate(questions))
+        return tuple(self.ask(str(i), inputs, max_tokens, as_schema=as_schema) for i, inputs in enumerate(questions))
 
     def free(self, key: str, text: str, num_tokens: int) -> Ask:
         """A request to continue a text by so many tokens, without a grammar and without an end."""
@@ -84,3 +84,45 @@ class Asker:
             return canonical(json.loads(text))
         except ValueError:
             return text
+
+
+def query_schema(columns: Sequence[str]) -> dict[str, Any]:
+    """A JSON schema of Honeycomb queries for these columns, keys in canonical order, as strict as a schema can be."""
+    column, number = {"enum": list(columns)}, {"type": "number"}
+    comparison, direction = {"enum": ops.COMPARISON_OPS}, {"enum": ops.DIRECTIONS}
+    sortable = {"enum": [op for op in ops.OPS_WITH_COLUMN if op != ops.NOT_SORTABLE]}
+    plain, seconds = {"enum": ops.OPS_WITHOUT_COLUMN}, {"type": "integer", "minimum": 1}
+    value: dict[str, Any] = {"anyOf": [{"type": "string"}, number, {"type": "boolean"}]}
+    filter_values = (
+        {"op": {"enum": ops.EXISTENCE_OPS}},
+        {"op": comparison, "value": value},
+        {"op": {"enum": ops.STRING_OPS}, "value": {"type": "string"}},
+        {"op": {"enum": ops.MEMBERSHIP_OPS}, "value": {"type": "array", "items": value, "minItems": 1}},
+    )
+    with_column = {"op": {"enum": ops.OPS_WITH_COLUMN}, "column": column}
+    sorted_by = ({"op": plain}, {"op": sortable, "column": column}, {"column": column})
+    compared = {"op": comparison, "value": number}
+    properties = {
+        "breakdowns": _list(column),
+        "calculations": _list(_any_object({"op": plain}, with_column)),
+        "filters": _list(_any_object(*({"column": column, **rest} for rest in filter_values))),
+        "filter_combination": {"enum": ops.COMBINATIONS},
+        "orders": _list(_any_object(*({**by, "order": direction} for by in sorted_by))),
+        "havings": _list(
+            _any_object({"calculate_op": plain, **compared}, {"calculate_op": sortable, "column": column, **compared})
+        ),
+        "limit": {"type": "integer", "minimum": 1, "maximum": ops.MAX_LIMIT},
+        **dict.fromkeys(("time_range", "start_time", "end_time", "granularity"), seconds),
+        "compare_time_offset_seconds": {"enum": ops.COMPARE_OFFSETS},
+    }
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _list(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items, "minItems": 1}
+
+
+def _any_object(*properties: dict[str, Any]) -> dict[str, Any]:
+    """One of several objects that have exactly these properties."""
+    closed = {"type": "object", "additionalProperties": False}
+    return {"anyOf": [{**closed, "properties": choice, "required": list(choice)} for choice in properties]}

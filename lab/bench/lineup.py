@@ -234,7 +234,7 @@ class Lineup:
         entry = self.entries[peer.name]
         entry.ready_seconds.append(process.ready_seconds)
         entry.versions = process.versions
-        asks = self._asker.asks(self._warm_up, WARM_UP_TOKENS, as_lark=peer.engine == LLAMA)
+        asks = self._asker.asks(self._warm_up, WARM_UP_TOKENS, as_schema=peer.engine == LLAMA)
         process.run(Batch(asks, concurrency=1), BATCH_SECONDS)
         return process
 

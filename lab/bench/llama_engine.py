@@ -1,25 +1,28 @@
-"""llama.cpp as an engine of the benchmark.
+"""llama.cpp's server as an engine of the benchmark; see `lab.bench.llama_build`.
 
-The weights are a folder with model.gguf, as `lab.bench.gguf_export` writes it. This build of llama.cpp has llguidance,
-so it reads the same grammars as the other engines.
+The weights are a folder with model.gguf. The server makes its own grammars, of JSON schemas.
 
-    engine = create(Settings(weights_dir=Path("build/bench/llama")))
+    engine = create(Settings(weights_dir=Path("build/bench/0123/Q4_0")))
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import os
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import AsyncGenerator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
-import xllamacpp
+import httpx
 
+from lab.bench.llama_build import MODEL, built_program
 from serving.config import Settings
-from serving.constraints import LarkConstraint
+from serving.constraints import JsonSchemaConstraint
 from serving.errors import EngineDeadError, InvalidRequestError
 from serving.request_checks import refuse_parameters
 from serving.types import (
@@ -31,70 +34,71 @@ from serving.types import (
     SamplingParams,
 )
 
-CONTEXT = 1024  # tokens of a request; llama.cpp divides its cache evenly among them
-Chunk = dict[str, Any] | Exception
-_MARK = "%llguidance"  # begins a grammar that is not GBNF
+CONTEXT: Final = 1024  # tokens of a request; the server divides its cache evenly among its slots
+_SPECULATION: Final = {"ngram": ("--spec-type", "ngram-mod")}
 
 
 def create(settings: Settings) -> LlamaEngine:
-    """Load the GGUF; all cores, a slot for every request that is computed at once."""
-    params = xllamacpp.CommonParams()
-    params.model.path = str(settings.weights_dir / "model.gguf")
-    params.n_parallel = settings.max_num_seqs
-    params.n_ctx = CONTEXT * settings.max_num_seqs
-    params.cpuparams.n_threads = settings.num_threads or os.cpu_count() or 1
-    params.cpuparams_batch.n_threads = params.cpuparams.n_threads
-    params.warmup = True
-    params.verbosity = 0  # a line a request otherwise
-    if settings.speculation == "ngram":
-        params.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
-    return LlamaEngine(xllamacpp.Server(params), settings.max_num_seqs)
+    """Start the server with all cores, and a slot for every request that is computed at once."""
+    port, cores = _free_port(), settings.num_threads or os.cpu_count() or 1
+    slots = settings.max_num_seqs
+    command = [
+        *(str(built_program("llama-server")), "--model", str(settings.weights_dir / MODEL)),
+        *("--host", "127.0.0.1", "--port", str(port), "--threads", str(cores)),
+        *("--parallel", str(slots), "--ctx-size", str(CONTEXT * slots), "--no-ui", "--log-verbosity", "1"),
+        *_SPECULATION.get(settings.speculation, ()),
+    ]
+    return LlamaEngine(subprocess.Popen(command, stdout=sys.stderr), f"http://127.0.0.1:{port}")
 
 
 class LlamaEngine:
-    """See `serving.engine.Engine`; greedy only, a thread a request. `min_tokens` means that no end token may come."""
+    """See `serving.engine.Engine`; greedy only. `min_tokens` means that no end token may come."""
 
     name = "llama"
     max_model_len = CONTEXT
 
-    def __init__(self, server: xllamacpp.Server, max_num_seqs: int) -> None:
+    def __init__(self, server: subprocess.Popen[bytes], url: str) -> None:
         self._server = server
-        self._pool = ThreadPoolExecutor(max_num_seqs, thread_name_prefix="llama")
+        self._url = url
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationOutput, None]:
-        """See `Engine.generate`. A running request of llama.cpp cannot be aborted."""
+        """See `Engine.generate`."""
         names = {field.name for field in dataclasses.fields(SamplingParams)} - {"max_tokens", "min_tokens", "seed"}
         refuse_parameters(request.sampling, sorted(names), because="which the benchmark's llama.cpp is not asked for")
         started, first = time.monotonic(), None
-        loop, chunks = asyncio.get_running_loop(), asyncio.Queue[Chunk]()
-
-        def push(chunk: Chunk) -> bool:
-            loop.call_soon_threadsafe(chunks.put_nowait, chunk)
-            return False
-
-        self._pool.submit(self._run, self._completion(request), push)
-        while True:
-            chunk = await chunks.get()
-            if isinstance(chunk, Exception):
-                raise EngineDeadError(f"llama.cpp failed: {chunk}") from chunk
-            if "choices" not in chunk:
-                raise InvalidRequestError(f"llama.cpp refused the request: {chunk}")
-            choice = chunk["choices"][0]
-            first = first or time.monotonic() - started
-            if "timings" in chunk:
-                reason = FinishReason.LENGTH if choice["finish_reason"] == "length" else FinishReason.STOP
-                yield GenerationOutput(choice["text"], (), reason, _metrics(chunk, first, started))
-                return
-            yield GenerationOutput(choice["text"], ())
+        try:
+            async with (
+                httpx.AsyncClient(timeout=None) as client,
+                client.stream("POST", f"{self._url}/completion", json=_body(request)) as response,
+            ):
+                if response.is_error:
+                    raise InvalidRequestError(f"llama.cpp refused the request: {(await response.aread()).decode()}")
+                async for line in response.aiter_lines():
+                    if not line.startswith("data: "):
+                        continue
+                    chunk = json.loads(line.removeprefix("data: "))
+                    first = first or time.monotonic() - started
+                    if chunk["stop"]:
+                        reason = FinishReason.LENGTH if chunk["stop_type"] == "limit" else FinishReason.STOP
+                        yield GenerationOutput(chunk["content"], (), reason, _metrics(chunk, first, started))
+                        return
+                    yield GenerationOutput(chunk["content"], ())
+        except httpx.HTTPError as error:
+            raise EngineDeadError(f"llama.cpp failed: {error!r}") from error
+        raise EngineDeadError("llama.cpp ended an answer without its last line")
 
     async def health(self, timeout: float = 5.0) -> None:
-        """See `Engine.health`."""
-        try:
-            async with asyncio.timeout(timeout):
+        """See `Engine.health`; waits until the model is loaded."""
+        until = time.monotonic() + timeout
+        while self._server.poll() is None and time.monotonic() < until:
+            try:
                 async for _ in self.generate(GenerationRequest("health", (1,), SamplingParams(max_tokens=1))):
                     pass
-        except TimeoutError as error:
-            raise EngineDeadError(f"llama.cpp gave no token within {timeout:g} s") from error
+            except (EngineDeadError, InvalidRequestError):  # it answers 503 while it loads
+                await asyncio.sleep(0.05)
+            else:
+                return
+        raise EngineDeadError(f"llama.cpp gave no token within {timeout:g} s, or ended; its output is above")
 
     def stats(self) -> EngineStats:
         """See `Engine.stats`; llama.cpp does not report its counters."""
@@ -102,41 +106,43 @@ class LlamaEngine:
 
     def close(self) -> None:
         """See `Engine.close`."""
-        self._pool.shutdown(wait=False)
+        self._server.terminate()
+        self._server.wait()
 
-    def _completion(self, request: GenerationRequest) -> dict[str, Any]:
-        body = {
-            "prompt": list(request.prompt_token_ids),
-            "n_predict": request.sampling.max_tokens,
-            "temperature": 0.0,
-            "cache_prompt": True,
-            "stream": True,
-            "ignore_eos": request.sampling.min_tokens > 0,
-        }
-        if not isinstance(request.constraint, LarkConstraint):
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _body(request: GenerationRequest) -> dict[str, Any]:
+    body = {
+        "prompt": list(request.prompt_token_ids),
+        "n_predict": request.sampling.max_tokens,
+        "temperature": 0.0,
+        "cache_prompt": True,
+        "stream": True,
+        "ignore_eos": request.sampling.min_tokens > 0,
+    }
+    match request.constraint:
+        case None:
             return body
-        grammar = request.constraint.text
-        return {**body, "grammar": grammar if grammar.startswith(_MARK) else f"{_MARK} {{}}\n{grammar}"}
-
-    def _run(self, body: dict[str, Any], push: Any) -> None:
-        """Generate an answer, pushing each chunk."""
-        try:
-            refused = self._server.handle_completions(body, push)
-        except Exception as error:
-            push(error)
-        else:
-            if refused is not None:  # an error is returned, not streamed
-                push(refused if isinstance(refused, dict) else RuntimeError(str(refused)))
+        case JsonSchemaConstraint(schema=schema):
+            return {**body, "json_schema": json.loads(schema)}
+    raise InvalidRequestError(
+        f"llama.cpp is asked for JSON schemas only, not for a {type(request.constraint).__name__}"
+    )
 
 
 def _metrics(chunk: dict[str, Any], first: float, started: float) -> RequestMetrics:
-    """Metrics with one pass for each token, because llama.cpp does not report passes."""
-    usage, timings = chunk["usage"], chunk["timings"]
+    """Metrics with one pass for each token that was not drafted, because llama.cpp does not report passes."""
+    timings = chunk["timings"]
     accepted = int(timings.get("draft_n_accepted", 0))
     return RequestMetrics(
-        input_token_count=usage["prompt_tokens"],
-        output_token_count=usage["completion_tokens"],
-        model_passes=usage["completion_tokens"] - accepted,
+        input_token_count=chunk["tokens_evaluated"],
+        output_token_count=chunk["tokens_predicted"],
+        model_passes=chunk["tokens_predicted"] - accepted,
         cached_token_count=int(timings.get("cache_n", 0)),
         time_to_first_token=first,
         total_time=time.monotonic() - started,

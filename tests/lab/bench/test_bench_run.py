@@ -23,7 +23,6 @@ from lab.bench.peers import PEERS, Peer, WeightForms
 from lab.bench.protocol import Ask, Batch, at_rate
 from lab.bench.questions import HoneycombQuestions, read_teams
 from lab.bench.workloads import Batches, Plan, Workload
-from pipeline.environment.enter import installed_environment
 from tests.lab.bench.bench_fixtures import write_weights
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -91,14 +90,6 @@ def test_a_paused_engine_uses_no_processor_time_and_continues_afterwards(process
     assert 20 < memory["pss_mb"] <= memory["rss_mb"] < 2000
 
 
-@pytest.mark.slow
-@pytest.mark.index
-def test_llama_has_all_that_its_process_imports() -> None:
-    """Its environment has fewer packages than the others."""
-    code = "import lab.bench.worker, lab.bench.llama_engine"
-    subprocess.run([installed_environment("llama") / "bin" / "python", "-c", code], cwd=ROOT, check=True)
-
-
 def test_the_reason_why_an_engine_does_not_start_is_reported(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "lab.bench.worker", '{"engine": "no-such-engine"}']
     with pytest.raises(EngineFailedError, match="engine 'no-such-engine' is unknown"):
@@ -128,12 +119,12 @@ def test_a_peer_that_fails_is_left_out_and_the_others_continue(weights: Path, tm
 def test_questions_are_the_same_for_all_and_new_in_every_round(weights: Path) -> None:
     batches = Batches(Asker(weights), HoneycombQuestions(read_teams()), Plan(one=20))
 
-    def prompts(workload: Workload, number: int, *, as_lark: bool = False) -> list[tuple[int, ...]]:
-        return [ask.prompt for ask in batches.of(workload, number, None, as_lark=as_lark)[-1].asks]
+    def prompts(workload: Workload, number: int, *, as_schema: bool = False) -> list[tuple[int, ...]]:
+        return [ask.prompt for ask in batches.of(workload, number, None, as_schema=as_schema)[-1].asks]
 
     first = prompts(Workload.ONE_NEW, 0)
     assert len(first) == 20
-    assert first == prompts(Workload.ONE_NEW, 0, as_lark=True)
+    assert first == prompts(Workload.ONE_NEW, 0, as_schema=True)
     others = prompts(Workload.ONE_NEW, 1) + prompts(Workload.ONE_SEEN, 0)
     assert not set(first) & set(others)
 

@@ -6,14 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from typer.testing import CliRunner
 
-from lab.bench.asker import Asker
+from lab.bench.asker import Asker, query_schema
 from lab.bench.command import app
 from lab.bench.peers import Form, NoSuchFormError, WeightForms
 from lab.bench.protocol import BATCH, Ask, Batch, Reply
 from lab.bench.questions import RequestFile
+from pipeline.paths import ROOT
 from serving.constraints import ChoiceConstraint, Constraint, JsonSchemaConstraint, LarkConstraint, RegexConstraint
 from tests.lab.bench.bench_fixtures import write_weights
 
@@ -138,12 +140,6 @@ def test_a_constraint_is_passed_unchanged(constraint: Constraint) -> None:
     assert BATCH.validate_json(BATCH.dump_json(batch)) == batch
 
 
-def test_an_engine_whose_environment_writes_no_grammars_gets_them_written(weights: Path) -> None:
-    asked, written = (Asker(weights).ask("0", {"text": "x"}, 9, as_lark=each) for each in (False, True))
-    assert isinstance(asked.constraint, JsonSchemaConstraint) and asked.max_tokens == 9
-    assert isinstance(written.constraint, LarkConstraint) and "city" in written.constraint.text
-
-
 def test_answers_are_compared_without_white_space_and_invalid_ones_are_never_equal(weights: Path) -> None:
     asker, question = Asker(weights), {"text": "x"}
 
@@ -157,13 +153,21 @@ def test_answers_are_compared_without_white_space_and_invalid_ones_are_never_equ
     assert meaning("", error="EngineDeadError: gone") is None
 
 
+def test_queries_of_people_match_the_schema_that_llama_gets() -> None:
+    lines = (ROOT / "examples/honeycomb/people/dev.jsonl").read_text("utf-8").splitlines()
+    for case in map(json.loads, lines):
+        schema = json.loads(json.dumps(query_schema(case["cols"])))
+        for accepted in case["accepted"]:
+            jsonschema.validate(accepted, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"breakdowns": ["not a column"]}, schema)
+
+
 def test_peers_that_need_the_default_weights_are_refused_for_others(weights: Path, tmp_path: Path) -> None:
     """Otherwise a peer would run another model."""
     forms = WeightForms(weights, unquantized=None, cache=tmp_path)
     with pytest.raises(NoSuchFormError, match="--unquantized"):
         forms.path(Form.UNQUANTIZED)
-    with pytest.raises(NoSuchFormError, match="leave llama out"):
-        forms.path(Form.GGUF)
     assert WeightForms(weights, unquantized=tmp_path, cache=tmp_path).path(Form.UNQUANTIZED) == tmp_path
 
 
