@@ -1,7 +1,7 @@
 """Fine-tune with transformers and PEFT as a plain script does, to compare `scripts/train_adapter` with.
 
 It takes the same tokens, rank and layers. All else is what such scripts have: padded batches of 16, AdamW with 2e-4,
-warm-up and linear decay, bfloat16, three epochs however long they take.
+warm-up and linear decay, bfloat16 where the CPU multiplies it (else float32), three epochs however long they take.
 
     python -m lab.bench.plain_finetune BASE DATA OUT --epochs 3    # DATA: task.json and train.jsonl of scripts/train
 """
@@ -46,7 +46,8 @@ def main(
     """Train, and print the time."""
     torch.manual_seed(0)
     examples = list(tokenize_cases(data / "train.jsonl", base, data / "task.json", limit))
-    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
+    dtype = torch.bfloat16 if torch.cpu.get_capabilities().get("avx512_bf16") else torch.float32
+    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
     config = LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules=list(TARGETS), task_type="CAUSAL_LM")
     model = get_peft_model(model, config)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=_RATE)

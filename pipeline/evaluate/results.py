@@ -180,13 +180,13 @@ def _divide(part: Totals, whole: Totals) -> Totals:
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a proportion (Wilson 1927); it is within [0, 1], and accurate near the ends too."""
+    """Wilson's 95 % interval of a proportion (Wilson 1927), which has it and is within [0, 1], also after rounding."""
     if trials == 0:
         return 0.0, 1.0
     share, z2 = successes / trials, _Z * _Z
     middle = (share + z2 / (2 * trials)) / (1 + z2 / trials)
     half = _Z * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials)) / (1 + z2 / trials)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
 def share(passed: Sequence[bool]) -> dict[str, float]:

@@ -27,6 +27,10 @@ def test_wilson_against_published_values() -> None:
     assert wilson(0, 10)[0] == 0.0
     assert wilson(10, 10)[1] == pytest.approx(1.0)
     assert wilson(0, 0) == (0.0, 1.0)
+    for trials in range(1, 100):
+        for successes in range(trials + 1):
+            low, high = wilson(successes, trials)
+            assert 0 <= low <= successes / trials <= high <= 1  # a plot draws the distances
 
 
 def test_a_paired_difference_is_found_where_unpaired_intervals_overlap() -> None:

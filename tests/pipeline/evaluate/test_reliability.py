@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
-from pipeline.evaluate.reliability import Fields, fit, groups
+from pipeline.evaluate.reliability import Fields, draw, fit, groups
 
 SEEDS = range(20)
 
@@ -56,3 +57,12 @@ def test_a_model_that_is_too_sure_is_corrected() -> None:
 
 def test_few_answers_show_nothing() -> None:
     assert fit([[(0.5, True)]] * 49) is None
+
+
+@pytest.mark.parametrize("is_right", [False, True])
+def test_a_plot_of_answers_that_are_all_the_same_is_drawn(is_right: bool, tmp_path: Path) -> None:
+    answers = [[(i / 50, is_right)] for i in range(50)]
+    found = fit(answers)
+    assert found is not None
+    draw(tmp_path / "plot.png", answers, found)
+    assert (tmp_path / "plot.png").stat().st_size > 1000
