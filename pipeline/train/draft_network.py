@@ -79,7 +79,13 @@ class DraftNetwork(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def loss(self, ids: Tensor, targets: Tensor, seen: Tensor) -> tuple[Tensor, float]:
-        """Cross-entropy, and the fraction of tokens that are predicted right. See `batch_tensors` for the arguments.
+        """Cross-entropy, and the fraction of tokens that are predicted right. See `batch_tensors` for the arguments."""
+        logits, right = self.scored(ids, targets, seen)
+        hits = (logits.argmax(-1) == right).float().mean().item()
+        return functional.cross_entropy(logits.float(), right), hits
+
+    def scored(self, ids: Tensor, targets: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [N, C] of the N tokens that have a target, and the targets' columns [N].
 
         Candidates are the tokens of this batch instead of the vocabulary, because a drafter chooses among few, too.
         """
@@ -87,10 +93,13 @@ class DraftNetwork(nn.Module):
         tokens, indices = torch.unique(torch.cat((ids.flatten(), targets[scored])), return_inverse=True)
         vectors, biases = self.token_vectors(tokens)
         x = self._hidden(vectors[indices[: ids.numel()].view(ids.shape)], seen)[scored]
-        logits = x @ vectors.T + biases
-        right = indices[ids.numel() :]
-        hits = (logits.argmax(-1) == right).float().mean().item()
-        return functional.cross_entropy(logits.float(), right), hits
+        return x @ vectors.T + biases, indices[ids.numel() :]
+
+    @torch.no_grad()
+    def scale_logits(self, factor: float) -> None:
+        """Multiply all logits by a factor: confidence changes, and the order of tokens does not."""
+        self.head.weight.mul_(factor)
+        self.bias.weight.mul_(factor)
 
     def logits(self, ids: Tensor, candidates: Tensor, seen: Tensor) -> Tensor:
         """[B, T, C]: logits of `candidates` [C] to follow each of `ids` [B, T]; for `seen`, see `batch_tensors`."""

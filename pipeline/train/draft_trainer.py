@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
+from torch.nn import functional
 
 from pipeline.train.draft_examples import Pair, batch_tensors, batches
 from pipeline.train.draft_network import DraftNetwork
 
 _WARM_UP = 100  # steps
+_CALIBRATION = 256  # held-out pairs that confidence is measured on
+_FACTORS = tuple(0.95**i for i in range(-6, 31))  # 1.36 … 0.21
 Report = Callable[[int, float, float, float], None]  # step, progress from 0 to 1, loss, fraction of right tokens
 
 
@@ -64,6 +67,29 @@ def train(
         smooth_hits += weight * (hits - smooth_hits)
         report(step, progress, smooth_loss, smooth_hits)
     return step
+
+
+def calibrate(model: DraftNetwork, pairs: Sequence[Pair], batch: int) -> float:
+    """Scale the logits so that confidence is as on answers that were not learned; return the factor.
+
+    A network that has seen its examples often is surer than it is right, and would propose drafts that are not worth
+    their rows. Source: temperature scaling (Guo et al. 2017).
+
+    Args:
+        model: changed in place.
+        pairs: held-out pairs, of which the first 256 are used.
+        batch: examples at a time.
+    """
+    some = pairs[:_CALIBRATION]
+    with torch.no_grad():
+        scored = [model.scored(*batch_tensors(some[i : i + batch])) for i in range(0, len(some), batch)]
+        losses = {
+            factor: sum(functional.cross_entropy(factor * x, right, reduction="sum").item() for x, right in scored)
+            for factor in _FACTORS
+        }
+    factor = min(losses, key=losses.__getitem__)
+    model.scale_logits(factor)
+    return factor
 
 
 def evaluate(model: DraftNetwork, pairs: Sequence[Pair], batch: int) -> tuple[float, float]:

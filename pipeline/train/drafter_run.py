@@ -27,7 +27,7 @@ from pipeline.train.draft_examples import (
 )
 from pipeline.train.draft_fit import fit, read_pairs, start_network
 from pipeline.train.draft_start import committed_start, draft_shape, embedding_signs, run_record
-from pipeline.train.draft_trainer import evaluate
+from pipeline.train.draft_trainer import calibrate, evaluate
 from pipeline.train.errors import TrainingError
 from pipeline.train.record import describe_data, describe_hardware
 from pipeline.weights.atomic import partial_file, write_json, write_text
@@ -147,8 +147,9 @@ def _train(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings
     assert settings.minutes is not None, "_complete has set them"
     options = {"rate": settings.rate, "batch": settings.batch, "max_steps": settings.max_steps}
     steps, curve = fit(model, pairs, rename, order, minutes=settings.minutes, **options)
+    factor = calibrate(model, held_out_pairs, settings.batch)
     loss, hits = evaluate(model, held_out_pairs, settings.batch)
-    say(f"{steps:,} steps; {hits:.1%} of the held-out answers' tokens are right")
+    say(f"{steps:,} steps; {hits:.1%} of the held-out answers' tokens are right; its logits are scaled by {factor:.2f}")
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / DRAFT_MODEL
         tokens = sorted({*frequent_tokens(pairs), *(() if before is None else before.answer_tokens)})
@@ -169,7 +170,7 @@ def _train(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings
         "embedding": embedding_signs(embedding),
         "hardware": describe_hardware(),
         "steps": steps,
-        "validation": {"loss": loss, "right": hits, "examples": len(held_out_pairs)},
+        "validation": {"loss": loss, "right": hits, "examples": len(held_out_pairs), "logits_scaled_by": factor},
         "passes": asdict(passes),
         "curve": curve,
     }

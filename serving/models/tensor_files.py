@@ -94,7 +94,7 @@ def _shards(weights_dir: Path) -> list[Path]:
 
 def _read(path: Path, offset: int, tensor: Tensor) -> None:
     """Fill a tensor with the bytes at an offset."""
-    into = memoryview(tensor.view(-1).view(torch.uint8).numpy())
+    into = tensor.view(-1).view(torch.uint8).numpy().data
     try:
         with path.open("rb", buffering=0) as file:
             file.seek(offset)

@@ -16,6 +16,7 @@ import time
 from dataclasses import replace
 from typing import Protocol
 
+from serving.drafting.speculative import MeasuredCost
 from serving.engines.paged.request import Request
 from serving.engines.paged.sampler import RunnerOutput
 from serving.engines.paged.scheduler import Scheduler
@@ -45,6 +46,7 @@ class EngineCore:
         watch: detects a step that hangs, after which the engine is dead.
         max_in_flight: limit of running and waiting requests.
         clock: measures the parts of a step.
+        cost: told how long each step without prompts took; None where that is measured elsewhere.
     """
 
     def __init__(
@@ -55,12 +57,14 @@ class EngineCore:
         watch: StepWatch,
         max_in_flight: int,
         clock: StepClock | None = None,
+        cost: MeasuredCost | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._watch = watch
         self._max_in_flight = max_in_flight
         self._clock = clock or StepClock()
+        self._cost = cost
         self._changed = threading.Condition()  # guards the next five
         self._streams: dict[str, Stream] = {}  # in flight, by request id
         self._probes: set[Stream] = set()
@@ -233,6 +237,8 @@ class EngineCore:
         updates = self._scheduler.update_from_output(output, result.sampled_token_ids)
         self.num_steps += 1
         ended, num_rows = time.monotonic(), output.num_scheduled_tokens
+        if self._cost is not None and not output.has_prompts:  # the time to find drafts is part of what they cost
+            self._cost.add(rows=num_rows, seconds=ended - began)
         for update in updates:
             choices = tuple(result.choice_logprobs.get(update.request.request_id, ()))
             stream = self._stream_of[update.request]

@@ -8,7 +8,7 @@ import time
 import torch
 
 from serving.config import Settings
-from serving.drafting.speculative import LinearCost, MeasuredCost, StepCost
+from serving.drafting.speculative import MeasuredCost
 from serving.engines.paged.kv_budget import CacheRoom
 from serving.engines.paged.model_runner import ModelRunner
 from serving.engines.paged.step_graphs import CudaRecorder
@@ -22,23 +22,25 @@ _TILES = tuple(ROWS * dots for dots in ROW_TILES)  # rows that have a tile of th
 _TIMES = 4  # how often a measured size counts
 
 
-def prepare_cuda(settings: Settings, model: LlamaForCausalLM, runner: ModelRunner, room: CacheRoom) -> StepCost:
-    """Compile the kernels, record graphs unless COMPILE=off, and say so on stderr; returns what rows cost.
+def prepare_cuda(
+    settings: Settings, model: LlamaForCausalLM, runner: ModelRunner, room: CacheRoom, cost: MeasuredCost
+) -> None:
+    """Compile the kernels, record graphs unless COMPILE=off, and say so on stderr.
 
     Args:
         settings: the settings of the engine.
         model: the model, which is on the GPU.
         runner: the runner of that model.
         room: the sizes of its steps.
+        cost: told how long the recorded steps take.
     """
     begun = time.monotonic()
     model.rotary.complete(room.max_model_len)
     adapters = blank_adapters(model.weights.decoder) if room.adapter_bytes else ()
     runner.warm_up((*_TILES, room.max_num_batched_tokens), adapters)
     _say(f"CUDA kernels are compiled ({time.monotonic() - begun:.1f} s)")
-    cost = MeasuredCost(LinearCost(model.row_cost))
     if settings.compile == "off":
-        return cost
+        return
     for rows, seconds in runner.record_graphs(
         CudaRecorder(),
         max_seqs=settings.max_num_seqs,
@@ -47,7 +49,6 @@ def prepare_cuda(settings: Settings, model: LlamaForCausalLM, runner: ModelRunne
     ):
         for _ in range(_TIMES):
             cost.add(rows=rows, seconds=seconds)
-    return cost
 
 
 def blank_adapters(weights: DecoderWeights) -> tuple[LoraAdapter, ...]:

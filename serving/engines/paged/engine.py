@@ -15,7 +15,7 @@ from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.constraints import Constraint
 from serving.drafting.load_drafter import DraftModelLoader
-from serving.drafting.speculative import LinearCost, StepCost
+from serving.drafting.speculative import LinearCost, MeasuredCost
 from serving.engine import Engine
 from serving.engines.paged import options
 from serving.engines.paged.adapters import GoldenCheck, draft_model_of, heads_of, open_adapters
@@ -214,9 +214,9 @@ def create(settings: Settings, checkpoint: Checkpoint) -> Engine:
     blocks = BlockManager(num_blocks=num_blocks, block_size=block_size, prefix_caching=settings.prefix_caching)
     clock = StepClock()
     runner = ModelRunner(model, num_blocks=num_blocks, block_size=block_size, device=device.torch_name, clock=clock)
-    cost: StepCost = LinearCost(model.row_cost)
+    cost = MeasuredCost(LinearCost(model.row_cost))
     if device is Device.CUDA:
-        cost = prepare_cuda(settings, model, runner, room)
+        prepare_cuda(settings, model, runner, room, cost)
     draft_models = DraftModelLoader(tokenizer, lambda: model.weights.embedding)
     scheduler = Scheduler(
         block_manager=blocks,
@@ -234,6 +234,7 @@ def create(settings: Settings, checkpoint: Checkpoint) -> Engine:
         watch=StepWatch(blocked_limit=5.0, busy_limit=options.busy_limit(config, max_num_batched_tokens, device)),
         max_in_flight=settings.max_num_seqs + settings.max_queue,
         clock=clock,
+        cost=None if device is Device.CUDA else cost,  # there it was measured, and steps overlap
     )
     fits = partial(check_fit, blocks=blocks, max_model_len=max_model_len, vocab_size=config.vocab_size, adapters=())
     try:

@@ -37,6 +37,11 @@ class SchedulerOutput:
     preempted: list[Request] = field(default_factory=list)
     num_scheduled_tokens: int = 0  # including drafts
 
+    @property
+    def has_prompts(self) -> bool:
+        """Whether a request has more known tokens to compute than the one that it was last given."""
+        return any(item.num_tokens > 1 for item in self.scheduled)
+
     def add(self, item: ScheduledRequest) -> None:
         """Add a request to the step."""
         self.scheduled.append(item)

@@ -12,7 +12,7 @@ import torch
 from pipeline.train.draft_examples import Pair, batch_tensors
 from pipeline.train.draft_fit import start_network
 from pipeline.train.draft_network import DraftNetwork
-from pipeline.train.draft_trainer import train
+from pipeline.train.draft_trainer import calibrate, evaluate, train
 
 
 def test_the_first_step_which_compiles_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,3 +39,15 @@ def test_without_a_compiler_the_network_is_not_compiled(
     assert "not compiled" in capsys.readouterr().err
     loss, _ = network.loss(*batch_tensors([([[1, 2]], [3])]))
     assert loss > 0
+
+
+def test_a_network_that_is_too_sure_is_scaled_and_guesses_the_same() -> None:
+    torch.manual_seed(0)
+    network = DraftNetwork(torch.randn(20, 32), size=32, num_layers=1)
+    pairs: list[Pair] = [([[1, 2, token]], [token, 3]) for token in range(4, 20)]
+    network.scale_logits(20.0)
+    before, right = evaluate(network, pairs, 4)
+    factor = calibrate(network, pairs, 4)
+    after, still_right = evaluate(network, pairs, 4)
+    assert factor < 0.5 and after < 0.7 * before
+    assert still_right == right

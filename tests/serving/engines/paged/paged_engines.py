@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from serving.adapters.adapter_store import AdapterStore
 from serving.constraints import LarkConstraint
 from serving.drafting.drafter import Drafter, NoDrafter
+from serving.drafting.speculative import MeasuredCost
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.core import EngineCore
 from serving.engines.paged.engine import PagedEngine
@@ -97,6 +98,7 @@ def make_engine(
     max_draft_tokens: int = 0,
     prefix_caching: bool = True,
     adapters: AdapterStore | None = None,
+    cost: MeasuredCost | None = None,
 ) -> Parts:
     """Make an engine as `create` does, on the history model."""
     blocks = BlockManager(num_blocks=num_blocks, block_size=block_size, prefix_caching=prefix_caching)
@@ -114,7 +116,7 @@ def make_engine(
     clock = StepClock()
     runner = GatedRunner(ModelRunner(model, num_blocks=num_blocks, block_size=block_size, clock=clock))
     watch = StepWatch(blocked_limit=blocked_limit, busy_limit=20.0)
-    core = EngineCore(scheduler, runner, watch=watch, max_in_flight=max_num_seqs + max_queue, clock=clock)
+    core = EngineCore(scheduler, runner, watch=watch, max_in_flight=max_num_seqs + max_queue, clock=clock, cost=cost)
     engine = PagedEngine(
         core=core,
         block_manager=blocks,

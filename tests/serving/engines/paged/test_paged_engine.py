@@ -6,6 +6,7 @@ import time
 import pytest
 
 from serving.drafting.drafter import NoDrafter
+from serving.drafting.speculative import LinearCost, MeasuredCost
 from serving.errors import (
     ContextLengthError,
     EngineBusyError,
@@ -124,6 +125,21 @@ def test_drafts_save_passes_and_a_step_is_one_delta():
     assert metrics.draft_token_count > metrics.accepted_token_count >= 20 - metrics.model_passes
     assert metrics.drafted_by_kind == {"draft": metrics.draft_token_count}
     assert metrics.accepted_by_kind == {"draft": metrics.accepted_token_count}
+
+
+def test_the_cost_of_rows_is_learned_from_all_steps_without_prompts():
+    counted: list[int] = []
+
+    class Cost(MeasuredCost):
+        def add(self, *, rows: int, seconds: float) -> None:
+            assert seconds > 0
+            counted.append(rows)
+
+    cost = Cost(LinearCost(0.1))
+    with make_engine(drafter=HistoryDrafter(), max_draft_tokens=7, cost=cost) as parts:
+        metrics = run(parts.engine, ask("a", make_prompt(9))).metrics
+    assert len(counted) == metrics.model_passes - 1  # the first one has the prompt
+    assert len(counted) < sum(counted) <= len(counted) + metrics.draft_token_count
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
