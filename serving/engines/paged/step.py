@@ -39,8 +39,8 @@ class SchedulerOutput:
 
     @property
     def has_prompts(self) -> bool:
-        """Whether a request has more known tokens to compute than the one that it was last given."""
-        return any(item.num_tokens > 1 for item in self.scheduled)
+        """Whether it computes tokens of a prompt, or again those of a request that had to give its blocks away."""
+        return any(item.num_tokens > 1 or item.start < item.request.num_prompt_tokens for item in self.scheduled)
 
     def add(self, item: ScheduledRequest) -> None:
         """Add a request to the step."""

@@ -137,9 +137,11 @@ def test_the_cost_of_rows_is_learned_from_all_steps_without_prompts():
 
     cost = Cost(LinearCost(0.1))
     with make_engine(drafter=HistoryDrafter(), max_draft_tokens=7, cost=cost) as parts:
-        metrics = run(parts.engine, ask("a", make_prompt(9))).metrics
-    assert len(counted) == metrics.model_passes - 1  # the first one has the prompt
-    assert len(counted) < sum(counted) <= len(counted) + metrics.draft_token_count
+        for name, length in (("a", 9), ("b", 1)):
+            counted.clear()
+            metrics = run(parts.engine, ask(name, make_prompt(length))).metrics
+            assert len(counted) == metrics.model_passes - 1  # the first one has the prompt
+            assert len(counted) < sum(counted) <= len(counted) + metrics.draft_token_count
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
