@@ -15,6 +15,7 @@ from tasks.errors import TaskError
 from tasks.evaluation.json_answers import canonical
 from tasks.honeycomb import ops
 from tasks.honeycomb.canonical import comparison_key
+from tasks.honeycomb.columns import parse_columns
 from tasks.honeycomb.query import parse_query
 from tasks.task import create_task, task_name
 
@@ -51,7 +52,7 @@ class Asker:
         prompt = self._task.prepare(inputs)
         constraint = prompt.constraint
         if as_schema and self.task_name == "honeycomb":
-            constraint = JsonSchemaConstraint(json.dumps(query_schema(json.loads(inputs["cols"]))))
+            constraint = JsonSchemaConstraint(json.dumps(query_schema(parse_columns(inputs["cols"]))))
         return Ask(key, prompt.token_ids, min(max_tokens, prompt.sampling.max_tokens), constraint=constraint)
 
     def asks(self, questions: Sequence[Inputs], max_tokens: int, *, as_schema: bool = False) -> tuple[Ask, ...]:

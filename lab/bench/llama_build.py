@@ -15,10 +15,11 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Final
 
-from lab.bench.machine import num_cores
+from lab.bench.machine import describe_machine, num_cores
 from pipeline.environment.enter import installed_environment
 from pipeline.paths import ROOT
 from pipeline.weights.atomic import partial_file
@@ -26,10 +27,11 @@ from pipeline.weights.atomic import partial_file
 MODEL: Final = "model.gguf"
 VERSION: Final = "0.3.36"
 _SHA256: Final = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
-_HOME: Final = ROOT / "build" / "bench" / f"llama-{VERSION}"
+_CPU: Final = f"{zlib.crc32(' '.join(describe_machine()['flags']).encode()):08x}"  # it may not run on another CPU
+_HOME: Final = ROOT / "build" / "bench" / f"llama-{VERSION}-{_CPU}"
 _SOURCES: Final = _HOME / "sources" / f"llama_cpp_python-{VERSION}" / "vendor" / "llama.cpp"
 _PROGRAMS: Final = ("llama-server", "llama-quantize")
-# No web page and no HTTPS, which would need further downloads; one file, because its libraries would be looked for.
+# No web page and no HTTPS, which would need further downloads. Linked statically, so that programs need no other file.
 _OPTIONS: Final = (
     *("BUILD_SHARED_LIBS=OFF", "CMAKE_BUILD_TYPE=Release", "GGML_NATIVE=ON", "LLAMA_OPENSSL=OFF"),
     *(f"LLAMA_{part}=OFF" for part in ("BUILD_APP", "BUILD_EXAMPLES", "BUILD_TESTS", "BUILD_UI", "USE_PREBUILT_UI")),
@@ -69,7 +71,8 @@ def export(checkpoint: Path, folder: Path, kind: str) -> None:
         _run(sys.executable, _SOURCES / "convert_hf_to_gguf.py", checkpoint, "--outfile", whole, PYTHONPATH=_packages())
         _run(quantize, whole, quantized, kind, num_cores())
     for name in ("tokenizer.json", "generation_config.json", "config.json"):
-        shutil.copyfile(checkpoint / name, folder / name)
+        if (checkpoint / name).exists():
+            shutil.copyfile(checkpoint / name, folder / name)
 
 
 def _fetch_sources() -> None:
@@ -88,7 +91,10 @@ def _fetch_sources() -> None:
 
 
 def _environment() -> Path:
-    return installed_environment("llama")
+    try:
+        return installed_environment("llama")
+    except SystemExit as error:  # the exit of a script
+        raise OSError(f"the environment llama cannot be made: {error}") from error
 
 
 def _packages() -> str:

@@ -48,7 +48,9 @@ def create(settings: Settings) -> LlamaEngine:
         *("--parallel", str(slots), "--ctx-size", str(CONTEXT * slots), "--no-ui", "--log-verbosity", "1"),
         *_SPECULATION.get(settings.speculation, ()),
     ]
-    return LlamaEngine(subprocess.Popen(command, stdout=sys.stderr), f"http://127.0.0.1:{port}")
+    return LlamaEngine(
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr), f"http://127.0.0.1:{port}"
+    )
 
 
 class LlamaEngine:
@@ -68,7 +70,7 @@ class LlamaEngine:
         started, first = time.monotonic(), None
         try:
             async with (
-                httpx.AsyncClient(timeout=None) as client,
+                httpx.AsyncClient(timeout=None, verify=False, trust_env=False) as client,
                 client.stream("POST", f"{self._url}/completion", json=_body(request)) as response,
             ):
                 if response.is_error:
@@ -77,6 +79,8 @@ class LlamaEngine:
                     if not line.startswith("data: "):
                         continue
                     chunk = json.loads(line.removeprefix("data: "))
+                    if "stop" not in chunk:
+                        raise EngineDeadError(f"llama.cpp failed: {chunk}")
                     first = first or time.monotonic() - started
                     if chunk["stop"]:
                         reason = FinishReason.LENGTH if chunk["stop_type"] == "limit" else FinishReason.STOP
@@ -92,9 +96,10 @@ class LlamaEngine:
         until = time.monotonic() + timeout
         while self._server.poll() is None and time.monotonic() < until:
             try:
-                async for _ in self.generate(GenerationRequest("health", (1,), SamplingParams(max_tokens=1))):
-                    pass
-            except (EngineDeadError, InvalidRequestError):  # it answers 503 while it loads
+                async with asyncio.timeout(until - time.monotonic()):
+                    async for _ in self.generate(GenerationRequest("health", (1,), SamplingParams(max_tokens=1))):
+                        pass
+            except (EngineDeadError, InvalidRequestError, TimeoutError):  # it answers 503 while it loads
                 await asyncio.sleep(0.05)
             else:
                 return
@@ -106,7 +111,7 @@ class LlamaEngine:
 
     def close(self) -> None:
         """See `Engine.close`."""
-        self._server.terminate()
+        self._server.kill()  # it keeps nothing
         self._server.wait()
 
 

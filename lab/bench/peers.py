@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from lab.bench.llama_build import export
+from lab.bench.llama_build import VERSION, export
 from lab.bench.machine import num_cores
 from pipeline.environment.enter import installed_environment
 from pipeline.paths import ROOT
@@ -98,9 +98,10 @@ class WeightForms:
         return view
 
     def _gguf(self, kind: str) -> Path:
-        folder = self._cache / kind
+        unquantized = self._unquantized_folder()
+        folder = self._cache / f"{kind}-{VERSION}-{digest(unquantized)[:12]}"
         if not (folder / "config.json").exists():  # written last
-            export(self._unquantized_folder(), folder, kind)
+            export(unquantized, folder, kind)
         return folder
 
 

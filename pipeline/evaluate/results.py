@@ -180,7 +180,7 @@ def _divide(part: Totals, whole: Totals) -> Totals:
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a proportion (Wilson 1927), which has it and is within [0, 1], also after rounding."""
+    """Wilson's 95 % interval of a proportion (Wilson 1927), which is in it; within [0, 1], also after rounding."""
     if trials == 0:
         return 0.0, 1.0
     share, z2 = successes / trials, _Z * _Z

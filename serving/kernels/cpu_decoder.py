@@ -75,6 +75,13 @@ class CpuDecoderPlan:
         for layer in weights.layers:
             if layer.qkv_adjustment is not None:
                 check_adjustment(layer.qkv_adjustment, weights.attention)
+            for linear, bias in (
+                (layer.output, layer.output_bias),
+                (layer.gate_up, layer.gate_up_bias),
+                (layer.down, layer.down_bias),
+            ):
+                if bias is not None:
+                    check_tensor("bias", bias, (linear.out_features,), torch.float32)
         self._decoder = CDecoder(
             embedding.data_ptr(),
             dtype_code(embedding.dtype),

@@ -12,7 +12,7 @@ from serving.kernels.lora import LoraBatch, LoraSite
 class Linear:
     """y = x · Wᵀ + b: [T, in_features] activation dtype → [T, out_features] float32, or its parts.
 
-    The kernels that use a product add up its parts: [P, T, out_features]. With adapters it has none.
+    The kernels that use a product add up its parts: [P, T, out_features]. With adapters or a bias it has none.
 
     Args:
         weight: the weight of one or several projections.
@@ -29,11 +29,11 @@ class Linear:
 
     def __call__(self, x: Tensor, lora: LoraBatch | None = None) -> Tensor:
         """x: [T, K] → [T, N] or [P, T, N]; lora: the adapters of the rows that have one."""
-        out = self._multiply(x, has_parts=lora is None)
+        out = self._multiply(x, has_parts=lora is None and self._bias is None)
         if lora is not None:
             self._kernels.add_lora(x, lora, self._site, out)
         if self._bias is not None:
-            (out if out.dim() == 2 else out[0]).add_(self._bias)
+            out.add_(self._bias)
         return out
 
     def _multiply(self, x: Tensor, *, has_parts: bool) -> Tensor:

@@ -266,6 +266,8 @@ def _rope(data: dict[str, Any]) -> RopeConfig:
                 original_max_position_embeddings=scaling.positive("original_max_position_embeddings"),
             ),
         )
+    if kind == "yarn" and theta <= 1:
+        raise WeightsError(f"config.json has rope_theta = {theta:g} with yarn, expected a number above 1")
     if kind == "yarn":
         return RopeConfig(theta, yarn=_yarn(parameters, scaling))
     raise WeightsError(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import weakref
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from serving.errors import WeightsError
-from serving.weights.safetensors_header import TensorEntry, read_safetensors_header
+
+if TYPE_CHECKING:
+    from serving.weights.safetensors_header import SafetensorsHeader, TensorEntry
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _INDEX = "model.safetensors.index.json"
@@ -28,13 +33,14 @@ class TensorFiles:
 
     def __init__(self, weights_dir: Path) -> None:
         self._dir = weights_dir
-        self._places: dict[str, tuple[Path, int, TensorEntry]] = {}  # file, its offset of tensor data, tensor
+        self._places: dict[str, tuple[Path, int, int, TensorEntry]] = {}  # path, file, its data, tensor
         for path in _shards(weights_dir):
-            header = read_safetensors_header(path)
+            header, file = _open(path)
+            weakref.finalize(self, os.close, file)
             for name, entry in header.tensors.items():
                 if name in self._places:
                     raise WeightsError(f"{weights_dir} has the tensor {name} twice; rebuild the weights")
-                self._places[name] = path, header.data_start, entry
+                self._places[name] = path, file, header.data_start, entry
         self._unused = set(self._places)
 
     def __contains__(self, name: str) -> bool:
@@ -48,7 +54,7 @@ class TensorFiles:
         """
         if name not in self._places:
             raise WeightsError(f"{self._dir} lacks the tensor {name}; rebuild the weights")
-        path, start, entry = self._places[name]
+        path, file, start, entry = self._places[name]
         dtype = _DTYPES.get(entry.dtype)
         allowed = dtypes if isinstance(dtypes, tuple) else (dtypes,)
         if entry.shape != shape or dtype not in allowed:
@@ -58,7 +64,7 @@ class TensorFiles:
             )
         self._unused.discard(name)
         tensor = torch.empty(shape, dtype=dtype)
-        _read(path, start + entry.begin, tensor)
+        _read(path, file, start + entry.begin, tensor)
         return tensor
 
     def refuse_unused(self, ignored: tuple[str, ...]) -> None:
@@ -92,16 +98,31 @@ def _shards(weights_dir: Path) -> list[Path]:
     return [weights_dir / name for name in names]
 
 
-def _read(path: Path, offset: int, tensor: Tensor) -> None:
+def _open(path: Path) -> tuple[SafetensorsHeader, int]:
+    """The header, and a descriptor of the same file: another may take its name while tensors are read."""
+    # Its package imports pydantic, which the check of a bare machine with a GPU does without.
+    from serving.weights.safetensors_header import read_safetensors_header
+
+    header = read_safetensors_header(path)
+    try:
+        file = os.open(path, os.O_RDONLY)
+        is_same = os.path.samestat(os.fstat(file), path.stat())
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read: {error.strerror}; fetch the weights again") from error
+    if not is_same or read_safetensors_header(path) != header:
+        os.close(file)
+        raise WeightsError(f"{path} was replaced while it was opened; start again")
+    return header, file
+
+
+def _read(path: Path, file: int, offset: int, tensor: Tensor) -> None:
     """Fill a tensor with the bytes at an offset."""
     into = tensor.view(-1).view(torch.uint8).numpy().data
     try:
-        with path.open("rb", buffering=0) as file:
-            file.seek(offset)
-            while into:
-                count = file.readinto(into)
-                if not count:
-                    raise WeightsError(f"{path} ends before its last tensor; fetch the weights again")
-                into = into[count:]
+        while into:
+            count = os.preadv(file, [into], offset)
+            if not count:
+                raise WeightsError(f"{path} ends before its last tensor; fetch the weights again")
+            into, offset = into[count:], offset + count
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror}; fetch the weights again") from error

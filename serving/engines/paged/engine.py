@@ -234,7 +234,7 @@ def create(settings: Settings, checkpoint: Checkpoint) -> Engine:
         watch=StepWatch(blocked_limit=5.0, busy_limit=options.busy_limit(config, max_num_batched_tokens, device)),
         max_in_flight=settings.max_num_seqs + settings.max_queue,
         clock=clock,
-        cost=None if device is Device.CUDA else cost,  # there it was measured, and steps overlap
+        cost=None if device is Device.CUDA else cost,  # there the recorded graphs were timed
     )
     fits = partial(check_fit, blocks=blocks, max_model_len=max_model_len, vocab_size=config.vocab_size, adapters=())
     try:

@@ -8,8 +8,8 @@
 //   subtract_pairs: a - b, each lane a pair of int16;
 //   add_dot_pairs: acc += a0 · b0 + a1 · b1 for such a pair in each lane; exact while it fits 32 bits;
 //   add_dot_quads: acc += Σ a[i] · b[i] for the four bytes in each lane, a unsigned and at most 15, b signed and at
-//     least -127; exact. With HK_NARROW_SUMS acc is a pair of int16 sums, which hold eight calls, and add_narrow adds
-//     both to a lane: a CPU without an instruction for four products then needs two for most of them instead of three;
+//     least -127; exact. With HK_NARROW_SUMS a lane of acc is two int16 sums, which eight calls cannot overflow, and
+//     add_narrow adds both to a lane: a CPU without an instruction for four products then needs two for most of them instead of three;
 //   add_dot_bfloat16: acc += a1 · b1, then acc += a0 · b0, for the pair of bfloat16 in each lane. An instruction for
 //     it may round both sums only once;
 //   widen, widen_bytes: W 16-bit floats as float, W unsigned bytes as int32_t;

@@ -443,7 +443,8 @@ def test_training_goes_on_with_what_was_asked_and_replaces_what_is_there_only_if
     asyncio.run(write())
     before, embedding = (checkpoint / DRAFT_MODEL).read_bytes(), as_numpy(read_input_embedding(checkpoint))
     markers = DraftWeights.load(checkpoint / DRAFT_MODEL, embedding).markers
-    assert not train_drafter(path, drafted, checkpoint, settings(continues=True, max_steps=1, rate=1e-6))
+    ruined = settings(continues=True, max_steps=1, rate=100.0)
+    assert not train_drafter(path, drafted, checkpoint, ruined)
     assert (checkpoint / DRAFT_MODEL).read_bytes() == before
     assert train_drafter(path, drafted, checkpoint, settings(continues=True))
     passes = json.loads((tmp_path / "model.draft-run.json").read_text())["passes"]

@@ -14,6 +14,7 @@ import pytest
 from serving.adapters.known_adapters import known_adapters
 from serving.config import Settings
 from serving.drafting.load_drafter import DraftModelLoader
+from serving.drafting.speculative import MeasuredCost
 from serving.engine import create_engine
 from serving.engines.paged.adapters import draft_model_of, open_adapters
 from serving.errors import AdapterError
@@ -99,14 +100,14 @@ async def test_answers_are_those_without_drafts_in_a_mixed_batch(start, plain, d
     assert await ask_all(start(drafting, **small), **sampling) == expected
 
 
-async def test_a_draft_model_saves_passes_and_only_for_its_own_adapter(start, plain, drafting) -> None:
+async def test_a_draft_model_saves_passes_and_only_for_its_own_adapter(start, plain, drafting, monkeypatch) -> None:
+    monkeypatch.setattr(MeasuredCost, "add", lambda *_, **__: None)  # else passes would depend on the time of steps
     engine, without = start(drafting), start(plain)
     for name in (None, *NAMES):
         for prompt in PROMPTS:
             answer, other = await ask(engine, prompt, name), await ask(without, prompt, name)
             passes, before = answer.metrics.model_passes, other.metrics.model_passes
-            # How many drafts are worth their rows is measured, so passes differ a little from run to run.
-            assert (passes < 0.7 * before) is (name == "first")
+            assert passes < before / 2 if name == "first" else passes == before
 
 
 async def test_a_draft_model_is_counted_and_freed_with_its_adapter(base, weights, drafting, tmp_path) -> None:

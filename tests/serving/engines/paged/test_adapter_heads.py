@@ -11,6 +11,7 @@ from peft import PeftModel
 from serving.adapters.known_adapters import known_adapters
 from serving.config import Settings
 from serving.drafting.load_drafter import DraftModelLoader
+from serving.drafting.speculative import MeasuredCost
 from serving.engine import create_engine
 from serving.engines.paged.adapters import open_adapters
 from serving.errors import AdapterError
@@ -118,14 +119,15 @@ async def test_answers_are_those_without_drafts_in_a_mixed_batch(start, heads, k
         assert [(a.token_ids, a.logprobs) for a in answers] == [(a.token_ids, a.logprobs) for a in plain]
 
 
-async def test_heads_that_guess_right_save_passes_and_only_for_their_own_adapter(start, heads):
+async def test_heads_that_guess_right_save_passes_and_only_for_their_own_adapter(start, heads, monkeypatch):
+    monkeypatch.setattr(MeasuredCost, "add", lambda *_, **__: None)  # else passes would depend on the time of steps
     engine, without = start({"first": heads["trained"]["first"]}), start()
     for name, fewer in (("first", True), ("second", False), (None, False)):
         for prompt in PROMPTS:
             answer, plain = await ask(engine, prompt, name), await ask(without, prompt, name)
             assert answer.token_ids == plain.token_ids
-            # How many drafts are worth their rows is measured, so passes differ a little from run to run.
-            assert (answer.metrics.model_passes < 0.7 * plain.metrics.model_passes) is fewer
+            passes = answer.metrics.model_passes
+            assert passes < 0.5 * len(answer.token_ids) if fewer else passes == plain.metrics.model_passes
 
 
 async def test_wrong_heads_are_no_longer_asked_after_a_while(start, heads):
