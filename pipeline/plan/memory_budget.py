@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pipeline.weights.checkpoint_config import read_config_json
 from serving.errors import WeightsError
+from serving.models.config import context_length
 from serving.weights.draft_weights import DRAFT_MODEL
 from serving.weights.safetensors_header import TensorEntry, read_safetensors_header
 
@@ -102,7 +103,7 @@ def read_shape(folder: Path) -> ModelShape:
         hidden_size=hidden,
         intermediate_size=_positive(config, "intermediate_size"),
         vocab_size=_positive(config, "vocab_size"),
-        max_context=_positive(config, "max_position_embeddings"),
+        max_context=context_length(config),
         has_draft_model=(folder / DRAFT_MODEL).is_file(),
     )
 

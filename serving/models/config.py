@@ -86,6 +86,7 @@ def _group_size(value: object) -> int:
     return value
 
 
+_MAX_POSITIONS = 2**31
 _QWEN3_HEAD_DIM = 128  # where config.json does not say, as transformers has it
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
@@ -162,7 +163,7 @@ def parse_config(data: dict[str, Any]) -> ModelConfig:
         attention=shape,
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
         rope=rope,
-        max_position_embeddings=_context(fields.positive("max_position_embeddings"), rope),
+        max_position_embeddings=context_length(data),
         tie_word_embeddings=bool(data.get("tie_word_embeddings", False)),
         quantization=read_quantization(data.get("quantization_config")),
         bias=_biases(architecture, data),
@@ -237,11 +238,24 @@ def _sliding_window(fields: _Fields, data: dict[str, Any]) -> int | None:
     return fields.positive("sliding_window")
 
 
-def _context(stated: int, rope: RopeConfig) -> int:
-    """The longest context. With YaRN, checkpoints state the original length or the stretched one."""
-    if rope.yarn is None:
+def context_length(data: dict[str, Any]) -> int:
+    """The longest context in tokens. With YaRN, checkpoints state the original length or the stretched one.
+
+    Args:
+        data: the content of config.json, also of a model that only vLLM runs.
+
+    Raises:
+        WeightsError: it has no such length.
+    """
+    stated = _Fields(data).positive("max_position_embeddings")
+    parameters = data.get("rope_parameters") or data.get("rope_scaling")
+    if not isinstance(parameters, dict) or "yarn" not in (parameters.get("rope_type"), parameters.get("type")):
         return stated
-    return max(stated, int(rope.yarn.original_max_position_embeddings * rope.yarn.factor))
+    scaling = _Fields(parameters, "config.json's rope parameters")
+    stretched = scaling.positive("original_max_position_embeddings") * scaling.number("factor")
+    if not stretched < _MAX_POSITIONS:
+        raise WeightsError(f"config.json's YaRN factor stretches the context to {stretched:g} tokens")
+    return max(stated, int(stretched))
 
 
 def _rope(data: dict[str, Any]) -> RopeConfig:

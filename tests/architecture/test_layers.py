@@ -53,7 +53,7 @@ MAY_IMPORT = {
         *("pipeline.weights", "pipeline.evaluate", "pipeline.package", "pipeline.train"),
     ),
     "pipeline.answer_format": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights"),
-    "pipeline.plan": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights"),
+    "pipeline.plan": (*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "serving.models.config"),
     "pipeline.package": (
         *(*SERVING_FRONT, *FOUNDATION, "tasks", "pipeline.weights", "pipeline.answer_format"),
         *("pipeline.fetching", "pipeline.locking"),

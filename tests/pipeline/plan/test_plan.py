@@ -59,6 +59,14 @@ def test_weights_are_counted_to_the_byte(tmp_path):
     assert read_shape(tmp_path).weight_bytes < shape.weight_bytes
 
 
+def test_a_context_that_yarn_stretches_is_planned_whole(tmp_path):
+    tiny_checkpoints.save(tiny_checkpoints.tiny_llama(), tmp_path, torch.float16)
+    path = tmp_path / "config.json"
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 512}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"max_position_embeddings": 512, "rope_parameters": yarn}))
+    assert read_shape(tmp_path).max_context == 2048
+
+
 def test_the_kv_cache_has_kv_heads_not_attention_heads():
     """Mistral-7B: 2 (keys, values) x 32 layers x 8 KV heads x 128 x 2 bytes."""
     assert MISTRAL_7B.kv_bytes_per_token() == 131_072

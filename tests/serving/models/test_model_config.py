@@ -93,6 +93,7 @@ def test_yarn_stretches_the_context_whichever_length_the_file_states(stated):
         ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "longrope"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "original_max_position_embeddings"),
         ({"rope_scaling": {**YARN, "factor": 0}}, "factor = 0"),
+        ({"rope_scaling": {**YARN, "factor": 1e308}}, "factor stretches the context"),
         ({"rope_scaling": {**YARN, "beta_fast": 1}}, "beta_fast = 1 is not above beta_slow = 1"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
         ({"rope_scaling": ["linear"]}, "linear"),
