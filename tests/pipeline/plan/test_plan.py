@@ -63,7 +63,9 @@ def test_a_context_that_yarn_stretches_is_planned_whole(tmp_path):
     tiny_checkpoints.save(tiny_checkpoints.tiny_llama(), tmp_path, torch.float16)
     path = tmp_path / "config.json"
     yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 512}
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"max_position_embeddings": 512, "rope_parameters": yarn}))
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"max_position_embeddings": 512, "rope_parameters": yarn})
+    )
     assert read_shape(tmp_path).max_context == 2048
 
 
