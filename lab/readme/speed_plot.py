@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 
 from pipeline.paths import ROOT
 
-RESULT: Final = ROOT / "docs" / "results" / "bench-2026-11-22-kernels.json"
+RESULT: Final = ROOT / "docs" / "results" / "bench-large-avx512vnni.json"
 _ENGINES: Final = {"paged": "paged (ours)", "vllm-suffix": "vLLM", "llama": "llama.cpp"}
 _OURS, _OTHERS = "#2f5bd8", "#9aa4b5"
 
@@ -33,7 +33,7 @@ def draw_speed(path: Path, result_file: Path = RESULT) -> None:
     with plt.rc_context({"svg.hashsalt": "readme", "axes.titlesize": 10.5, "axes.titlelocation": "left"}):
         figure, (left, right) = plt.subplots(1, 2, figsize=(8.6, 2.5), layout="constrained")
         _bars(left, engines, "e2e_ms_p50", "{:,.0f}", "ms for one answer, new columns (median)")
-        _bars(right, engines, "answers_per_s_32", "{:.1f}", "answers a second, 32 requests at once")
+        _bars(right, engines, "answers_per_s_8", "{:.2f}", "answers a second, 8 requests at once")
         source = f"CPU only: {machine['cpu']}, {machine['cores']} cores, {result['date'][:10]} · {result_file.name}"
         figure.supxlabel(source, fontsize=8, color="#5a6472", x=0.01, ha="left")
         path.parent.mkdir(parents=True, exist_ok=True)
