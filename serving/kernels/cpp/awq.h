@@ -211,15 +211,26 @@ inline void awq_gemm_float32(Pool& pool, const Awq& a, const float* x, int64_t r
 constexpr int kNibble[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
 constexpr int kPairDepth = 64;  // in the layout of awq_bf16.h, 64 bytes hold this many k's of two columns
+constexpr int kPackedColumns = 128;  // packed in one pass over K: whole cache lines of the source
 
-// Writes the value of one weight into the packed layout.
+// The eight columns of one source word in the packed layout: [8 k's, stride] words -> [8 columns] words.
+inline void pack_block(const uint32_t* from, int64_t stride, uint32_t* to) {
+  typedef uint32_t Words __attribute__((vector_size(32)));
+  Words shifts, words{};
+  for (int c = 0; c < 8; c++) shifts[c] = 4 * kNibble[c];
+#pragma GCC unroll 8
+  for (int k = 0; k < 8; k++) words |= ((Words{} + from[k * stride]) >> shifts & 15) << 4 * (k % 2 * 4 + k / 2);
+  std::memcpy(to, &words, sizeof words);
+}
 
-inline void pack_code(const Awq& a, int64_t strip, int64_t k, int64_t column, uint32_t code, uint32_t* quants) {
-  if (a.inputs == kBFloat16Inputs) {
-    uint16_t* words = reinterpret_cast<uint16_t*>(quants) + ((strip * a.in + k) / kPairDepth * W + column) / 2 * 32;
-    words[k % 32] |= uint16_t(code << 4 * (column % 2 * 2 + k % kPairDepth / 32));
-  } else {
-    quants[(strip * a.in + k) / 8 * W + column] |= code << 4 * (k % 2 * 4 + k % 8 / 2);
+// The same in the layout of awq_bf16.h: [64 k's, stride] words -> [4 pairs of columns, 32] words of 16 bits.
+inline void pack_pairs(const uint32_t* from, int64_t stride, uint16_t* to) {
+  for (int k = 0; k < kPairDepth / 2; k++) {
+    const uint32_t first = from[k * stride], second = from[(k + kPairDepth / 2) * stride];
+    for (int pair = 0; pair < 4; pair++) {
+      const uint32_t codes = (first >> 4 * pair & 0xf000f) | (second >> 4 * pair & 0xf000f) << 4;
+      to[pair * 32 + k] = uint16_t(codes | codes >> 8);
+    }
   }
 }
 
@@ -227,19 +238,27 @@ inline void pack_code(const Awq& a, int64_t strip, int64_t k, int64_t column, ui
 inline void pack_awq(Pool& pool, const uint32_t* qweight, const uint32_t* qzeros, const Half* scales_in,
                      const Awq& shape, uint32_t* quants, uint8_t* zeros, Half* scales) {
   const int64_t packed = shape.out / 8, groups = shape.groups();
-  pool.each(shape.strips(), [&](int64_t strip) {
-    const int64_t first = strip * W, columns = std::min<int64_t>(W, shape.out - first);
-    std::memset(quants + strip * shape.in / 8 * W, 0, shape.in / 8 * W * sizeof *quants);
-    for (int64_t k = 0; k < shape.in; k++)
-      for (int64_t c = 0; c < columns; c++)
-        pack_code(shape, strip, k, c, qweight[k * packed + (first + c) / 8] >> 4 * kNibble[c % 8] & 15, quants);
-    for (int64_t g = 0; g < groups; g++)
-      for (int64_t c = 0; c < W; c++) {
-        const int64_t at = (strip * groups + g) * W + c;
-        const bool inside = c < columns;
-        zeros[at] = inside ? qzeros[g * packed + (first + c) / 8] >> 4 * kNibble[c % 8] & 15 : 0;
-        scales[at] = inside ? scales_in[g * shape.out + first + c] : Half{0};
+  const bool pairs = shape.inputs == kBFloat16Inputs;
+  pool.each_range(shape.strips(), kPackedColumns / W, [&](int64_t first, int64_t last) {
+    const int64_t columns = std::min<int64_t>(last * W, shape.out) - first * W;
+    if (columns % W) std::memset(quants + (last - 1) * shape.in / 8 * W, 0, shape.in / 8 * W * sizeof *quants);
+    for (int64_t k = 0; k < shape.in; k += pairs ? kPairDepth : 8)
+      for (int64_t c = 0; c < columns; c += 8) {
+        const uint32_t* from = qweight + k * packed + (first * W + c) / 8;
+        uint32_t* to = quants + ((first + c / W) * shape.in + k) / 8 * W;
+        if (pairs)
+          pack_pairs(from, packed, reinterpret_cast<uint16_t*>(to) + c % W / 2 * 32);
+        else
+          pack_block(from, packed, to + c % W);
       }
+    for (int64_t strip = first; strip < last; strip++)
+      for (int64_t g = 0; g < groups; g++)
+        for (int64_t c = strip * W; c < (strip + 1) * W; c++) {
+          const int64_t at = (strip * groups + g) * W + c % W;
+          const bool inside = c < shape.out;
+          zeros[at] = inside ? qzeros[g * packed + c / 8] >> 4 * kNibble[c % 8] & 15 : 0;
+          scales[at] = inside ? scales_in[g * shape.out + c] : Half{0};
+        }
   });
 }
 
