@@ -86,7 +86,7 @@ def _group_size(value: object) -> int:
     return value
 
 
-_MAX_POSITIONS = 2**31
+_MAX_POSITIONS = 2**31  # positions are int32
 _QWEN3_HEAD_DIM = 128  # where config.json does not say, as transformers has it
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
