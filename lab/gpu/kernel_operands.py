@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,14 @@ def poisoned(*shape: int) -> Tensor:
 def int32(values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
     """A tensor of int32."""
     return torch.tensor(values, dtype=torch.int32)
+
+
+def bitmasks_of(columns: Sequence[Sequence[int]], outputs: int) -> Tensor:
+    """[len(columns), ceil(outputs / 32)] int32 with the bits of each row's columns set."""
+    bits = np.zeros((len(columns), -(-outputs // 32) * 32), np.uint8)
+    for row, chosen in zip(bits, columns, strict=True):
+        row[list(chosen)] = 1
+    return torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").view(np.int32))
 
 
 def random_awq(inputs: int, outputs: int, group_size: int) -> AwqTensors:

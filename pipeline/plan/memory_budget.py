@@ -29,6 +29,7 @@ _CUDA_CONTEXT: Final = 1024 * MIB  # context, graphs and fragmentation: 0.5 to 1
 _CPU_PROCESS: Final = 285_000_000
 _CPU_DRAFT_MODEL: Final = 40_000_000  # its weights, and the caches of requests and of prompts' beginnings
 _CPU_BYTES_PER_TOKEN_OF_VOCABULARY: Final = 2_080
+_CPU_SCREEN: Final = 0.6  # bytes a weight of the head, for its 4-bit copy
 _CPU_KV_AT_START: Final = 512 * MIB
 _CPU_BATCHED_TOKENS: Final = 512  # the default of MAX_NUM_BATCHED_TOKENS
 _CPU_TOKENS_AT_START: Final = 768 * 32  # of MAX_NUM_SEQS requests
@@ -171,6 +172,7 @@ def cpu_memory(shape: ModelShape, *, bfloat16_kv: bool) -> Memory:
     row = 3 * shape.hidden_size + heads * shape.head_dim + 3 * shape.intermediate_size
     process = _CPU_PROCESS + _CPU_BYTES_PER_TOKEN_OF_VOCABULARY * shape.vocab_size
     process += _CPU_DRAFT_MODEL if shape.has_draft_model else 0
+    process += int(_CPU_SCREEN * shape.vocab_size * shape.hidden_size)
     kv = shape.kv_bytes_per_token(2 if bfloat16_kv else 4)
     return Memory(shape.weight_bytes, 0, _CPU_BATCHED_TOKENS * row * 4, process, kv)
 

@@ -20,12 +20,14 @@ from serving.kernels.base import (
     AwqWeight,
     DecoderPlan,
     DecoderWeights,
+    HeadScreen,
     MaskedProducts,
     QkvAdjustment,
     RotaryTables,
 )
 from serving.kernels.cpu_decoder import CpuDecoderPlan
 from serving.kernels.cpu_lora import LoraTables, site_struct
+from serving.kernels.cpu_screen import CpuHeadScreen
 from serving.kernels.kv_cache import KvCaches
 from serving.kernels.library import CpuLibrary
 from serving.kernels.lora import LoraBatch, LoraSite
@@ -41,6 +43,7 @@ from serving.kernels.structs import (
 )
 
 _FLOAT = torch.float32
+_SCREEN_GROUP = 32  # with 64, three times as many columns are left
 _MAX_GROUP = 4096  # so that sums of a group, up to 15 · 32767 · group, fit 31 bits
 
 
@@ -202,18 +205,32 @@ class CpuKernels:
         """See `Kernels.place_table`."""
         return self._arena.empty(tuple(table.shape), table.dtype).copy_(table)
 
+    def make_screen(self, head: Tensor) -> HeadScreen | None:
+        """See `Kernels.make_screen`."""
+        outputs, inputs = head.shape
+        if inputs % _SCREEN_GROUP:
+            return None
+        return CpuHeadScreen(head, self._empty_awq(inputs, outputs, _SCREEN_GROUP), self._library)
+
     def pack_awq(self, tensors: AwqTensors) -> AwqWeight:
         """See `Kernels.pack_awq`."""
         inputs, packed = tensors.qweight.shape
-        outputs, group, width = 8 * packed, tensors.group_size, self._library.vector_width
+        outputs, group = 8 * packed, tensors.group_size
         require(group > 0 and group % 8 == 0, f"group size {group} is not a multiple of 8")
         require(group <= _MAX_GROUP, f"group size {group} is over {_MAX_GROUP}")
         require(inputs % group == 0, f"{inputs} inputs are not a multiple of group size {group}")
         check_tensor("qweight", tensors.qweight, (None, None), torch.int32)
         check_tensor("qzeros", tensors.qzeros, (inputs // group, packed), torch.int32)
         check_tensor("scales", tensors.scales, (inputs // group, outputs), torch.float16)
+        weight = self._empty_awq(inputs, outputs, group)
+        sources = (tensors.qweight.data_ptr(), tensors.qzeros.data_ptr(), tensors.scales.data_ptr())
+        self._library.call("hk_pack_awq", *sources, byref(awq_struct(weight, self._activations)))
+        return weight
+
+    def _empty_awq(self, inputs: int, outputs: int, group: int) -> AwqWeight:
+        width = self._library.vector_width
         strips = -(-outputs // width)
-        weight = AwqWeight(
+        return AwqWeight(
             quants=self._arena.empty((strips, inputs // 8, width), torch.int32),
             zeros=self._arena.empty((strips, inputs // group, width), torch.uint8),
             scales=self._arena.empty((strips, inputs // group, width), torch.float16),
@@ -221,9 +238,6 @@ class CpuKernels:
             out_features=outputs,
             group_size=group,
         )
-        sources = (tensors.qweight.data_ptr(), tensors.qzeros.data_ptr(), tensors.scales.data_ptr())
-        self._library.call("hk_pack_awq", *sources, byref(awq_struct(weight, self._activations)))
-        return weight
 
     def num_parts(self, weight: AwqWeight) -> int:
         """See `Kernels.num_parts`."""

@@ -14,7 +14,17 @@ from typing import Any
 
 from serving.kernels.cpu_lora import CLoraBatch, CLoraSite
 from serving.kernels.shape_checks import KernelArgumentError
-from serving.kernels.structs import CAwq, CBatch, CDecoder, CDense, CMaskedProducts, CPass, CQkvAdjustment, CShape
+from serving.kernels.structs import (
+    CAwq,
+    CBatch,
+    CDecoder,
+    CDense,
+    CMaskedProducts,
+    CPass,
+    CQkvAdjustment,
+    CScreen,
+    CShape,
+)
 
 _P, _I, _L = c_void_p, c_int32, c_int64
 # Signatures of cpp/cpu.cpp without the first argument, the pool. Checked functions return 0 for an index out of range.
@@ -25,6 +35,8 @@ _VOID: dict[str, tuple[Any, ...]] = {
     "hk_pack_awq": (_P, _P, _P, POINTER(CAwq)),
     "hk_awq_gemm": (POINTER(CAwq), _P, _L, _P),
     "hk_dense_gemm": (POINTER(CDense), _P, _L, _P, _L),
+    "hk_pack_screen": (POINTER(CDense), POINTER(CScreen)),
+    "hk_narrow": (POINTER(CDense), POINTER(CScreen), _P, _L, _P, _P, _P),
     "hk_add_lora": (POINTER(CLoraBatch), POINTER(CLoraSite), _P, _P),
 }
 _CHECKED: dict[str, tuple[Any, ...]] = {

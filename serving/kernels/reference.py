@@ -208,6 +208,9 @@ class ReferenceKernels:
                 out[rows, start:stop] += between @ matrices.up.float()
                 start = stop
 
+    def make_screen(self, head: Tensor) -> None:
+        """See `Kernels.make_screen`; there is none."""
+
     def masked_products(self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, out: MaskedProducts) -> None:
         """See `Kernels.masked_products`."""
         bits = np.unpackbits(bitmasks.numpy().view(np.uint8), axis=1, bitorder="little")

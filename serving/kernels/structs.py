@@ -66,6 +66,12 @@ class CDense(Structure):
     )
 
 
+class CScreen(Structure):
+    """The struct `Screen` of cpp/screen.h, field by field."""
+
+    _fields_ = (("awq", CAwq), ("errors", c_void_p), ("norms", c_void_p))
+
+
 class CMaskedProducts(Structure):
     """The struct `MaskedProducts` of cpp/dense.h, field by field."""
 

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from serving.kernels.base import DecoderLayerWeights, DecoderPlan, DecoderWeights, Kernels, LinearWeight, MaskedProducts
+from serving.kernels.base import (
+    DecoderLayerWeights,
+    DecoderPlan,
+    DecoderWeights,
+    HeadScreen,
+    Kernels,
+    LinearWeight,
+    MaskedProducts,
+)
 from serving.kernels.lora import GATE_UP, QKV, LoraBatch, LoraSite, Projection
 from serving.layers.attention import Attention, AttentionMetadata
 from serving.layers.linear import Linear
@@ -29,6 +37,7 @@ class ModelWeights:
     embedding: Tensor  # [vocab, hidden], any float dtype
     decoder: DecoderWeights
     head: Tensor  # [vocab, hidden], any float dtype; the embedding itself if tied
+    screen: HeadScreen | None = None  # of the head
 
 
 class DecoderLayer:
@@ -90,6 +99,7 @@ class LlamaForCausalLM:
     def __init__(self, config: ModelConfig, weights: ModelWeights, kernels: Kernels) -> None:
         self.config = config
         self.weights = weights
+        self.screen = weights.screen
         self._kernels = kernels
         self.rotary = RotaryTable(config.rope, config.attention.head_dim, str(weights.embedding.device))
         self._layers = [DecoderLayer(i, layer, config, kernels) for i, layer in enumerate(weights.decoder.layers)]

@@ -145,10 +145,8 @@ class _Reader:
             intermediate_size=config.intermediate_size,
             rms_norm_eps=config.rms_norm_eps,
         )
-        if tied:
-            return ModelWeights(embedding, decoder, embedding)
-        head = self._kernels.place_table(self._tensor("lm_head.weight", table, FLOATS))
-        return ModelWeights(embedding, decoder, head)
+        head = embedding if tied else self._kernels.place_table(self._tensor("lm_head.weight", table, FLOATS))
+        return ModelWeights(embedding, decoder, head, self._kernels.make_screen(head))
 
     def _layer(self, prefix: str) -> DecoderLayerWeights:
         hidden, inner = self._config.hidden_size, self._config.intermediate_size

@@ -5,13 +5,17 @@ the default task's grammar 60 % of the rows allow one token, and 97 % at most 25
 is computed only for rows that allow more, or whose log probabilities are needed. A logit does not depend on which
 others are computed, so the chosen tokens are the same.
 
+Rows that only need the largest of more logits are screened first: a small copy of the head leaves the few tokens that
+may have it.
+
     rows = Head(model, vocab_size=49152).logits(hidden, logit_rows, scheduled)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -21,13 +25,14 @@ from torch import Tensor
 
 from serving.engines.paged.step import ScheduledRequest, StepClock
 from serving.errors import GrammarError
-from serving.kernels.base import MaskedProducts
+from serving.kernels.base import HeadScreen, MaskedProducts
 from serving.kernels.upload import upload
 
 Ids = NDArray[np.int32]
 Row = NDArray[np.float32]
 
 MAX_ALLOWED = 256  # with more tokens, computing the whole vocabulary in order of memory is faster
+_MAX_SCREENED = 4096  # the same beside rows that were screened, which the whole vocabulary would cost twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +43,22 @@ class RowLogits:
         logits: [vocab], or [n] of `token_ids`.
         token_ids: [n], ascending: the tokens that the grammar allows. None: `logits` are of the whole vocabulary, and
             the grammar has not been applied.
+        compute_whole: computes the logits of the whole vocabulary; None unless `token_ids` are only those allowed
+            tokens that may have the largest logit.
+        others: of the allowed tokens that are not in `token_ids`, the logarithm of the summed exponentials of the
+            logits, within about 0.01.
     """
 
     logits: Row
     token_ids: Ids | None = None
+    compute_whole: Callable[[], Row] | None = None
+    others: float = -np.inf
 
 
 class LogitsModel(Protocol):
-    """The methods of a model that are used here; see `models.llama`."""
+    """What is used here of a model; see `models.llama`."""
+
+    screen: HeadScreen | None
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """hidden: [rows, hidden] → [rows, vocab] float32."""
@@ -71,30 +84,83 @@ class Head:
         self._model = model
         self._clock = clock or StepClock()
         self._bitmasks = np.zeros((0, -(-vocab_size // 32)), dtype=np.int32)
+        all_tokens = np.arange(32 * self._bitmasks.shape[1]) < vocab_size
+        self._all_tokens = np.packbits(all_tokens, bitorder="little").view(np.int32)
 
     def logits(self, hidden: Tensor, rows: Ids, scheduled: Iterable[ScheduledRequest]) -> list[RowLogits]:
         """The logits of each row.
 
         hidden: [num_tokens, hidden]; rows: [n] of it, for each sampling request its last known token and its drafts.
         """
-        bitmasks, unknown = self._allowed([item for item in scheduled if item.samples])
-        many = np.flatnonzero(np.bitwise_count(bitmasks.view(np.uint32)).sum(axis=1, dtype=np.int64) > MAX_ALLOWED)
+        sampling = [item for item in scheduled if item.samples]
+        bitmasks, unknown = self._allowed(sampling)
         self._clock.lap("grammar")
+        screened = self._narrow(hidden, rows, sampling, bitmasks, unknown)
+        max_columns = _MAX_SCREENED if screened else MAX_ALLOWED
+        many = np.flatnonzero(_count_bits(bitmasks) > max_columns)
         # A GPU computes these while the others are prepared, and the step waits for it once.
         whole = sorted(unknown.union(many.tolist()))
         logits_of_whole = self._compute_whole(hidden, rows[whole]) if whole else None
         allowed = self._model.compute_allowed_logits(
-            hidden, torch.from_numpy(rows), torch.from_numpy(bitmasks), MAX_ALLOWED
+            hidden, torch.from_numpy(rows), torch.from_numpy(bitmasks), max_columns
         )
         counts, token_ids, values = allowed.counts.tolist(), allowed.columns.numpy(), allowed.products.numpy()
         result = [
             RowLogits(logits[:count], ids[:count]) for count, ids, logits in zip(counts, token_ids, values, strict=True)
         ]
+        for i, (largest, others) in screened.items():
+            logits = result[i].logits if counts[i] > 1 else largest
+            result[i] = RowLogits(
+                logits, result[i].token_ids, partial(self._compute_one, hidden, rows[i : i + 1]), others
+            )
         if logits_of_whole is not None:
             for i, logits in zip(whole, logits_of_whole.cpu().numpy(), strict=True):
                 result[i] = RowLogits(logits)
         self._clock.lap("head")
         return result
+
+    def _narrow(
+        self,
+        hidden: Tensor,
+        rows: Ids,
+        sampling: Sequence[ScheduledRequest],
+        bitmasks: NDArray[np.int32],
+        unknown: set[int],
+    ) -> dict[int, tuple[Row, float]]:
+        """Clear bits of tokens that cannot be chosen, where many are set and the largest logit is chosen.
+
+        Returns:
+            These rows, which are no longer `unknown`: each with the logit [1] that it has if only one bit is left, and
+            with `RowLogits.others`.
+        """
+        screen = self._model.screen
+        if screen is None:
+            return {}
+        greedy = list[int]()
+        start = 0
+        for item in sampling:
+            end = start + 1 + len(item.draft_token_ids)
+            if item.request.takes_largest:
+                greedy.extend(range(start, end))
+                if item.request.grammar is None:
+                    bitmasks[start:end] = self._all_tokens
+                    unknown.difference_update(range(start, end))
+            start = end
+        counts = _count_bits(bitmasks)
+        screened = [row for row in greedy if counts[row] > MAX_ALLOWED]
+        if not screened:
+            return {}
+        narrowed = torch.from_numpy(bitmasks[screened])
+        sums = screen.narrow(hidden, torch.from_numpy(rows[screened]), narrowed).numpy()
+        bitmasks[screened] = narrowed.numpy()
+        return {
+            row: (largest, float(others))
+            for row, largest, others in zip(screened, sums[:, :1], sums[:, 1], strict=True)
+        }
+
+    def _compute_one(self, hidden: Tensor, row: Ids) -> Row:
+        logits: Row = self._compute_whole(hidden, row)[0].cpu().numpy()
+        return logits
 
     def _compute_whole(self, hidden: Tensor, rows: Ids) -> Tensor:
         return self._model.compute_logits(hidden.index_select(0, upload(torch.from_numpy(rows), str(hidden.device))))
@@ -126,3 +192,9 @@ class Head:
         bitmasks = self._bitmasks[:rows]
         bitmasks.fill(0)
         return bitmasks
+
+
+def _count_bits(bitmasks: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The number of bits that are set in each row."""
+    count: NDArray[np.int64] = np.bitwise_count(bitmasks.view(np.uint32)).sum(axis=1, dtype=np.int64)
+    return count

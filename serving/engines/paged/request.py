@@ -112,6 +112,12 @@ class Request:
         """A copy of the tokens generated so far."""
         return self.token_ids[self.num_prompt_tokens :]
 
+    @property
+    def takes_largest(self) -> bool:
+        """Whether a token is chosen by nothing else than the largest logit of those that are allowed."""
+        sampling = self.sampling
+        return sampling.temperature == 0.0 and sampling.logprobs is None and self.logits_processor is None
+
     def __repr__(self) -> str:
         return (
             f"Request({self.request_id!r}, {self.status.name}, {self.num_computed_tokens}/{self.num_tokens}"

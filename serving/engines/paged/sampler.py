@@ -131,7 +131,7 @@ class Sampler:
         A grammar may refuse a token that its mask allows, because it completes a value that the schema does not allow:
         then another one is chosen, with another random number.
         """
-        grammar, logits, token_ids = request.grammar, row.logits, row.token_ids
+        grammar, logits, token_ids, others = request.grammar, row.logits, row.token_ids, row.others
         measures = request.sampling.choice_logprobs
         if token_ids is None and request.sampling.temperature == 0.0 and not (measures and grammar is not None):
             token_id = int(logits.argmax())  # the lowest id among equals; 10 times as fast as torch's
@@ -148,8 +148,15 @@ class Sampler:
             index = _pick(request, position, logits, attempt)
             token_id = index if token_ids is None else int(token_ids[index])
             if grammar is None or grammar.accept([token_id]):
-                return token_id, token_logprob(logits, index, 0).logprob if measures and logits.size > 1 else 0.0
+                if not measures:
+                    return token_id, 0.0
+                all_logits = logits if others == -np.inf else np.append(logits, np.float32(others))
+                return token_id, token_logprob(all_logits, index, 0).logprob if all_logits.size > 1 else 0.0
             assert token_ids is not None, "the tokens that a grammar allows are known"
+            if row.compute_whole is not None and attempt == 0:  # the next largest may be one that was not computed
+                token_ids = np.flatnonzero(self._bits(grammar)).astype(np.int32)
+                logits, index = row.compute_whole()[token_ids], int(np.searchsorted(token_ids, token_id))
+                others = -np.inf
             logits, token_ids = np.delete(logits, index), np.delete(token_ids, index)
         raise GrammarError(_REFUSED)
 

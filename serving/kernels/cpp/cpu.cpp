@@ -4,6 +4,7 @@
 // nothing, when an index is out of range; otherwise it returns 1.
 #include "decoder.h"
 #include "draft.h"
+#include "screen.h"
 
 using namespace hk;
 
@@ -133,6 +134,18 @@ int32_t hk_masked_products(void* pool, const Dense* weight, const float* x, int6
   Pool& p = *static_cast<Pool*>(pool);
   p.run(0, [&] { masked_products(p, *weight, *masked, x); }, single);
   return 1;
+}
+
+// `screen` gives the sizes; the copy is written to its pointers.
+void hk_pack_screen(void* pool, const Dense* head, const Screen* screen) {
+  Pool& p = *static_cast<Pool*>(pool);
+  p.run(0, [&] { pack_screen(p, *head, *screen); });
+}
+
+void hk_narrow(void* pool, const Dense* head, const Screen* screen, const float* x, int64_t rows, float* products,
+               uint32_t* bits, float* sums) {
+  Pool& p = *static_cast<Pool*>(pool);
+  p.run(Int16Rows::floats(screen->awq, rows), [&] { narrow(p, *head, *screen, x, rows, products, bits, sums); });
 }
 
 int64_t hk_workspace_floats(const Decoder* decoder, int64_t tokens) {

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
-from lab.gpu.kernel_operands import int32, poisoned
+from lab.gpu.kernel_operands import bitmasks_of, int32, poisoned
 from serving.kernels.base import MaskedProducts
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.shape_checks import KernelArgumentError
@@ -39,13 +38,6 @@ def choose(kernels, weight, x, rows, bitmasks, most):
     return chosen
 
 
-def bitmask_of(columns: list[list[int]], outputs: int) -> torch.Tensor:
-    bits = np.zeros((len(columns), -(-outputs // 32) * 32), np.uint8)
-    for row, chosen in zip(bits, columns, strict=True):
-        row[chosen] = 1
-    return torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").view(np.int32))
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("rows", "width"), [(5, 37), (300, 576)])  # the latter is enough for two threads
 def test_products_of_allowed_columns_equal_those_of_the_whole_product(cpu_float32, dtype, rows, width):
@@ -55,8 +47,8 @@ def test_products_of_allowed_columns_equal_those_of_the_whole_product(cpu_float3
     columns = [sorted(torch.randperm(333)[: n % 70].tolist()) for n in range(rows)]
     columns[3] = [31, 32, 63, 332]  # the highest bits of words, and the last of all
     most = 60
-    chosen = choose(cpu_float32, weight, x, where, bitmask_of(columns, 333), most)
-    reference = choose(ReferenceKernels(), weight, x, where, bitmask_of(columns, 333), most)
+    chosen = choose(cpu_float32, weight, x, where, bitmasks_of(columns, 333), most)
+    reference = choose(ReferenceKernels(), weight, x, where, bitmasks_of(columns, 333), most)
     for i, wanted in enumerate(columns):
         assert chosen.counts[i] == reference.counts[i] == (len(wanted) if len(wanted) <= most else -1)
         if len(wanted) <= most:
@@ -80,7 +72,7 @@ def test_a_part_of_a_wider_output_is_written_and_nothing_else(cpu_float32):
 def test_a_row_or_a_bit_that_does_not_exist_is_refused(cpu_float32, row, bit):
     weight, x = torch.randn(70, 72), torch.randn(1, 72)
     chosen = MaskedProducts(int32([-7, -7]), torch.full((2, 4), -7).int(), poisoned(2, 4))
-    bitmasks = bitmask_of([[0, 1], [0, bit]], 96)
+    bitmasks = bitmasks_of([[0, 1], [0, bit]], 96)
     with pytest.raises(KernelArgumentError, match="a row or a bit out of range"):
         cpu_float32.masked_products(x, weight, int32([0, row]), bitmasks, chosen)
     assert chosen.products.isnan().all()

@@ -97,6 +97,8 @@ class HistoryModel:
         self.config = SimpleNamespace(vocab_size=vocab_size)
         self._block_size = 0
 
+    screen = None
+
     def allocate_kv_caches(self, num_blocks: int, block_size: int) -> list[torch.Tensor]:
         self._block_size = block_size
         return [torch.full((num_blocks * block_size,), -1, dtype=torch.int32)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,15 +22,27 @@ GREEDY = SamplingParams()
 
 
 class Model:
-    """A head that records its calls."""
+    """A head that records its calls. Its screen clears what is clearly below the largest logit."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_screen: bool = False) -> None:
+        self.screen = self if has_screen else None
+        self.screened: list[int] = []  # rows
         self.whole = 0  # rows
         self.some: list[tuple[int, int]] = []  # row, token
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         self.whole += len(hidden)
         return (hidden[:, None, :] * WEIGHT).sum(2)  # a separate sum for each row, so that no row depends on the batch
+
+    def narrow(self, hidden: torch.Tensor, rows: torch.Tensor, bitmasks: torch.Tensor) -> torch.Tensor:
+        self.screened += rows.tolist()
+        allowed = torch.from_numpy(np.unpackbits(bitmasks.numpy().view(np.uint8), axis=1, bitorder="little")[:, :VOCAB])
+        logits = (hidden[rows][:, None, :] * WEIGHT).sum(2).where(allowed.bool(), -torch.inf)
+        largest = logits.max(1, keepdim=True).values
+        left = logits > largest - 0.3
+        bits = np.packbits(np.pad(left.numpy(), [(0, 0), (0, -VOCAB % 32)]), axis=1, bitorder="little")
+        bitmasks.copy_(torch.from_numpy(bits.view(np.int32)))
+        return torch.cat([largest, torch.logsumexp(logits.masked_fill(left, -torch.inf), 1, keepdim=True)], 1)
 
     def compute_allowed_logits(
         self, hidden: torch.Tensor, rows: torch.Tensor, bitmasks: torch.Tensor, most: int
@@ -64,7 +77,9 @@ some_tokens = st.one_of(
 @settings(deadline=None, max_examples=200)
 @given(st.lists(some_tokens, min_size=5, max_size=5), st.data())
 def test_tokens_are_those_of_all_logits(allowed: list[set[int]], data: st.DataObject) -> None:
-    sampling = SamplingParams(temperature=data.draw(st.sampled_from([0.0, 0.0, 1.0])), top_p=0.9)
+    measures = data.draw(st.booleans())
+    temperature = data.draw(st.sampled_from([0.0, 0.0, 1.0]))
+    sampling = SamplingParams(temperature=temperature, top_p=0.9, choice_logprobs=measures)
     seed = data.draw(st.integers(0, 1000))
     hidden = torch.randn(5, 16, generator=torch.manual_seed(seed))
     everything = [RowLogits(row) for row in Model().compute_logits(hidden).numpy()]
@@ -79,9 +94,15 @@ def test_tokens_are_those_of_all_logits(allowed: list[set[int]], data: st.DataOb
     if drafts and data.draw(st.booleans()):
         drafts[data.draw(st.integers(0, count - 1))] = data.draw(st.integers(0, VOCAB - 1))
     expected_item, item = (make_item(sampling, drafts, WordGrammar(allowed), seed) for _ in range(2))
-    expected = Sampler(vocab_size=VOCAB).sample(everything[: count + 1], [expected_item]).sampled_token_ids
-    assert choose(Model(), hidden[: count + 1], item) == expected
-    assert item.request.grammar.consumed == expected[0]
+    expected = Sampler(vocab_size=VOCAB).sample(everything[: count + 1], [expected_item])
+    model = Model(has_screen=data.draw(st.booleans()))
+    rows = Head(model, vocab_size=VOCAB).logits(hidden[: count + 1], every_row(hidden[: count + 1]), [item])
+    output = Sampler(vocab_size=VOCAB).sample(rows, [item])
+    assert output.sampled_token_ids == expected.sampled_token_ids
+    assert item.request.grammar.consumed == expected.sampled_token_ids[0]
+    assert output.choice_logprobs.keys() == expected.choice_logprobs.keys()
+    for request_id, logprobs in expected.choice_logprobs.items():
+        np.testing.assert_allclose(output.choice_logprobs[request_id], logprobs, atol=1e-5)
 
 
 def test_where_one_token_is_allowed_nothing_is_computed() -> None:
@@ -99,6 +120,44 @@ def test_few_tokens_are_computed_alone_and_many_with_all() -> None:
     choose(model, torch.randn(4, 16), free, item)
     assert model.whole == 2, "the row without a grammar, and the one with many"
     assert model.some == [(1, 3), (1, 4), (3, 4), (3, 8), (3, 9)]
+
+
+def test_a_screen_takes_the_rows_whose_largest_logit_is_chosen_from_many() -> None:
+    model = Model(has_screen=True)
+    many = set(range(MAX_ALLOWED + 1))
+    free, noisy = make_item(GREEDY, []), make_item(SamplingParams(temperature=0.7), [])
+    item = make_item(GREEDY, [3], WordGrammar([{3, 4}, many]))
+    hidden = torch.randn(4, 16)
+    tokens = choose(model, hidden, free, noisy, item)
+    assert tokens[0] == [int(Model().compute_logits(hidden)[0].argmax())]
+    assert 0 in model.screened
+    assert 1 not in model.screened
+    assert model.whole == 1, "only the row that is sampled"
+
+
+class Refusing(WordGrammar):
+    """Its mask allows tokens that it then refuses."""
+
+    def __init__(self, allowed: list[set[int]], refused: set[int]) -> None:
+        super().__init__(allowed)
+        self.refused = refused
+
+    def accept(self, token_ids: list[int]) -> int:
+        return 0 if self.refused & set(token_ids) else super().accept(token_ids)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 1000), st.integers(1, 20))
+def test_after_refused_tokens_the_best_of_all_others_is_chosen(seed: int, count: int) -> None:
+    hidden = torch.randn(1, 16, generator=torch.manual_seed(seed))
+    order = Model().compute_logits(hidden)[0].argsort(descending=True, stable=True).tolist()
+    item = make_item(SamplingParams(choice_logprobs=True), [], Refusing([set(range(VOCAB))], set(order[:count])))
+    rows = Head(Model(has_screen=True), vocab_size=VOCAB).logits(hidden, every_row(hidden), [item])
+    output = Sampler(vocab_size=VOCAB).sample(rows, [item])
+    remaining = Model().compute_logits(hidden)[0][order[count:]].double()
+    assert output.sampled_token_ids == [[order[count]]]
+    expected = (remaining[0] - torch.logsumexp(remaining, 0)).item()
+    assert output.choice_logprobs["a"] == [pytest.approx(expected, abs=1e-5)]
 
 
 def test_rows_after_a_draft_that_the_grammar_refuses_are_not_computed() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
-from lab.gpu.kernel_operands import int32, poisoned
+from lab.gpu.kernel_operands import bitmasks_of, int32, poisoned
 from serving.kernels.base import MaskedProducts
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.shape_checks import KernelArgumentError
@@ -29,13 +28,6 @@ COLUMNS = [
 ROWS = [8, 0, 0, 3, 4, 1, 8, 2]
 
 
-def bitmasks_of(columns):
-    bits = np.zeros((len(columns), -(-OUTPUTS // 32) * 32), np.uint8)
-    for row, chosen in zip(bits, columns, strict=True):
-        row[chosen] = 1
-    return torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").view(np.int32))
-
-
 def multiply(kernels, x, weight, rows, columns):
     """All outputs are on the CPU, and poisoned first."""
     with torch.device("cpu"):
@@ -43,7 +35,7 @@ def multiply(kernels, x, weight, rows, columns):
         found = MaskedProducts(
             torch.full((count,), -7).int(), torch.full((count, MOST), -7).int(), poisoned(count, MOST)
         )
-        kernels.masked_products(x, weight, int32(rows), bitmasks_of(columns), found)
+        kernels.masked_products(x, weight, int32(rows), bitmasks_of(columns, OUTPUTS), found)
     return found
 
 
@@ -77,7 +69,7 @@ def test_the_reference_chooses_the_same(float32):
     weight, x = torch.randn(OUTPUTS, INPUTS), torch.randn(9, INPUTS)
     found, expected = multiply(float32, x, weight, ROWS, COLUMNS), MaskedProducts.empty(len(ROWS), MOST)
     with torch.device("cpu"):
-        ReferenceKernels().masked_products(x.cpu(), weight.cpu(), int32(ROWS), bitmasks_of(COLUMNS), expected)
+        ReferenceKernels().masked_products(x.cpu(), weight.cpu(), int32(ROWS), bitmasks_of(COLUMNS, OUTPUTS), expected)
     assert torch.equal(found.counts, expected.counts)
     for i, count in enumerate(found.counts.tolist()):
         assert torch.equal(found.columns[i, : max(0, count)], expected.columns[i, : max(0, count)])
