@@ -35,7 +35,7 @@ class CpuHeadScreen:
         count, (outputs, inputs) = rows.shape[0], self._tensors[0].shape
         check_tensor("x", x, (None, inputs), torch.float32)
         check_tensor("bitmasks", bitmasks, (count, -(-outputs // 32)), torch.int32)
-        chosen, products, sums = x.index_select(0, rows), torch.empty(count, outputs), torch.empty(count, 2)
-        addresses = (chosen.data_ptr(), count, products.data_ptr(), bitmasks.data_ptr(), sums.data_ptr())
+        chosen, sums = x.index_select(0, rows), torch.empty(count, 2)
+        addresses = (chosen.data_ptr(), count, bitmasks.data_ptr(), sums.data_ptr())
         self._library.call("hk_narrow", byref(self._head), byref(self._screen), *addresses)
         return sums

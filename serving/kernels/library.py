@@ -36,7 +36,7 @@ _VOID: dict[str, tuple[Any, ...]] = {
     "hk_awq_gemm": (POINTER(CAwq), _P, _L, _P),
     "hk_dense_gemm": (POINTER(CDense), _P, _L, _P, _L),
     "hk_pack_screen": (POINTER(CDense), POINTER(CScreen)),
-    "hk_narrow": (POINTER(CDense), POINTER(CScreen), _P, _L, _P, _P, _P),
+    "hk_narrow": (POINTER(CDense), POINTER(CScreen), _P, _L, _P, _P),
     "hk_add_lora": (POINTER(CLoraBatch), POINTER(CLoraSite), _P, _P),
 }
 _CHECKED: dict[str, tuple[Any, ...]] = {

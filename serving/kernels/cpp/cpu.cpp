@@ -142,10 +142,10 @@ void hk_pack_screen(void* pool, const Dense* head, const Screen* screen) {
   p.run(0, [&] { pack_screen(p, *head, *screen); });
 }
 
-void hk_narrow(void* pool, const Dense* head, const Screen* screen, const float* x, int64_t rows, float* products,
-               uint32_t* bits, float* sums) {
+void hk_narrow(void* pool, const Dense* head, const Screen* screen, const float* x, int64_t rows, uint32_t* bits,
+               float* sums) {
   Pool& p = *static_cast<Pool*>(pool);
-  p.run(Int16Rows::floats(screen->awq, rows), [&] { narrow(p, *head, *screen, x, rows, products, bits, sums); });
+  p.run(screen_floats(screen->awq), [&] { narrow(p, *head, *screen, x, rows, bits, sums); });
 }
 
 int64_t hk_workspace_floats(const Decoder* decoder, int64_t tokens) {

@@ -148,17 +148,26 @@ void narrow_row(const Dense& d, const T* data, const Screen& s, const float* x, 
   *cleared = exact[0] + std::log(sum(sums));
 }
 
-// Leaves in bits [rows, words] the columns that may have the row's largest product. x: [rows, in]; products: [rows,
-// out], and sums [rows, 2], `largest` and `cleared`, are written. pool.shared() must hold Int16Rows::floats(s.awq, rows).
-inline void narrow(Pool& pool, const Dense& d, const Screen& s, const float* x, int64_t rows, float* products,
-                   uint32_t* bits, float* sums) {
-  awq_gemm_int8(pool, s.awq, x, rows, products);
-  with_type(d.data, d.dtype, [&](auto data) {
-    pool.each(rows, [&](int64_t m) {
-      narrow_row(d, data, s, x + m * d.in, products + m * d.out, bits + m * ((d.out + 31) / 32),
-                 sums + 2 * m, sums + 2 * m + 1);
+constexpr int64_t kScreenedRows = 24;  // at a time, to bound the memory of their products
+
+inline int64_t screen_floats(const Awq& a) { return Int16Rows::floats(a, kScreenedRows) + kScreenedRows * a.out; }
+
+// Leaves in bits [rows, words] the columns that may have the row's largest product, and writes `largest` and `cleared`
+// to sums [rows, 2]. x: [rows, in]. pool.shared() must hold screen_floats(s.awq).
+inline void narrow(Pool& pool, const Dense& d, const Screen& s, const float* x, int64_t rows, uint32_t* bits,
+                   float* sums) {
+  float* products = pool.shared() + Int16Rows::floats(s.awq, kScreenedRows);
+  for (int64_t first = 0; first < rows; first += kScreenedRows) {
+    const int64_t count = std::min(kScreenedRows, rows - first);
+    awq_gemm_int8(pool, s.awq, x + first * d.in, count, products);
+    with_type(d.data, d.dtype, [&](auto data) {
+      pool.each(count, [&](int64_t i) {
+        const int64_t m = first + i;
+        narrow_row(d, data, s, x + m * d.in, products + i * d.out, bits + m * ((d.out + 31) / 32), sums + 2 * m,
+                   sums + 2 * m + 1);
+      });
     });
-  });
+  }
 }
 
 }  // namespace hk
