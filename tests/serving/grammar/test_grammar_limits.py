@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from contextlib import closing
 
 import psutil
 import pytest
@@ -115,8 +116,13 @@ def test_a_constraint_that_only_looks_expensive_is_accepted(name: str) -> None:
 
 
 def test_an_expensive_constraint_does_not_delay_others() -> None:
-    guard = GrammarGuard(num_processes=2)
-    guard.warm_up()
+    """On a busy machine the hostile check may be over before another process ran at all: three attempts."""
+    with closing(GrammarGuard(num_processes=2)) as guard:
+        guard.warm_up()
+        assert any(_answered_beside_a_hostile_check(guard) > 1 for _ in range(3))
+
+
+def _answered_beside_a_hostile_check(guard: GrammarGuard) -> int:
     hostile = 'start: %json {"type": "integer", "multipleOf": 99999989}'
     ended = threading.Event()
 
@@ -132,8 +138,7 @@ def test_an_expensive_constraint_does_not_delay_others() -> None:
         guard.check('start: "a"', name="it")
         answered += not ended.is_set()
     thread.join()
-    assert answered > 1
-    guard.close()
+    return answered
 
 
 def test_a_process_that_ended_is_replaced() -> None:
