@@ -95,7 +95,8 @@ class TokenPass:
         seconds: how long the step took in which the pass was; 0 if the engine does not know.
         num_rows: tokens that this step computed, of all requests; 0 if the engine does not know.
         choice_logprobs: log probability of each token among those that penalties and constraint left to choose from,
-            at a temperature of 1: 0 for a forced token. Empty where nobody asked, or the engine does not know.
+            at a temperature of 1: 0 for a forced token. Within about 0.01, because not all logits may have been
+            computed. Empty where nobody asked, or the engine does not know.
     """
 
     at: float

@@ -207,6 +207,7 @@ class CpuKernels:
 
     def make_screen(self, head: Tensor) -> HeadScreen | None:
         """See `Kernels.make_screen`."""
+        check_tensor("head", head, (None, None), DENSE_DTYPES)
         outputs, inputs = head.shape
         if inputs % _SCREEN_GROUP:
             return None

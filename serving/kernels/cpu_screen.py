@@ -37,5 +37,5 @@ class CpuHeadScreen:
         check_tensor("bitmasks", bitmasks, (count, -(-outputs // 32)), torch.int32)
         chosen, sums = x.index_select(0, rows), torch.empty(count, 2)
         addresses = (chosen.data_ptr(), count, bitmasks.data_ptr(), sums.data_ptr())
-        self._library.call("hk_narrow", byref(self._head), byref(self._screen), *addresses)
+        self._library.call_checked("hk_narrow", "a bit", byref(self._head), byref(self._screen), *addresses)
         return sums

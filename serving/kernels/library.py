@@ -36,7 +36,6 @@ _VOID: dict[str, tuple[Any, ...]] = {
     "hk_awq_gemm": (POINTER(CAwq), _P, _L, _P),
     "hk_dense_gemm": (POINTER(CDense), _P, _L, _P, _L),
     "hk_pack_screen": (POINTER(CDense), POINTER(CScreen)),
-    "hk_narrow": (POINTER(CDense), POINTER(CScreen), _P, _L, _P, _P),
     "hk_add_lora": (POINTER(CLoraBatch), POINTER(CLoraSite), _P, _P),
 }
 _CHECKED: dict[str, tuple[Any, ...]] = {
@@ -44,6 +43,7 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "hk_rotary_and_store_kv": (_P, _P, _P, _P, _L, _L, _P, POINTER(CShape), _L),
     "hk_paged_attention": (_P, _P, POINTER(CBatch), POINTER(CShape), _P),
     "hk_masked_products": (POINTER(CDense), _P, _L, POINTER(CMaskedProducts)),
+    "hk_narrow": (POINTER(CDense), POINTER(CScreen), _P, _L, _P, _P),
     "hk_decode": (POINTER(CDecoder), POINTER(CPass)),
 }
 

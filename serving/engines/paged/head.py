@@ -32,7 +32,7 @@ Ids = NDArray[np.int32]
 Row = NDArray[np.float32]
 
 MAX_ALLOWED = 256  # with more tokens, computing the whole vocabulary in order of memory is faster
-_MAX_SCREENED = 4096  # the same beside rows that were screened, which the whole vocabulary would cost twice
+_MAX_SCREENED = 4096  # the same in a step with screened rows, whose screen would have been in vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,12 @@ class RowLogits:
 
     Args:
         logits: [vocab], or [n] of `token_ids`.
-        token_ids: [n], ascending: the tokens that the grammar allows. None: `logits` are of the whole vocabulary, and
-            the grammar has not been applied.
-        compute_whole: computes the logits of the whole vocabulary; None unless `token_ids` are only those allowed
-            tokens that may have the largest logit.
+        token_ids: [n], ascending: the tokens that the grammar allows, or those of them that may have the largest
+            logit. None: `logits` are of the whole vocabulary, and the grammar has not been applied.
+        compute_whole: computes the logits of the whole vocabulary; None unless `token_ids` are only those that may
+            have the largest logit.
         others: of the allowed tokens that are not in `token_ids`, the logarithm of the summed exponentials of the
-            logits, within about 0.01.
+            logits, within about 0.02.
     """
 
     logits: Row

@@ -114,7 +114,7 @@ class Request:
 
     @property
     def takes_largest(self) -> bool:
-        """Whether a token is chosen by nothing else than the largest logit of those that are allowed."""
+        """Whether tokens are chosen only by the largest logit of those that are allowed."""
         sampling = self.sampling
         return sampling.temperature == 0.0 and sampling.logprobs is None and self.logits_processor is None
 

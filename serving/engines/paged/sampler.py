@@ -155,9 +155,9 @@ class Sampler:
             assert token_ids is not None, "the tokens that a grammar allows are known"
             if row.compute_whole is not None and attempt == 0:  # the next largest may be one that was not computed
                 token_ids = np.flatnonzero(self._bits(grammar)).astype(np.int32)
-                logits, index = row.compute_whole()[token_ids], int(np.searchsorted(token_ids, token_id))
-                others = -np.inf
-            logits, token_ids = np.delete(logits, index), np.delete(token_ids, index)
+                logits, others = row.compute_whole()[token_ids], -np.inf
+            rest = token_ids != token_id
+            logits, token_ids = logits[rest], token_ids[rest]
         raise GrammarError(_REFUSED)
 
     def _bits(self, grammar: Grammar) -> NDArray[np.uint8]:

@@ -129,7 +129,7 @@ void hk_add_lora(void* pool, const LoraBatch* batch, const LoraSite* site, const
 
 int32_t hk_masked_products(void* pool, const Dense* weight, const float* x, int64_t rows,
                            const MaskedProducts* masked) {
-  if (!all_below(masked->rows, masked->count, rows) || !bits_below(*masked, weight->out)) return 0;
+  if (!all_below(masked->rows, masked->count, rows) || !bits_below(masked->bits, masked->count, weight->out)) return 0;
   const bool single = list_columns(*masked) * weight->in < kMinParallelProducts;
   Pool& p = *static_cast<Pool*>(pool);
   p.run(0, [&] { masked_products(p, *weight, *masked, x); }, single);
@@ -142,10 +142,12 @@ void hk_pack_screen(void* pool, const Dense* head, const Screen* screen) {
   p.run(0, [&] { pack_screen(p, *head, *screen); });
 }
 
-void hk_narrow(void* pool, const Dense* head, const Screen* screen, const float* x, int64_t rows, uint32_t* bits,
-               float* sums) {
+int32_t hk_narrow(void* pool, const Dense* head, const Screen* screen, const float* x, int64_t rows, uint32_t* bits,
+                  float* sums) {
+  if (!bits_below(bits, rows, head->out)) return 0;
   Pool& p = *static_cast<Pool*>(pool);
   p.run(screen_floats(screen->awq), [&] { narrow(p, *head, *screen, x, rows, bits, sums); });
+  return 1;
 }
 
 int64_t hk_workspace_floats(const Decoder* decoder, int64_t tokens) {

@@ -93,11 +93,12 @@ struct MaskedProducts {
   float* out;        // [count, capacity]; 0 if a row has only one column
 };
 
-// Whether no bit from column `limit` on is set. c.words must be the number of words that `limit` columns need.
-inline bool bits_below(const MaskedProducts& c, int64_t limit) {
+// Whether no bit from column `limit` on is set in bits [count, ceil(limit / 32)].
+inline bool bits_below(const uint32_t* bits, int64_t count, int64_t limit) {
   if (limit % 32 == 0) return true;
-  for (int64_t i = 0; i < c.count; i++)
-    if (c.bits[(i + 1) * c.words - 1] >> limit % 32) return false;
+  const int64_t words = limit / 32 + 1;
+  for (int64_t i = 0; i < count; i++)
+    if (bits[(i + 1) * words - 1] >> limit % 32) return false;
   return true;
 }
 

@@ -1,6 +1,6 @@
 // Finds the few columns of the head that may have a row's largest product, without reading the whole head.
 //
-// A 4-bit copy of the head, a quarter of its size, gives products a[n] close to dense.h's e[n]. With ŵ the copy of w,
+// A 4-bit copy of the head, with its scales 4.75 bits a weight, gives products a[n] close to dense.h's e[n]. With ŵ the copy of w,
 // and x̂ the inputs as awq_int8.h rounds them, Cauchy's inequality bounds their difference:
 //   |a[n] − e[n]| ≤ δ[n] = ‖x‖ ‖w[n] − ŵ[n]‖ + ‖x − x̂‖ ‖ŵ[n]‖ + what the sums are rounded by.
 // With m the allowed column of the largest a, no column with a[n] + δ[n] < e[m] can have the largest e. On text, a
@@ -16,11 +16,14 @@
 namespace hk {
 
 struct Screen {
-  Awq awq;               // the copy; its inputs are int8
+  Awq awq;                // the copy; its inputs are int8
   float *errors, *norms;  // [out] each: ‖w − ŵ‖ and ‖ŵ‖
 };
 
-constexpr float kSlack = 1.001f;  // for the rounding of norms
+constexpr float kSlack = 1.001f;  // for the rounding of norms, and of scales that awq_int8.h multiplies with
+
+// The root of a sum of n squares, not less than the exact one: squares of tiny numbers are rounded to 0.
+inline float norm_of(float squares, int64_t n) { return std::sqrt(squares + n * std::numeric_limits<float>::min()) * kSlack; }
 
 // The smallest normal float16 that is at least x, or the largest there is.
 inline Half round_up_to_half(float x) {
@@ -65,8 +68,8 @@ void pack_screen_column(const Dense& d, const T* data, const Screen& s, int64_t 
     const_cast<uint8_t*>(s.awq.zeros)[at] = uint8_t(zero);
     const_cast<Half*>(s.awq.scales)[at] = half;
   }
-  s.errors[n] = std::sqrt(sum(error)) * kSlack;
-  s.norms[n] = std::sqrt(sum(norm)) * kSlack;
+  s.errors[n] = norm_of(sum(error), d.in);
+  s.norms[n] = norm_of(sum(norm), d.in);
 }
 
 inline void pack_screen(Pool& pool, const Dense& d, const Screen& s) {
@@ -93,9 +96,10 @@ struct Bound {
       const float step = largest(top) / 254.0f;  // half of the distance of two int8 values
       squares += sum(sums), rounding += a.group * step * step;
     }
-    const float length = std::sqrt(squares), sums = a.in * 0x1p-23f * length;  // twice a.in roundings
-    error = (length + sums) * kSlack;
-    norm = (std::sqrt(rounding) + sums) * kSlack;
+    const float length = norm_of(squares, a.in);
+    const float sums = a.in * 0x1p-23f * length;  // more than the roundings of both sums, dense.h's and the copy's
+    error = length + sums;
+    norm = norm_of(rounding, a.in) + sums;
   }
 };
 
@@ -142,9 +146,10 @@ void narrow_row(const Dense& d, const T* data, const Screen& s, const float* x, 
       below |= uint32_t(a[i] + (bound.error * errors[i] + bound.norm * norms[i]) < exact[0]) << i;
     below &= bits[word];
     bits[word] &= ~below;
-    for (int i = 0; i < 32; i++) a[i] = below >> i & 1 ? a[i] - exact[0] : -100.0f;  // e^-100 counts as nothing
+    for (int i = 0; i < 32; i++) a[i] = below >> i & 1 ? a[i] - exact[0] : -100.0f;  // counts as nothing
     for (int i = 0; i < 32; i += W) sums += exp(loadf(a + i));
   }
+  bits[best / 32] |= 1u << best % 32;
   *cleared = exact[0] + std::log(sum(sums));
 }
 

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.gpu.kernel_operands import bitmasks_of, int32, poisoned
+from serving.kernels.shape_checks import KernelArgumentError
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
-VOCAB, WIDTH = 1000, 64  # the vocabulary is not a multiple of 32
+VOCAB, WIDTH = 1003, 64  # the vocabulary is no multiple of a vector
 
 
 def screened(kernels, head, x, allowed):
@@ -34,21 +35,23 @@ def weights(seed, kind, dtype):
         head[torch.randint(VOCAB, (30,), generator=generator), torch.randint(WIDTH, (30,), generator=generator)] *= 500
     elif kind == "tiny":
         head *= 1e-6
+    elif kind == "tinier":  # the squares of its values are 0
+        head *= 1e-24
     return head.to(dtype)
 
 
 @settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 2**31),
-    kind=st.sampled_from(["plain", "ties", "outliers", "tiny"]),
+    kind=st.sampled_from(["plain", "ties", "outliers", "tiny", "tinier"]),
     dtype=st.sampled_from(DTYPES),
-    spread=st.sampled_from([1e-5, 1.0, 300.0]),
+    spread=st.sampled_from([1e-24, 1e-5, 1.0, 300.0]),
     share=st.sampled_from([0.01, 0.5, 1.0]),
 )
 def test_no_token_with_the_largest_logit_is_cleared(cpu_float32, seed, kind, dtype, spread, share):
     head = weights(seed, kind, dtype)
     x = torch.randn(5, WIDTH) * torch.exp(torch.randn(WIDTH)) * spread
-    x[4] = head[7].float()  # one token is far ahead of all others
+    x[4] = head[7].float()  # one token is ahead of most
     allowed = [sorted({7, *torch.nonzero(torch.rand(VOCAB) < share)[:, 0].tolist()}) for _ in x]
     left, sums, products = screened(cpu_float32, head, x, allowed)
     for row in range(len(x)):
@@ -87,6 +90,12 @@ def test_nothing_is_cleared_where_logits_are_not_numbers(cpu_float32, bad):
     x[1, 3] = bad
     left, _, _ = screened(cpu_float32, head, x, [list(range(VOCAB))] * 2)
     assert len(left[1]) == VOCAB
+
+
+def test_a_bit_of_a_token_that_does_not_exist_is_refused(cpu_float32):
+    head, bitmasks = torch.randn(VOCAB, WIDTH), bitmasks_of([[VOCAB]], VOCAB)
+    with pytest.raises(KernelArgumentError, match="a bit out of range"):
+        cpu_float32.make_screen(head).narrow(torch.randn(1, WIDTH), int32([0]), bitmasks)
 
 
 def test_a_width_that_groups_do_not_divide_has_no_screen(cpu_float32):

@@ -93,11 +93,11 @@ class HistoryModel:
     Its KV cache holds token ids, written and read through the metadata of the step.
     """
 
+    screen = None
+
     def __init__(self, vocab_size: int) -> None:
         self.config = SimpleNamespace(vocab_size=vocab_size)
         self._block_size = 0
-
-    screen = None
 
     def allocate_kv_caches(self, num_blocks: int, block_size: int) -> list[torch.Tensor]:
         self._block_size = block_size
