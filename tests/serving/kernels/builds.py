@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import zlib
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,10 @@ def _builds() -> dict[str, tuple[str, ...]]:
         builds["avx512"] = ("-march=x86-64-v4", *EMULATED, "-O1")
     if "amx_int8" in has:
         builds["without tiles"] = ("-DHK_NO_AMX", "-O1")
+    elif "avx512_vbmi2" in has:
+        header = Path(__file__).with_name("emulated_tiles.h")
+        version = zlib.crc32(header.read_bytes())  # the name of the library depends on the flags, not on this file
+        builds["emulated tiles"] = ("-march=icelake-server", "-O1", "-include", str(header), f"-DVERSION={version}")
     return builds
 
 
