@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from torch import Tensor
 
 from pipeline.train.draft_examples import Pair, make_pairs
+from pipeline.train.draft_exchange import exchanged
 from pipeline.train.draft_network import DraftNetwork
 from pipeline.train.draft_trainer import train
 from pipeline.train.draft_transfer import shared_tokens, transfer
@@ -26,6 +27,10 @@ from serving.weights.draft_weights import MAX_TOKENS
 
 TOKENIZER: Final = "tokenizer.json"
 _CURVE_STEPS: Final = 100  # between two points of the recorded curve
+_EXCHANGED: Final = 3_000  # examples with exchanged values
+_EXCHANGED_SHARE: Final = 0.5  # of what is learned
+# From a draft model. After more epochs, fewer tokens of held-out answers are right.
+_EPOCHS, _FEWEST_STEPS = 100, 200
 Curve = list[tuple[int, float, float]]  # step, loss, fraction of right tokens
 
 
@@ -98,6 +103,18 @@ def read_pairs(
     return pairs
 
 
+def exchanged_pairs(
+    examples: Sequence[tuple[Sequence[int], Sequence[int]]],
+    markers: Sequence[Sequence[int]],
+    tokenizer: Tokenizer,
+    size: int,
+    order: random.Random,
+) -> list[Pair]:
+    """Pairs of examples with exchanged values; see `read_pairs` for the arguments."""
+    more = exchanged(examples, markers, tokenizer, order, count=_EXCHANGED)
+    return read_pairs(more, markers, tokenizer, size, cut_answers=True) if more else []
+
+
 def fit(
     model: DraftNetwork,
     pairs: list[Pair],
@@ -105,10 +122,35 @@ def fit(
     order: random.Random,
     *,
     minutes: float,
+    batch: int,
+    max_steps: int | None,
+    is_started: bool,
+    more: Sequence[Pair] = (),
     **options: Any,
 ) -> tuple[int, Curve]:
-    """Train with a progress bar; return the number of steps and the loss curve. `train` has the arguments."""
+    """Train with a progress bar; return the number of steps and the loss curve. `train` has the other arguments.
+
+    Args:
+        model: trained in place.
+        pairs: the examples.
+        rename: gives an example other words.
+        order: source of randomness.
+        minutes: limit of the run.
+        batch: examples in a step.
+        max_steps: another limit of the run.
+        is_started: whether the network began as another draft model; then it sees the examples for a limited number of
+            epochs.
+        more: examples with exchanged values, half of what is learned where there are any.
+        options: further arguments of `train`.
+    """
     curve: Curve = []
+    limits = [] if max_steps is None else [max_steps]
+    if is_started:
+        limits.append(max(_FEWEST_STEPS, _EPOCHS * len(pairs) // batch))
+
+    def change(pair: Pair) -> Pair:
+        return rename(order.choice(more) if more and order.random() < _EXCHANGED_SHARE else pair)
+
     columns: tuple[Any, ...] = (
         "{task.description}",
         BarColumn(),
@@ -124,5 +166,15 @@ def fit(
             if step % _CURVE_STEPS == 0:
                 curve.append((step, round(loss, 4), round(hits, 4)))
 
-        steps = train(model, pairs, minutes=minutes, order=order, change=rename, report=report, **options)
+        steps = train(
+            model,
+            pairs,
+            minutes=minutes,
+            batch=batch,
+            order=order,
+            change=change,
+            report=report,
+            max_steps=min(limits, default=None),
+            **options,
+        )
     return steps, curve

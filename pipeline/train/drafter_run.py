@@ -25,7 +25,7 @@ from pipeline.train.draft_examples import (
     common_marker,
     frequent_tokens,
 )
-from pipeline.train.draft_fit import fit, read_pairs, start_network
+from pipeline.train.draft_fit import exchanged_pairs, fit, read_pairs, start_network
 from pipeline.train.draft_start import committed_start, draft_shape, embedding_signs, run_record
 from pipeline.train.draft_trainer import calibrate, evaluate
 from pipeline.train.errors import TrainingError
@@ -145,8 +145,18 @@ def _train(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings
     is_marked = isinstance(task, MarkedTask)
     rename = Renamer(pairs, tokenizer, order) if is_marked else WordRenamer(pairs, tokenizer, size, order)
     assert settings.minutes is not None, "_complete has set them"
-    options = {"rate": settings.rate, "batch": settings.batch, "max_steps": settings.max_steps}
-    steps, curve = fit(model, pairs, rename, order, minutes=settings.minutes, **options)
+    steps, curve = fit(
+        model,
+        pairs,
+        rename,
+        order,
+        minutes=settings.minutes,
+        rate=settings.rate,
+        batch=settings.batch,
+        max_steps=settings.max_steps,
+        is_started=settings.init is not None,
+        more=[] if is_marked else exchanged_pairs(_examples(cases), markers, tokenizer, size, order),
+    )
     factor = calibrate(model, held_out_pairs, settings.batch)
     loss, hits = evaluate(model, held_out_pairs, settings.batch)
     say(f"{steps:,} steps; {hits:.1%} of the held-out answers' tokens are right; its logits are scaled by {factor:.2f}")
@@ -229,8 +239,11 @@ def _read_pairs(
     is_marked = isinstance(task, MarkedTask)
     if is_marked and any(find_last(case.prompt, marker) is None for case in cases for marker in markers):
         raise TrainingError("a prompt's tokens do not have all markers of the task")
-    examples = [(case.prompt, case.answer) for case in cases]
-    return read_pairs(examples, markers, tokenizer, size, cut_answers=not is_marked)
+    return read_pairs(_examples(cases), markers, tokenizer, size, cut_answers=not is_marked)
+
+
+def _examples(cases: Sequence[DraftCase]) -> list[tuple[Sequence[int], Sequence[int]]]:
+    return [(case.prompt, case.answer) for case in cases]
 
 
 def _measure(drafted: Drafted, task: Task, inputs: Sequence[Inputs], made: Path) -> Passes:

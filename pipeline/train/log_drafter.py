@@ -23,7 +23,7 @@ from jinja2 import TemplateError
 from safetensors import SafetensorError
 
 from pipeline.train.draft_examples import WordRenamer, certain_trigrams, common_marker, frequent_tokens
-from pipeline.train.draft_fit import fit, read_pairs, start_network
+from pipeline.train.draft_fit import exchanged_pairs, fit, read_pairs, start_network
 from pipeline.train.draft_start import committed_start, draft_shape
 from pipeline.train.draft_trainer import evaluate
 from pipeline.train.errors import TrainingError
@@ -124,7 +124,19 @@ def train_from_log(log: Path, model: Path, *, minutes: float | None = None, max_
     network = start_network(model, embedding, size, layers, start)
     rename = WordRenamer(pairs, tokenizer, len(embedding), order)
     minutes = minutes or (_MINUTES if start is None else _MINUTES_FROM)
-    steps, _ = fit(network, pairs, rename, order, minutes=minutes, rate=_RATE, batch=_BATCH, max_steps=max_steps)
+    more = exchanged_pairs(learned, markers, tokenizer, len(embedding), order)
+    steps, _ = fit(
+        network,
+        pairs,
+        rename,
+        order,
+        minutes=minutes,
+        rate=_RATE,
+        batch=_BATCH,
+        max_steps=max_steps,
+        is_started=start is not None,
+        more=more,
+    )
     _, hits = evaluate(network, held_out_pairs, _BATCH)
     say(f"{steps:,} steps; {hits:.1%} of the held-out answers' tokens are right")
     models = DraftModelLoader(tokenizer, lambda: embedding)
