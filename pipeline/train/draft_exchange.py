@@ -52,7 +52,9 @@ def exchanged(
         order: source of randomness.
         count: how many are wanted.
     """
-    known = [one for prompt, answer in examples if (one := _read(prompt, answer, markers, tokenizer)) is not None]
+    words = WordTokenizer(tokenizer)
+    read = (_read(prompt, answer, markers, tokenizer, words) for prompt, answer in examples)
+    known = [one for one in read if one is not None]
     values: dict[Field, list[str]] = {}
     for one in known:
         for field, value in one.copied:
@@ -72,7 +74,9 @@ def exchanged(
     return made
 
 
-def _read(prompt: Tokens, answer: Tokens, markers: Sequence[Tokens], tokenizer: Tokenizer) -> _Example | None:
+def _read(
+    prompt: Tokens, answer: Tokens, markers: Sequence[Tokens], tokenizer: Tokenizer, words: WordTokenizer
+) -> _Example | None:
     """None if the answer copies nothing, or if text and tokens of the prompt differ."""
     start = next((at for marker in markers if (at := find_last(prompt, marker)) is not None), None)
     if start is None:
@@ -86,7 +90,6 @@ def _read(prompt: Tokens, answer: Tokens, markers: Sequence[Tokens], tokenizer: 
         for field, value in _strings(parsed, ())
         if len(value) > 1 and text.count(value) == written.count(_quoted(value)) == 1
     ]
-    words = WordTokenizer(tokenizer)
     if not copied or words(tokenizer.encode(text, add_bos=False)) != words(prompt[start:]):
         return None
     return _Example(prompt[:start], text, written, copied)
