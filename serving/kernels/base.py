@@ -39,7 +39,10 @@ class MaskedProducts:
 
 
 class Activations(StrEnum):
-    """What the inputs of 4-bit matmuls are rounded to. Sums and everything else are float32."""
+    """What the inputs of the linear layers' matmuls are rounded to. Sums and everything else are float32.
+
+    Only BFLOAT16 rounds those of unquantized layers (`rounds_dense`).
+    """
 
     FLOAT32 = "float32"  # not rounded
     INT16 = "int16"  # one scale for each row and group: faster on CPUs, with exact sums
@@ -49,6 +52,11 @@ class Activations(StrEnum):
 
 BFLOAT16_GROUPS = 64  # for weights whose group size is not a multiple of this, BFLOAT16 means INT16
 INT8_MAX_GROUP = 512  # for weights with larger groups, INT8 means INT16
+
+
+def rounds_dense(weight: Tensor, activations: Activations) -> bool:
+    """Whether an unquantized linear layer [N, K] and its inputs are rounded to bfloat16."""
+    return activations is Activations.BFLOAT16 and weight.shape[0] % 16 == 0 and weight.shape[1] % 32 == 0
 
 
 PADDING_SLOT = -1  # the slot of rows behind the last request's, which only kernels for GPUs get and nothing stores
@@ -317,6 +325,10 @@ class Kernels(Protocol):
         """The embedding or the head [V, H], copied to memory that the kernels read fast, or as it is."""
         ...
 
+    def place_linear(self, weight: Tensor) -> Tensor:
+        """An unquantized weight [N, K] as `dense_gemm` with rounding takes it: see `rounds_dense`."""
+        ...
+
     def pack_awq(self, tensors: AwqTensors) -> AwqWeight:
         """Convert a weight into the layout of `awq_gemm`; done once, when a model is loaded."""
         ...
@@ -329,10 +341,11 @@ class Kernels(Protocol):
         """out = x · w, w = (q − z) · s.  x: [T, K] activation dtype; out: [T, N] or its parts [P, T, N] float32."""
         ...
 
-    def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+    def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor, *, rounds: bool = False) -> None:
         """out = x · weightᵀ.  x: [T, K] float32 or activation dtype; weight: [N, K] any float.
 
         out: [T, N] float32; its row stride may exceed N.
+        rounds: whether x may be rounded as in linear layers (`Activations`); the head's is not.
         """
         ...
 
@@ -346,7 +359,7 @@ class Kernels(Protocol):
     def masked_products(self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, out: MaskedProducts) -> None:
         """For each i, multiply x[rows[i]] with those rows of the weight whose bit is set in bitmasks[i].
 
-        The results have the same bits as `dense_gemm`'s.
+        The results have the same bits as those of `dense_gemm` without rounding.
 
         x: [T, K] float32; weight: [N, K] any float; rows: [n] int32 and bitmasks: [n, ceil(N / 32)] int32, both on the
         CPU; lowest bit first, bits from N on clear.

@@ -24,6 +24,7 @@ from serving.kernels.base import (
     MaskedProducts,
     QkvAdjustment,
     RotaryTables,
+    rounds_dense,
 )
 from serving.kernels.cpu_decoder import CpuDecoderPlan
 from serving.kernels.cpu_lora import LoraTables, site_struct
@@ -52,7 +53,7 @@ class CpuKernels:
 
     Args:
         library: the compiled kernels.
-        activations: what inputs of 4-bit matmuls are rounded to; without AMX tiles BFLOAT16 becomes INT8.
+        activations: what inputs of linear layers are rounded to; without AMX tiles BFLOAT16 becomes INT8.
     """
 
     def __init__(self, library: CpuLibrary, activations: Activations = Activations.FLOAT32) -> None:
@@ -203,7 +204,14 @@ class CpuKernels:
 
     def place_table(self, table: Tensor) -> Tensor:
         """See `Kernels.place_table`."""
-        return self._arena.empty(tuple(table.shape), table.dtype).copy_(table)
+        rounds = self._activations is Activations.BFLOAT16 and table.dtype is _FLOAT
+        return self._arena.empty(tuple(table.shape), torch.bfloat16 if rounds else table.dtype).copy_(table)
+
+    def place_linear(self, weight: Tensor) -> Tensor:
+        """See `Kernels.place_linear`."""
+        if not rounds_dense(weight, self._activations):
+            return weight
+        return self._arena.empty(tuple(weight.shape), torch.bfloat16).copy_(weight)
 
     def make_screen(self, head: Tensor) -> HeadScreen | None:
         """See `Kernels.make_screen`."""
@@ -256,12 +264,12 @@ class CpuKernels:
             out.data_ptr(),
         )
 
-    def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+    def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor, *, rounds: bool = False) -> None:
         """See `Kernels.dense_gemm`."""
         check_tensor("weight", weight, (None, None), DENSE_DTYPES)
         check_tensor("x", x, (None, weight.shape[1]), _FLOAT)
         check_tensor("out", out, (x.shape[0], weight.shape[0]), _FLOAT, row_strided=True)
-        struct = dense_struct(weight)
+        struct = dense_struct(weight, self._activations if rounds else Activations.FLOAT32)
         self._library.call("hk_dense_gemm", byref(struct), x.data_ptr(), x.shape[0], out.data_ptr(), out.stride(0))
 
     def add_lora(self, x: Tensor, lora: LoraBatch, site: LoraSite, out: Tensor) -> None:

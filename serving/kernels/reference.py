@@ -27,6 +27,7 @@ from serving.kernels.base import (
     MaskedProducts,
     QkvAdjustment,
     RotaryTables,
+    rounds_dense,
 )
 from serving.kernels.lora import LoraBatch, LoraSite
 
@@ -173,6 +174,10 @@ class ReferenceKernels:
         """See `Kernels.place_table`."""
         return table
 
+    def place_linear(self, weight: Tensor) -> Tensor:
+        """See `Kernels.place_linear`."""
+        return weight.bfloat16() if rounds_dense(weight, self._activations) else weight
+
     def pack_awq(self, tensors: AwqTensors) -> AwqWeight:
         """See `Kernels.pack_awq`."""
         rows, columns = tensors.qweight.shape
@@ -192,8 +197,10 @@ class ReferenceKernels:
             x = round_inputs(x, weight.group_size, 127 if fits else 32767)
         out.copy_(x @ matrix)
 
-    def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+    def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor, *, rounds: bool = False) -> None:
         """See `Kernels.dense_gemm`."""
+        if rounds and rounds_dense(weight, self._activations):
+            x = x.bfloat16().float()
         out.copy_(x @ weight.float().T)
 
     def add_lora(self, x: Tensor, lora: LoraBatch, site: LoraSite, out: Tensor) -> None:

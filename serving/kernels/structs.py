@@ -22,6 +22,7 @@ from serving.kernels.base import (
     DenseWeight,
     LinearWeight,
     QkvAdjustment,
+    rounds_dense,
 )
 
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -61,6 +62,7 @@ class CDense(Structure):
     _fields_ = (
         ("data", c_void_p),
         ("dtype", c_int32),
+        ("inputs", c_int32),
         ("in_features", c_int64),
         ("out_features", c_int64),
     )
@@ -194,16 +196,18 @@ def awq_struct(weight: AwqWeight, activations: Activations) -> CAwq:
     )
 
 
-def dense_struct(weight: Tensor) -> CDense:
-    """A dense weight [N, K]."""
-    return CDense(weight.data_ptr(), _DTYPES[weight.dtype], weight.shape[1], weight.shape[0])
+def dense_struct(weight: Tensor, activations: Activations = Activations.FLOAT32) -> CDense:
+    """A dense weight [N, K] and the rounding of its inputs, for which `Kernels.place_linear` has prepared it."""
+    rounds = weight.dtype is torch.bfloat16 and rounds_dense(weight, activations)
+    inputs = Activations.BFLOAT16 if rounds else Activations.FLOAT32
+    return CDense(weight.data_ptr(), _DTYPES[weight.dtype], _INPUTS[inputs], weight.shape[1], weight.shape[0])
 
 
 def linear_struct(weight: LinearWeight, activations: Activations, bias: Tensor | None = None) -> CLinear:
     """A linear layer: its weight of either kind and its bias [N]."""
     added = None if bias is None else bias.data_ptr()
     if isinstance(weight, DenseWeight):
-        parts = [dense_struct(part) for part in weight.parts]
+        parts = [dense_struct(part, activations) for part in weight.parts]
         return CLinear(CAwq(), len(parts), (CDense * MAX_PARTS)(*parts), added)
     return CLinear(awq_struct(weight, activations), 0, (CDense * MAX_PARTS)(), added)
 

@@ -47,6 +47,6 @@ class Linear:
         start = 0
         for part in weight.parts:
             stop = start + part.shape[0]
-            self._kernels.dense_gemm(x, part, out[:, start:stop])
+            self._kernels.dense_gemm(x, part, out[:, start:stop], rounds=True)
             start = stop
         return out

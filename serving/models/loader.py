@@ -198,7 +198,7 @@ class _Reader:
         quantized = [f"{name}.{part}" in self._checkpoint for name in outputs]
         if not any(quantized):
             parts = (self._tensor(f"{name}.weight", (size, inputs), FLOATS) for name, size in outputs.items())
-            return DenseWeight(tuple(parts))
+            return DenseWeight(tuple(map(self._kernels.place_linear, parts)))
         if not all(quantized) or quantization is None:
             raise WeightsError(
                 f"only some of {', '.join(outputs)} are quantized in the checkpoint, or config.json lacks "

@@ -150,6 +150,7 @@ class Head:
         screened = [row for row in greedy if counts[row] > MAX_ALLOWED]
         if not screened:
             return {}
+        _forbid_ends(sampling, bitmasks, counts)
         narrowed = torch.from_numpy(bitmasks[screened])
         sums = screen.narrow(hidden, torch.from_numpy(rows[screened]), narrowed).numpy()
         bitmasks[screened] = narrowed.numpy()
@@ -192,6 +193,18 @@ class Head:
         bitmasks = self._bitmasks[:rows]
         bitmasks.fill(0)
         return bitmasks
+
+
+def _forbid_ends(sampling: Iterable[ScheduledRequest], bitmasks: NDArray[np.int32], counts: NDArray[np.int64]) -> None:
+    """Clear the bits of end tokens before `min_tokens`, in screened rows: these have other tokens too."""
+    row = 0
+    for item in sampling:
+        processor = item.request.logits_processor
+        for ahead in range(1 + len(item.draft_token_ids)):
+            if processor is not None and item.request.takes_largest and counts[row] > MAX_ALLOWED:
+                for token in processor.forbidden(ahead):
+                    bitmasks.view(np.uint32)[row, token // 32] &= ~np.uint32(1 << token % 32)
+            row += 1
 
 
 def _count_bits(bitmasks: NDArray[np.int32]) -> NDArray[np.int64]:

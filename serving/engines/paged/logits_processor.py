@@ -55,6 +55,15 @@ class LogitsProcessor:
         self._output: Counter[int] = Counter()
         self._num_output_tokens = 0
 
+    @property
+    def keeps_order(self) -> bool:
+        """Whether it forbids end tokens and changes nothing else."""
+        return self._repetition == 1.0 and not self._presence and not self._frequency
+
+    def forbidden(self, ahead: int) -> list[int]:
+        """The tokens that may not come after `ahead` more tokens, where others may."""
+        return self._end.tolist() if self._num_output_tokens + ahead < self._min_tokens else []
+
     def accept(self, token_id: int) -> None:
         """Append a token to the output."""
         self._repeated[token_id] = None
@@ -77,7 +86,7 @@ class LogitsProcessor:
             indices, is_present = _find(np.fromiter(self._output, np.int32, len(self._output)), token_ids)
             counts = np.fromiter(self._output.values(), np.float32, len(self._output))[is_present]
             logits[indices] -= self._frequency * counts + self._presence
-        if self._num_output_tokens < self._min_tokens:
+        if self.forbidden(0):
             self._forbid_end(logits, token_ids)
         return logits
 

@@ -114,9 +114,10 @@ class Request:
 
     @property
     def takes_largest(self) -> bool:
-        """Whether tokens are chosen only by the largest logit of those that are allowed."""
-        sampling = self.sampling
-        return sampling.temperature == 0.0 and sampling.logprobs is None and self.logits_processor is None
+        """Whether tokens are chosen only by the largest logit of those that grammar and `min_tokens` allow."""
+        sampling, processor = self.sampling, self.logits_processor
+        keeps_order = processor is None or processor.keeps_order
+        return sampling.temperature == 0.0 and sampling.logprobs is None and keeps_order
 
     def __repr__(self) -> str:
         return (

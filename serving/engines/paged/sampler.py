@@ -21,7 +21,7 @@ choice is greedy, temperature, min_p, top_k, top_p. Penalties of a row count the
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -121,7 +121,10 @@ class Sampler:
             logits = logits[token_ids]
         if token_ids is not None and not token_ids.size:
             return RowLogits(logits, token_ids)  # a dead end
-        return RowLogits(processor.process(logits, token_ids), token_ids)
+        changed = replace(row, logits=processor.process(logits, token_ids), token_ids=token_ids)
+        if (compute_whole := row.compute_whole) is None:
+            return changed
+        return replace(changed, compute_whole=lambda: processor.process(compute_whole()))
 
     def _choose(self, request: Request, position: int, row: RowLogits) -> tuple[int, float]:
         """Choose the token of one row and feed it to the grammar; `position` is its index in the output.

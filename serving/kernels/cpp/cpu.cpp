@@ -119,7 +119,7 @@ void hk_awq_gemm(void* pool, const Awq* weight, const float* x, int64_t rows, fl
 
 void hk_dense_gemm(void* pool, const Dense* weight, const float* x, int64_t rows, float* out, int64_t ldo) {
   Pool& p = *static_cast<Pool*>(pool);
-  p.run(0, [&] { dense_gemm(p, *weight, x, rows, out, ldo); });
+  p.run(dense_floats(*weight, rows), [&] { dense_gemm(p, *weight, x, rows, out, ldo); });
 }
 
 void hk_add_lora(void* pool, const LoraBatch* batch, const LoraSite* site, const float* x, float* out) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention_bf16.h"
-#include "dense.h"
+#include "dense_bf16.h"
 #include "elementwise.h"
 #include "lora.h"
 #include "qkv.h"
@@ -53,12 +53,12 @@ inline int64_t workspace_floats(const Decoder& d, int64_t tokens) {
   return rows * (3 * d.hidden + (heads + all) * d.shape.head_dim + 3 * d.intermediate);
 }
 
-// What awq_gemm needs in the pool's shared buffer, for the widest input.
+// What matmuls need in the pool's shared buffer, for the widest input.
 inline int64_t shared_floats(const Decoder& d, int64_t tokens) {
   int64_t floats = 0;
   for (int64_t i = 0; i < d.num_layers; i++)
     for (const Linear* w : {d.layers[i].qkv, d.layers[i].output, d.layers[i].gate_up, d.layers[i].down})
-      if (w->parts == 0) floats = std::max(floats, Int16Rows::floats(w->awq, tokens));
+      floats = std::max(floats, w->parts ? dense_floats(w->dense[0], tokens) : Int16Rows::floats(w->awq, tokens));
   return floats;
 }
 

@@ -16,6 +16,7 @@ namespace hk {
 struct Dense {
   const void* data;  // [out, in]
   int32_t dtype;
+  int32_t inputs;  // an Inputs value: bfloat16 (dense_bf16.h) or float32
   int64_t in, out;
 };
 
@@ -144,7 +145,7 @@ inline void masked_products(Pool& pool, const Dense& d, const MaskedProducts& c,
   });
 }
 
-inline void dense_gemm(Pool& pool, const Dense& d, const float* x, int64_t rows, float* out, int64_t ldo) {
+inline void dense_gemm_float32(Pool& pool, const Dense& d, const float* x, int64_t rows, float* out, int64_t ldo) {
   with_type(d.data, d.dtype, [&](auto data) {
     pool.each_range(d.out, kUnit, [&](int64_t first, int64_t last) {
       dense_range(data, d, first, last, x, rows, out, ldo);

@@ -128,8 +128,8 @@ class TritonKernels(ReferenceKernels):
         """See `Kernels.awq_gemm`."""
         self._matmul.awq_gemm(x, weight, out)
 
-    def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
-        """See `Kernels.dense_gemm`."""
+    def dense_gemm(self, x: Tensor, weight: Tensor, out: Tensor, *, rounds: bool = False) -> None:
+        """See `Kernels.dense_gemm`; linear layers' inputs have the activation dtype already."""
         self._matmul.dense_gemm(x, weight, out)
 
     def add_lora(self, x: Tensor, lora: LoraBatch, site: LoraSite, out: Tensor) -> None:

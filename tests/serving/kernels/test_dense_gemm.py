@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lab.gpu.kernel_operands import bitmasks_of, int32, poisoned
-from serving.kernels.base import MaskedProducts
+from serving.kernels.base import MaskedProducts, rounds_dense
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.shape_checks import KernelArgumentError
 
@@ -30,6 +30,30 @@ def test_every_number_of_rows_gives_the_product_with_the_same_bits(cpu_float32, 
     torch.testing.assert_close(alone, exact.float(), rtol=1e-5, atol=1e-4)
     for rows in ROWS:
         assert torch.equal(multiply(cpu_float32, weight, x[:rows]), alone[:rows]), rows
+
+
+@pytest.mark.parametrize("shape", [(576, 144), (32, 16), (896, 40), (40, 64), (2176, 48)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_linear_layers_round_as_they_say_and_give_a_row_the_same_bits_in_any_batch(
+    cpu, activations, reference, shape, dtype
+):
+    weight, x = torch.randn(shape[1], shape[0]).to(dtype), torch.randn(129, shape[0])
+    expected, alone = poisoned(129, shape[1]), poisoned(129, shape[1])
+    reference.dense_gemm(x, reference.place_linear(weight), expected, rounds=True)
+    weight = cpu.place_linear(weight)
+    for i in range(129):
+        cpu.dense_gemm(x[i : i + 1], weight, alone[i : i + 1], rounds=True)
+    scale = x.abs() @ weight.float().abs().T  # rounding errors are relative to this
+    assert ((alone - expected).abs() / scale).max() < 2e-6
+    assert torch.equal(alone, multiply(cpu, weight, x)) != rounds_dense(weight, activations)
+    wide = poisoned(129, shape[1] + 16)
+    for rows in ROWS:
+        for first in (0, 129 - rows):
+            out = wide[first : first + rows, 8:-8]
+            cpu.dense_gemm(x[first : first + rows], weight, out, rounds=True)
+            assert torch.equal(out, alone[first : first + rows]), rows
+    assert wide[:, :8].isnan().all()
+    assert wide[:, -8:].isnan().all()
 
 
 def choose(kernels, weight, x, rows, bitmasks, most):

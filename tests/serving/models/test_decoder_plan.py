@@ -17,7 +17,9 @@ TOKENS = torch.randint(0, 199, (80,), generator=torch.Generator().manual_seed(1)
 WIDE = {"hidden_size": 128, "intermediate_size": 192, "num_attention_heads": 4}
 
 
-@pytest.fixture(scope="module", params=["dense", "awq", "awq in tiles", "mixed in tiles", "biases in tiles"])
+@pytest.fixture(
+    scope="module", params=["dense", "dense in tiles", "awq", "awq in tiles", "mixed in tiles", "biases in tiles"]
+)
 def checkpoint(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoint")
     wide = WIDE if "tiles" in request.param else {}
@@ -25,8 +27,8 @@ def checkpoint(request, tmp_path_factory):
         model = tiny_checkpoints.tiny_llama(**wide, attention_bias=True, mlp_bias=True)
     else:
         model = tiny_checkpoints.tiny_mistral(**wide)
-    tiny_checkpoints.save(model, folder, torch.float16)
-    if request.param != "dense":
+    tiny_checkpoints.save(model, folder, torch.bfloat16 if request.param == "dense in tiles" else torch.float16)
+    if "dense" not in request.param:
         left = tiny_checkpoints.SIXTEEN_BITS if "mixed" in request.param else ()
         tiny_checkpoints.quantize(folder, model, 64 if "tiles" in request.param else 16, left)
     return folder

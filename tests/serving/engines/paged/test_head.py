@@ -14,7 +14,7 @@ from serving.errors import GrammarError
 from serving.kernels.base import MaskedProducts
 from serving.kernels.reference import ReferenceKernels
 from serving.types import SamplingParams
-from tests.serving.engines.paged.sampler_items import WordGrammar, make_item
+from tests.serving.engines.paged.sampler_items import END, WordGrammar, make_item
 
 VOCAB = 3 * MAX_ALLOWED + 5  # not a multiple of 32
 WEIGHT = torch.randn(VOCAB, 16, generator=torch.manual_seed(0)).round(decimals=1)  # with ties
@@ -79,7 +79,10 @@ some_tokens = st.one_of(
 def test_tokens_are_those_of_all_logits(allowed: list[set[int]], data: st.DataObject) -> None:
     measures = data.draw(st.booleans())
     temperature = data.draw(st.sampled_from([0.0, 0.0, 1.0]))
-    sampling = SamplingParams(temperature=temperature, top_p=0.9, choice_logprobs=measures)
+    least, most = data.draw(st.sampled_from([0, 0, 2, 4])), data.draw(st.sampled_from([1.0, 1.0, 1.3]))
+    sampling = SamplingParams(
+        temperature=temperature, top_p=0.9, choice_logprobs=measures, min_tokens=least, repetition_penalty=most
+    )
     seed = data.draw(st.integers(0, 1000))
     hidden = torch.randn(5, 16, generator=torch.manual_seed(seed))
     everything = [RowLogits(row) for row in Model().compute_logits(hidden).numpy()]
@@ -133,6 +136,17 @@ def test_a_screen_takes_the_rows_whose_largest_logit_is_chosen_from_many() -> No
     assert 0 in model.screened
     assert 1 not in model.screened
     assert model.whole == 1, "only the row that is sampled"
+
+
+def test_a_screened_row_gives_no_end_token_before_the_least_number_of_tokens() -> None:
+    hidden = WEIGHT[END[1]][None]  # whose logit is the largest then
+    logits = Model().compute_logits(hidden)[0]
+    model = Model(has_screen=True)
+    assert logits.argmax() in END
+    assert choose(model, hidden, make_item(GREEDY, [])) == [[int(logits.argmax())]]
+    logits[list(END)] = -torch.inf
+    assert choose(model, hidden, make_item(SamplingParams(min_tokens=1), [])) == [[int(logits.argmax())]]
+    assert (model.screened, model.whole) == ([0, 0], 0)
 
 
 class Refusing(WordGrammar):
