@@ -30,7 +30,7 @@ from serving.weights.draft_weights import DRAFT_MODEL
 
 QUANTIZED_SHARE = 0.45  # of the unquantized bytes, at most: 4 of 16 bits and the embedding as it is
 # What is tried when the comparison refuses: scales for 32 weights, which add half a bit a weight, found on more texts.
-CLOSER: Final = "-closer"  # the end of these steps' names
+_CLOSER_NAME: Final = "-closer"  # the end of these steps' names
 _CLOSER: Final = {"--group-size": "32", "--max-tokens": "32768"}
 # Then the same search result, with the layers that lose most in 16 bits: at most this share of the weights.
 _MIXED: Final = "-mixed"
@@ -191,7 +191,7 @@ def _attempts(options: PrepareOptions, work: Path) -> list[_Attempt]:
         return [_Attempt("", given, search=options.reuse_search), mixed]
     attempts = [_Attempt("", given)]
     if closer := [word for name, value in _CLOSER.items() if name not in given for word in (name, value)]:
-        attempts.append(_Attempt(CLOSER, (*given, *closer), "Trying smaller groups and more texts for the search"))
+        attempts.append(_Attempt(_CLOSER_NAME, (*given, *closer), "Trying smaller groups and more texts for the search"))
     last = attempts[-1].suffix
     return [*attempts, replace(mixed, search=search_path(work, last), searched_by=f"quantize{last}")]
 

@@ -27,7 +27,6 @@ from pipeline.package.new_package import check_name
 from pipeline.paths import CODE
 from pipeline.prepare.command import REFUSED
 from pipeline.prepare.run import work_path
-from pipeline.prepare.steps import CLOSER, search_path
 from pipeline.train.card import Measured, write_card
 from pipeline.train.choose import SCHEMA_FILE, Choice, choose
 from pipeline.train.draft_start import run_record
@@ -47,7 +46,7 @@ _EPOCHS, _MOST_EPOCHS = 3.0, 12.0
 _SEEN: Final = 3_000  # examples that a short file is repeated to, within the epochs
 _STEPS: Final = 100  # of an epoch, where it is long enough for steps of more than eight examples
 _QUANTIZE: Final = 0.6  # seconds for a million parameters, on two cores of an EPYC
-_ROUNDED_SHARE, _ROUNDED_RATE = 0.25, "3e-4"  # of the minutes, and peak rate, to train with rounded weights
+_ROUNDED_SHARE, _ROUNDED_RATE = 0.25, "3e-4"  # of the adapter's minutes, and peak rate, to train with rounded weights
 _STATE: Final = "state.json"
 
 
@@ -82,7 +81,7 @@ class Step:
         leaves: what it leaves when it is done.
         minutes: that it takes, about.
         on_resume: further words if an interrupted run of it is continued.
-        instead: steps that are done instead if `prepare` ends with its exit code for a refused checkpoint.
+        instead: what is done instead if `prepare` ends with its exit code for a refused checkpoint.
         because: why, for people.
     """
 
@@ -91,7 +90,7 @@ class Step:
     leaves: Path
     minutes: float
     on_resume: tuple[str, ...] = ()
-    instead: tuple[Step, ...] = ()
+    instead: Step | None = None
     because: str = ""
 
 
@@ -128,18 +127,7 @@ def plan(options: TrainOptions, choice: Choice, work: Path) -> list[Step]:
     """The steps, in order."""
     data, out = choice.folder, options.out
     base, steps = base_steps(options.base, work)
-    size = BASES[options.base].size / 0.6e6 if options.base in BASES else 500  # million parameters, about
-    fixed = _QUANTIZE * size / 60
-    minutes = ADAPTER_SHARE * options.minutes
-    learned = choice.counts[Part.TRAIN]
-    epochs = min(_MOST_EPOCHS, max(_EPOCHS, _SEEN / learned))
-    adapter = (
-        *("train_adapter", "--base", str(base), "--data", str(data), "--task", str(choice.task_file)),
-        *("--output", str(work / "adapter"), "--minutes", f"{minutes:g}", "--epochs", f"{epochs:g}"),
-        *("--packs", packs_for(learned), "--rank", "16", "--alpha", "32", *hardware()),
-    )
-    steps.append(Step("adapter", adapter, work / "adapter" / "adapter_model.safetensors", minutes, ("--resume",)))
-    steps.append(_prepare(options, choice, work, base, adapter, fixed))
+    steps += _quantized_steps(options, choice, work, base, ADAPTER_SHARE * options.minutes)
     drafter_minutes = min(_DRAFTER_MINUTES, _DRAFTER_SHARE * options.minutes)
     drafter = ("train_drafter", "--weights", str(out), "--data", str(data), "--minutes", f"{drafter_minutes:g}")
     steps.append(Step("draft model", drafter, out / "config.json", drafter_minutes + 2))
@@ -148,7 +136,7 @@ def plan(options: TrainOptions, choice: Choice, work: Path) -> list[Step]:
     for name, weights in (("after", out), ("before", work_path(out) / "merged"), ("untrained", base)):
         report = work / f"{name}.json"
         words = ("evaluate", str(data / "test.jsonl"), "--weights", str(weights), "--task", str(choice.task_file))
-        steps.append(Step(f"evaluate {name}", (*words, "--json", str(report)), report, 1 + fixed / 4))
+        steps.append(Step(f"evaluate {name}", (*words, "--json", str(report)), report, 2))
     return steps
 
 
@@ -179,58 +167,61 @@ def hardware() -> tuple[str, ...]:
     return "--device", device, "--dtype", "bfloat16" if has_bfloat16 else "float32"
 
 
-def _prepare(
-    options: TrainOptions, choice: Choice, work: Path, base: Path, adapter: tuple[str, ...], fixed: float
-) -> Step:
-    """Merge and quantize; if four bits cost too many answers, train with rounded weights; else leave 16 bits.
+def _quantized_steps(options: TrainOptions, choice: Choice, work: Path, base: Path, minutes: float) -> list[Step]:
+    """The adapter, trained on with weights rounded as they will be served, and the checkpoint.
+
+    If four bits cost too many answers all the same, the checkpoint has 16.
 
     Args:
         options: what the user wants.
         choice: what was chosen.
         work: the work folder.
         base: the unquantized base.
-        adapter: the command that trains the adapter.
-        fixed: minutes that quantizing takes, about.
+        minutes: for the adapter.
     """
-    out, minutes = options.out, _ROUNDED_SHARE * options.minutes
-    cases, leaves = ("--cases", str(choice.cases)), out / "config.json"
-    search = search_path(work_path(out), CLOSER)
+    learned, out = choice.counts[Part.TRAIN], options.out
+    size = BASES[options.base].size / 0.6e6 if options.base in BASES else 500  # million parameters, about
+    quantizing = _QUANTIZE * size / 60  # minutes
+    epochs = min(_MOST_EPOCHS, max(_EPOCHS, _SEEN / learned))
+    first, rounded, merged, search = (work / name for name in ("adapter", "adapter-rounded", "merged", "search"))
+    found = search.with_suffix(".safetensors")
 
-    def prepare(folder: Path, *more: str) -> tuple[str, ...]:
-        given = ("prepare", "--base", str(base), "--adapter", str(folder), "--out", str(out))
+    def train(share: float, output: Path, *more: str) -> Step:
+        words = (
+            *("train_adapter", "--base", str(base), "--data", str(choice.folder), "--task", str(choice.task_file)),
+            *("--output", str(output), "--minutes", f"{share * minutes:g}", "--epochs", f"{share * epochs:g}"),
+            *("--packs", packs_for(learned), "--rank", "16", "--alpha", "32", *hardware(), *more),
+        )
+        name = "adapter for four bits" if more else "adapter"
+        return Step(name, words, output / "adapter_model.safetensors", share * minutes, ("--resume",))
+
+    def prepare(adapter: Path, *more: str) -> tuple[str, ...]:
+        given = ("prepare", "--base", str(base), "--adapter", str(adapter), "--out", str(out))
         return (*given, "--task-file", str(choice.task_file), "--no-drafter", "--keep", *more)
 
-    rounded = work / "adapter-rounded"
-    changed = {"--output": str(rounded), "--minutes": f"{minutes:g}"}
-    pairs = zip(adapter[1::2], adapter[2::2], strict=True)
-    again = [word for name, value in pairs for word in (name, changed.get(name, value))]
-    again += ["--rate", _ROUNDED_RATE, "--init", str(work / "adapter"), "--search", str(search)]
-    sixteen = Step("prepare in 16 bits", prepare(work / "adapter", "--unquantized"), leaves, fixed)
-    ways_back = (
+    cases = str(choice.cases)
+    of_search = ("--task", str(choice.task_file), "--task-cases", cases)
+    of_rounded = ("--init", str(first), "--search", str(found), "--rate", _ROUNDED_RATE)
+    sixteen = Step("prepare in 16 bits", prepare(first, "--unquantized"), out / "config.json", 1)
+    return [
+        train(1 - _ROUNDED_SHARE, first),
+        Step("merge", ("merge_lora", str(base), str(first), str(merged)), merged / "config.json", quantizing / 4),
         Step(
-            "adapter for four bits",
-            ("train_adapter", *again),
-            rounded / "adapter_model.safetensors",
-            minutes,
-            ("--resume",),
+            "search",
+            ("quantize_awq", str(merged), str(search), *of_search, "--save-search", str(found)),
+            found,
+            2 * quantizing,
         ),
+        train(_ROUNDED_SHARE, rounded, *of_rounded),
         Step(
-            "prepare again",
-            prepare(rounded, "--reuse-search", str(search), *cases),
-            leaves,
-            fixed,
-            instead=(sixteen,),
-            because="Four bits still cost too many answers, so the weights stay in 16 bits",
+            "prepare",
+            prepare(rounded, "--reuse-search", str(found), "--cases", cases),
+            out / "config.json",
+            quantizing + 2,
+            instead=sixteen,
+            because="Four bits cost too many answers, so the weights stay in 16 bits",
         ),
-    )
-    return Step(
-        "prepare",
-        prepare(work / "adapter", *cases),
-        leaves,
-        2 * fixed + 2,
-        instead=ways_back,
-        because="Four bits cost too many answers, so the adapter is trained on with rounded weights",
-    )
+    ]
 
 
 def step_list(steps: Sequence[Step]) -> str:
@@ -312,8 +303,8 @@ class _Run:
         if state == f"done {self._chain}" and step.leaves.exists():
             say(f"{title}: done before")
             return
-        if state == is_refused:
-            self._do_instead(step, title)
+        if state == is_refused and step.instead is not None:
+            self._do_instead(step, step.instead, title)
             return
         if step.words[0] == "build_base":  # it replaces no folder, and other data or a kill may have left one
             shutil.rmtree(step.leaves.parent, ignore_errors=True)
@@ -321,9 +312,9 @@ class _Run:
         self._note(step.name, f"begun {self._chain}")
         say(f"{title}: scripts/{shlex.join((*step.words, *resumed))}")
         code = self._call([str(CODE / "scripts" / step.words[0]), *step.words[1:], *resumed])
-        if code == REFUSED and step.instead:
+        if code == REFUSED and step.instead is not None:
             self._note(step.name, is_refused)
-            self._do_instead(step, title)
+            self._do_instead(step, step.instead, title)
             return
         if code != 0:
             raise CheckpointError(
@@ -332,11 +323,10 @@ class _Run:
             )
         self._note(step.name, f"done {self._chain}")
 
-    def _do_instead(self, step: Step, title: str) -> None:
+    def _do_instead(self, step: Step, other: Step, title: str) -> None:
         say(step.because)
         chain = self._chain
-        for number, other in enumerate(step.instead, 1):
-            self.do(other, f"{title}, instead {number}/{len(step.instead)}: {other.name}")
+        self.do(other, f"{title}, instead: {other.name}")
         self._note(step.name, f"done {chain}")
         self._chain = chain  # what follows does not depend on the way
 

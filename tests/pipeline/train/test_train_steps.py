@@ -33,13 +33,11 @@ class Commands:
 
 @pytest.fixture
 def steps(tmp_path: Path) -> list[Step]:
-    def step(name: str, *instead: Step, leaves: str = "checkpoint") -> Step:
+    def step(name: str, instead: Step | None = None, leaves: str = "checkpoint") -> Step:
         path = tmp_path / leaves
         return Step(name, (name, str(path)), path, 1, instead=instead, because="refused")
 
-    train = step("train", leaves="adapter")
-    again = step("prepare-again", step("sixteen"))
-    return [train, step("prepare", step("train-rounded", leaves="rounded"), again), step("judge", leaves="report")]
+    return [step("train", leaves="adapter"), step("prepare", step("sixteen")), step("judge", leaves="report")]
 
 
 def run(steps: list[Step], folder: Path, codes: dict[str, int]) -> list[str]:
@@ -51,22 +49,16 @@ def run(steps: list[Step], folder: Path, codes: dict[str, int]) -> list[str]:
     return commands.ran
 
 
-def test_a_refused_checkpoint_is_made_again_with_rounded_weights_and_then_in_16_bits(
-    steps: list[Step], tmp_path: Path
-) -> None:
-    assert run(steps, tmp_path, {"prepare": REFUSED, "prepare-again": REFUSED}) == [
-        *("train", "prepare", "train-rounded", "prepare-again", "sixteen", "judge")
-    ]
+def test_a_refused_checkpoint_is_made_in_16_bits(steps: list[Step], tmp_path: Path) -> None:
+    assert run(steps, tmp_path, {"prepare": REFUSED}) == ["train", "prepare", "sixteen", "judge"]
     assert (tmp_path / "checkpoint").read_text() == "sixteen"
     assert run(steps, tmp_path, {}) == []
 
 
-def test_a_failure_on_the_way_back_goes_on_there(steps: list[Step], tmp_path: Path) -> None:
-    assert run(steps, tmp_path, {"prepare": REFUSED, "prepare-again": 1}) == [
-        *("train", "prepare", "train-rounded", "prepare-again")
-    ]
-    assert run(steps, tmp_path, {}) == ["prepare-again", "judge"]
-    assert (tmp_path / "checkpoint").read_text() == "prepare-again"
+def test_a_failure_of_what_is_done_instead_goes_on_there(steps: list[Step], tmp_path: Path) -> None:
+    assert run(steps, tmp_path, {"prepare": REFUSED, "sixteen": 1}) == ["train", "prepare", "sixteen"]
+    assert run(steps, tmp_path, {}) == ["sixteen", "judge"]
+    assert (tmp_path / "checkpoint").read_text() == "sixteen"
 
 
 def test_another_failure_is_no_refusal(steps: list[Step], tmp_path: Path) -> None:

@@ -51,8 +51,8 @@ def test_examples_become_a_locked_checkpoint_with_a_card_and_a_killed_run_goes_o
     first.communicate()
     stopped = train(folder)
     assert stopped.stderr is not None
-    assert any("] prepare: scripts/prepare" in line for line in stopped.stderr)
-    assert stopped.stderr.readline()  # of prepare, which runs now
+    assert any("] search: scripts/quantize_awq" in line for line in stopped.stderr)
+    assert stopped.stderr.readline()  # of the search, which runs now
     os.kill(stopped.pid, signal.SIGTERM)
     assert "run the same command to go on" in stopped.communicate()[1] and stopped.returncode == 130
     second = train(folder)
