@@ -191,7 +191,9 @@ def _attempts(options: PrepareOptions, work: Path) -> list[_Attempt]:
         return [_Attempt("", given, search=options.reuse_search), mixed]
     attempts = [_Attempt("", given)]
     if closer := [word for name, value in _CLOSER.items() if name not in given for word in (name, value)]:
-        attempts.append(_Attempt(_CLOSER_NAME, (*given, *closer), "Trying smaller groups and more texts for the search"))
+        attempts.append(
+            _Attempt(_CLOSER_NAME, (*given, *closer), "Trying smaller groups and more texts for the search")
+        )
     last = attempts[-1].suffix
     return [*attempts, replace(mixed, search=search_path(work, last), searched_by=f"quantize{last}")]
 
