@@ -20,6 +20,7 @@ from serving.adapters.known_adapters import KnownAdapters
 from serving.adapters.registry import AdapterEntry
 from serving.checkpoint import Checkpoint
 from serving.config import Settings
+from serving.constraints import Constraint
 from serving.engine import Engine, create_engine
 from serving.errors import InvalidRequestError
 from serving.text import Tokenizer
@@ -27,9 +28,9 @@ from serving.types import GenerationRequest, SamplingParams
 from serving.weights.draft_weights import DRAFT_MODEL, MAX_TOKENS
 from tasks.errors import TaskError
 from tasks.evaluation.cases import Evaluation
-from tasks.task import TASK_FILE, Task, create_evaluation, create_task
+from tasks.task import TASK_FILE, Prompt, Task, create_evaluation, create_task
 
-_REPEATABLE: Final = {"temperature": 0}  # where an input does not say: each token is the likeliest one
+_REPEATABLE: Final = {"temperature": 0}
 _ANY_RANK, _ANY_LENGTH = 1 << 16, 1 << 30
 
 
@@ -40,10 +41,12 @@ class WrittenPrompt:
     Args:
         token_ids: of the prompt.
         max_tokens: limit of the answer.
+        constraint: of the answer.
     """
 
     token_ids: tuple[int, ...]
     max_tokens: int
+    constraint: Constraint | None = None
 
 
 Inputs = Mapping[str, Any] | WrittenPrompt
@@ -105,6 +108,11 @@ class Drafted:
         return create_evaluation(self.folder if (self.folder / TASK_FILE).is_file() else self.weights)
 
 
+def prepared(task: Task, inputs: Mapping[str, Any]) -> Prompt:
+    """How the model is asked; where the inputs do not say otherwise, each token is the likeliest one."""
+    return task.prepare({**_REPEATABLE, **inputs})
+
+
 def ask(drafted: Drafted, task: Task, inputs: Sequence[Inputs], *, concurrency: int, title: str) -> list[Reply | None]:
     """Answer all inputs under the task's constraints, with a progress bar; None where an input is refused.
 
@@ -150,9 +158,9 @@ async def _ask_all(
 async def _ask(engine: Engine, task: Task, name: str, inputs: Inputs, adapter: str | None) -> Reply:
     if isinstance(inputs, WrittenPrompt):
         sampling = SamplingParams(max_tokens=inputs.max_tokens)
-        request = GenerationRequest(name, inputs.token_ids, sampling, adapter=adapter)
+        request = GenerationRequest(name, inputs.token_ids, sampling, inputs.constraint, adapter=adapter)
     else:
-        prompt = await asyncio.to_thread(task.prepare, {**_REPEATABLE, **inputs})
+        prompt = await asyncio.to_thread(prepared, task, inputs)
         sampling = replace(prompt.sampling, max_tokens=min(prompt.sampling.max_tokens, MAX_TOKENS))
         request = GenerationRequest(name, prompt.token_ids, sampling, prompt.constraint, adapter=adapter)
     answer: list[int] = []

@@ -20,7 +20,7 @@ from tasks.evaluation.cases import Case
 from tasks.task import ExampleTask, Task
 
 _OWN_LIMIT: Final = 3_000  # inputs that a checkpoint answers unasked
-_AT_ONCE: Final = 32  # requests in flight
+AT_ONCE: Final = 32  # requests in flight
 _HELD_OUT: Final = 10  # one of so many, where there is no validation file
 
 
@@ -40,11 +40,13 @@ class DraftCase:
         inputs: of a call, by the names of predict's parameters; or a prompt, where that is all that is known.
         prompt: token ids.
         answer: token ids without the end token.
+        is_own: whether the checkpoint was asked for the answer.
     """
 
     inputs: Inputs
     prompt: Sequence[int]
     answer: Sequence[int]
+    is_own: bool = False
 
 
 class CaseReader:
@@ -126,12 +128,14 @@ class CaseReader:
     def _own(self, inputs: Sequence[Sequence[Inputs]]) -> list[list[DraftCase]]:
         """Cases with the model's own answers, of several files at once; refused inputs are left out."""
         everything = [one for file in inputs for one in file]
-        replies = ask(self._drafted, self._task, everything, concurrency=_AT_ONCE, title="Answering")
+        replies = ask(self._drafted, self._task, everything, concurrency=AT_ONCE, title="Answering")
         if refused := replies.count(None):
             say(f"{refused:,} of {len(replies):,} inputs are refused by the task or the engine, and left out")
         waiting = iter(zip(everything, replies, strict=True))
         drawn = [[next(waiting) for _ in file] for file in inputs]
-        return [[DraftCase(one, reply.prompt, reply.answer) for one, reply in file if reply] for file in drawn]
+        return [
+            [DraftCase(one, reply.prompt, reply.answer, is_own=True) for one, reply in file if reply] for file in drawn
+        ]
 
     def _given(self, path: Path) -> list[DraftCase]:
         if isinstance(self._task, ExampleTask):

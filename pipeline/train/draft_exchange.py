@@ -5,6 +5,7 @@ and answer alike, makes one with the same structure. It is a mix of two examples
 fields of JSON.
 
     more = exchanged([(prompt, answer), …], markers, tokenizer, random.Random(0), count=3_000)
+    prompt, answer, index = more[0]  # made of example `index`
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from serving.drafting.draft_model import WordTokenizer, find_last
 from serving.text import Tokenizer
 
+EXCHANGED = 3_000  # examples that are made to learn from
 _KEPT = 0.3  # fraction of the values that are not exchanged
 _ATTEMPTS = 10  # for each wanted example
 Tokens = Sequence[int]
@@ -42,8 +44,10 @@ def exchanged(
     order: random.Random,
     *,
     count: int,
-) -> list[tuple[Tokens, Tokens]]:
-    """Token ids of up to `count` prompts and answers; fewer or none where answers are no JSON or copy little.
+) -> list[tuple[Tokens, Tokens, int]]:
+    """Token ids of up to `count` prompts and answers, each with the index of the example that it was made of.
+
+    There are fewer or none where answers are no JSON or copy little.
 
     Args:
         examples: token ids of prompts and answers.
@@ -54,21 +58,22 @@ def exchanged(
     """
     words = WordTokenizer(tokenizer)
     read = (_read(prompt, answer, markers, tokenizer, words) for prompt, answer in examples)
-    known = [one for one in read if one is not None]
+    known = [(index, one) for index, one in enumerate(read) if one is not None]
     values: dict[Field, list[str]] = {}
-    for one in known:
+    for _, one in known:
         for field, value in one.copied:
             values.setdefault(field, []).append(value)
-    made: list[tuple[Tokens, Tokens]] = []
+    made: list[tuple[Tokens, Tokens, int]] = []
     for _ in range(_ATTEMPTS * count if known else 0):
-        one = order.choice(known)
+        index, one = order.choice(known)
         text, answer = one.text, one.answer
         for field, value in one.copied:
             other = order.choice(values[field])
             if order.random() >= _KEPT and text.count(value) == answer.count(_quoted(value)) == 1:
                 text, answer = text.replace(value, other), answer.replace(_quoted(value), _quoted(other))
         if answer != one.answer:
-            made.append(([*one.begin, *tokenizer.encode(text, add_bos=False)], tokenizer.encode(answer, add_bos=False)))
+            prompt = [*one.begin, *tokenizer.encode(text, add_bos=False)]
+            made.append((prompt, tokenizer.encode(answer, add_bos=False), index))
         if len(made) == count:
             break
     return made

@@ -14,7 +14,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from torch import Tensor
 
 from pipeline.train.draft_examples import Pair, make_pairs
-from pipeline.train.draft_exchange import exchanged
 from pipeline.train.draft_network import DraftNetwork
 from pipeline.train.draft_trainer import train
 from pipeline.train.draft_transfer import shared_tokens, transfer
@@ -27,10 +26,10 @@ from serving.weights.draft_weights import MAX_TOKENS
 
 TOKENIZER: Final = "tokenizer.json"
 _CURVE_STEPS: Final = 100  # between two points of the recorded curve
-_EXCHANGED: Final = 3_000  # examples with exchanged values
-_EXCHANGED_SHARE: Final = 0.5  # of what is learned
+_SYNTHETIC_SHARE: Final = 0.25  # of what is learned: examples of other tasks
+_EXCHANGED_SHARE: Final = 0.6  # of the rest: examples with exchanged values
 # From a draft model. After more epochs, fewer tokens of held-out answers are right.
-_EPOCHS, _FEWEST_STEPS = 100, 200
+_EPOCHS, _FEWEST_STEPS = 200, 400
 Curve = list[tuple[int, float, float]]  # step, loss, fraction of right tokens
 
 
@@ -103,18 +102,6 @@ def read_pairs(
     return pairs
 
 
-def exchanged_pairs(
-    examples: Sequence[tuple[Sequence[int], Sequence[int]]],
-    markers: Sequence[Sequence[int]],
-    tokenizer: Tokenizer,
-    size: int,
-    order: random.Random,
-) -> list[Pair]:
-    """Pairs of examples with exchanged values; see `read_pairs` for the arguments."""
-    more = exchanged(examples, markers, tokenizer, order, count=_EXCHANGED)
-    return read_pairs(more, markers, tokenizer, size, cut_answers=True) if more else []
-
-
 def fit(
     model: DraftNetwork,
     pairs: list[Pair],
@@ -126,6 +113,7 @@ def fit(
     max_steps: int | None,
     is_started: bool,
     more: Sequence[Pair] = (),
+    synthetic: Callable[[], Pair] | None = None,
     **options: Any,
 ) -> tuple[int, Curve]:
     """Train with a progress bar; return the number of steps and the loss curve. `train` has the other arguments.
@@ -140,7 +128,8 @@ def fit(
         max_steps: another limit of the run.
         is_started: whether the network began as another draft model; then it sees the examples for a limited number of
             epochs.
-        more: examples with exchanged values, half of what is learned where there are any.
+        more: examples with exchanged values, over half of what is learned of the task where there are any.
+        synthetic: draws an example of another task, a quarter of what is learned.
         options: further arguments of `train`.
     """
     curve: Curve = []
@@ -149,6 +138,8 @@ def fit(
         limits.append(max(_FEWEST_STEPS, _EPOCHS * len(pairs) // batch))
 
     def change(pair: Pair) -> Pair:
+        if synthetic is not None and order.random() < _SYNTHETIC_SHARE:
+            return synthetic()
         return rename(order.choice(more) if more and order.random() < _EXCHANGED_SHARE else pair)
 
     columns: tuple[Any, ...] = (

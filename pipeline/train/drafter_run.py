@@ -15,8 +15,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from pipeline.train.draft_answers import Drafted, Inputs, ask, with_draft_model
-from pipeline.train.draft_cases import Answers, CaseReader, DraftCase
+from pipeline.train.draft_answers import Drafted, Inputs, WrittenPrompt, ask, prepared, with_draft_model
+from pipeline.train.draft_cases import AT_ONCE, Answers, CaseReader, DraftCase
 from pipeline.train.draft_examples import (
     Pair,
     Renamer,
@@ -25,10 +25,12 @@ from pipeline.train.draft_examples import (
     common_marker,
     frequent_tokens,
 )
-from pipeline.train.draft_fit import exchanged_pairs, fit, read_pairs, start_network
+from pipeline.train.draft_exchange import EXCHANGED, exchanged
+from pipeline.train.draft_fit import fit, read_pairs, start_network
 from pipeline.train.draft_start import committed_start, draft_shape, embedding_signs, run_record
 from pipeline.train.draft_trainer import calibrate, evaluate
 from pipeline.train.errors import TrainingError
+from pipeline.train.pretrain.pairs import synthetic_pairs
 from pipeline.train.record import describe_data, describe_hardware
 from pipeline.weights.atomic import partial_file, write_json, write_text
 from pipeline.weights.console import say
@@ -40,12 +42,13 @@ from serving.drafting.load_drafter import as_numpy
 from serving.errors import ServingError
 from serving.text import Tokenizer
 from serving.weights.adapter_files import adapter_digest
-from serving.weights.draft_weights import DRAFT_MODEL, HEAD_DIM, DraftWeights
+from serving.weights.draft_weights import DRAFT_MODEL, HEAD_DIM, MAX_TOKENS, DraftWeights
 from tasks.errors import TaskError
 from tasks.task import MarkedTask, Task
 
 _MINUTES, _MINUTES_FROM = 20.0, 5.0  # from scratch, and from a draft model
 _MEASURED = 60  # held-out inputs that are asked
+_ASKED = 1_000  # prompts with exchanged values that the checkpoint answers
 _KNOWN = 0.9  # fraction of the prompts that have a marker of the draft model that training goes on from
 
 
@@ -155,7 +158,8 @@ def _train(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings
         batch=settings.batch,
         max_steps=settings.max_steps,
         is_started=settings.init is not None,
-        more=[] if is_marked else exchanged_pairs(_examples(cases), markers, tokenizer, size, order),
+        more=[] if is_marked else _exchanged_pairs(cases, drafted, task, markers, size, order),
+        synthetic=None if is_marked else synthetic_pairs(tokenizer, size, order),
     )
     factor = calibrate(model, held_out_pairs, settings.batch)
     loss, hits = evaluate(model, held_out_pairs, settings.batch)
@@ -261,6 +265,31 @@ def _measure(drafted: Drafted, task: Task, inputs: Sequence[Inputs], made: Path)
         seconds = sum(reply.seconds for reply in answered) / len(answered)
         say(f"{name}: {means[-1]:.2f} passes and {1000 * seconds:.0f} ms an answer, {len(answered)} held-out inputs")
     return Passes(len(inputs), *means)
+
+
+def _exchanged_pairs(
+    cases: Sequence[DraftCase],
+    drafted: Drafted,
+    task: Task,
+    markers: Sequence[Sequence[int]],
+    size: int,
+    order: random.Random,
+) -> list[Pair]:
+    """Pairs with values exchanged between cases. Where the checkpoint answered the cases, it answers these too."""
+    made = exchanged(_examples(cases), markers, drafted.tokenizer, order, count=EXCHANGED)
+    examples = [(prompt, answer) for prompt, answer, _ in made]
+    if made and all(case.is_own for case in cases):
+        asked = [_with_prompt(task, cases[index].inputs, tuple(prompt)) for prompt, _, index in made[:_ASKED]]
+        replies = ask(drafted, task, asked, concurrency=AT_ONCE, title="Answering with exchanged values")
+        examples = [(reply.prompt, reply.answer) for reply in replies if reply is not None]
+    return read_pairs(examples, markers, drafted.tokenizer, size, cut_answers=True) if examples else []
+
+
+def _with_prompt(task: Task, inputs: Inputs, prompt: tuple[int, ...]) -> WrittenPrompt:
+    """Another prompt that is answered like these inputs."""
+    if isinstance(inputs, WrittenPrompt):
+        return replace(inputs, token_ids=prompt)
+    return WrittenPrompt(prompt, MAX_TOKENS, prepared(task, inputs).constraint)
 
 
 def _describe(data: Path, examples: int) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from jinja2 import TemplateError
 from safetensors import SafetensorError
 
 from pipeline.train.draft_examples import WordRenamer, certain_trigrams, common_marker, frequent_tokens
-from pipeline.train.draft_fit import exchanged_pairs, fit, read_pairs, start_network
+from pipeline.train.draft_exchange import EXCHANGED, exchanged
+from pipeline.train.draft_fit import fit, read_pairs, start_network
 from pipeline.train.draft_start import committed_start, draft_shape
 from pipeline.train.draft_trainer import evaluate
 from pipeline.train.errors import TrainingError
@@ -124,7 +125,8 @@ def train_from_log(log: Path, model: Path, *, minutes: float | None = None, max_
     network = start_network(model, embedding, size, layers, start)
     rename = WordRenamer(pairs, tokenizer, len(embedding), order)
     minutes = minutes or (_MINUTES if start is None else _MINUTES_FROM)
-    more = exchanged_pairs(learned, markers, tokenizer, len(embedding), order)
+    mixed = [(prompt, answer) for prompt, answer, _ in exchanged(learned, markers, tokenizer, order, count=EXCHANGED)]
+    more = read_pairs(mixed, markers, tokenizer, len(embedding), cut_answers=True) if mixed else []
     steps, _ = fit(
         network,
         pairs,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,24 +12,21 @@ from typing import Any, Final
 import torch
 
 from pipeline.prepare.record import DRAFT_RUN
-from pipeline.train.draft_examples import Pair, WordRenamer, frequent_tokens
+from pipeline.train.draft_examples import WordRenamer, frequent_tokens
 from pipeline.train.draft_network import DraftNetwork
 from pipeline.train.draft_start import embedding_signs
 from pipeline.train.draft_trainer import evaluate, train
-from pipeline.train.pretrain.tasks import Maker
-from pipeline.train.pretrain.words import Words
+from pipeline.train.pretrain.pairs import draw_pairs
 from pipeline.train.record import describe_data, describe_hardware
 from pipeline.train.template_choice import choose_prompt
 from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
-from serving.drafting.draft_model import WordTokenizer
 from serving.drafting.input_embedding import read_input_embedding
 from serving.grammar.schema_tree import walk
 from serving.text import Tokenizer
 from serving.weights.draft_weights import DRAFT_MODEL
 
 _HELD_OUT: Final = 512
-_MAX_TOKENS: Final = 224  # of prompt and answer; memory and time of attention grow with the square
 _CURVE_STEPS: Final = 100  # between two points of the recorded curve, and two reports
 
 
@@ -117,29 +114,6 @@ def pretrain(weights: Path, output: Path, settings: PretrainSettings, schemas: P
     }
     (output / DRAFT_RUN).write_text(json.dumps(record, indent=1) + "\n")
     say(f"wrote {output / DRAFT_MODEL}")
-
-
-def draw_pairs(
-    tokenizer: Tokenizer, size: int, count: int, order: random.Random, keys: Sequence[str] = ()
-) -> list[Pair]:
-    """So many prompts, in one part each, with their answers.
-
-    Args:
-        tokenizer: of the prompts.
-        size: only tokens below are used.
-        count: number of pairs.
-        order: source of randomness.
-        keys: see `Words`.
-    """
-    maker, word_tokens = Maker(Words(tokenizer, order, keys)), WordTokenizer(tokenizer)
-    pairs: list[Pair] = []
-    while len(pairs) < count:
-        example = maker.make()
-        prompt = [token for token in word_tokens(tokenizer.encode(example.prompt, add_bos=False)) if token < size]
-        answer = tokenizer.encode(example.answer, add_bos=False)
-        if prompt and len(prompt) + len(answer) <= _MAX_TOKENS:
-            pairs.append(([prompt], answer))
-    return pairs
 
 
 def key_names(path: Path) -> list[str]:

@@ -33,7 +33,7 @@ def make(outputs: list[tuple[str, Any]], count: int = 60) -> list[tuple[str, str
     made = exchanged(
         examples_of(tokenizer, outputs), [ids(tokenizer, "Read:")], tokenizer, random.Random(0), count=count
     )
-    return [(tokenizer.decode(prompt), tokenizer.decode(answer)) for prompt, answer in made]
+    return [(tokenizer.decode(prompt), tokenizer.decode(answer)) for prompt, answer, _ in made]
 
 
 def test_values_change_in_prompt_and_answer_alike() -> None:
