@@ -69,7 +69,7 @@ def find_python() -> str:
     )
 
 
-def _lock(name: str) -> AbstractContextManager[None]:
+def _lock(name: str) -> AbstractContextManager[int]:
     """The lock build/NAME.lock, a file outside the environment's folder because that may be cleared."""
     (ROOT / "build").mkdir(exist_ok=True)
     return waiting_lock(ROOT / "build" / f"{name}.lock", f"Waiting for another process that is setting up {name}")

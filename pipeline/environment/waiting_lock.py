@@ -10,8 +10,10 @@ from pathlib import Path
 
 
 @contextmanager
-def waiting_lock(path: Path, message: str) -> Iterator[None]:
+def waiting_lock(path: Path, message: str) -> Iterator[int]:
     """Hold the lock of a file, which is created where there is none and stays.
+
+    It yields a descriptor: processes that inherit it hold the lock too, also after this one was killed.
 
     Args:
         path: the place of the file, whose folder exists.
@@ -19,7 +21,7 @@ def waiting_lock(path: Path, message: str) -> Iterator[None]:
     """
     with path.open("w") as file:
         take_lock(file.fileno(), message)
-        yield
+        yield file.fileno()
 
 
 def take_lock(descriptor: int, message: str) -> None:

@@ -90,7 +90,7 @@ def parse_digests(texts: Iterable[str]) -> dict[str, str]:
     return digests
 
 
-def alone(folder: Path) -> AbstractContextManager[None]:
+def alone(folder: Path) -> AbstractContextManager[int]:
     """The folder's lock, for which other processes that fetch into the folder wait."""
     path = folder.with_name(f".{folder.name}.lock")
     return waiting_lock(path, f"Waiting for another process that fetches into {folder}")

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,14 +91,14 @@ class RefusedError(Exception):
 
 
 def improve(
-    options: ImproveOptions, corrections: Sequence[Correction], call: Callable[[Sequence[str]], int] = run_command
+    options: ImproveOptions, corrections: Sequence[Correction], call: Callable[[Sequence[str]], int] | None = None
 ) -> None:
     """Train candidates, choose one, and make it a version. Progress and the results go to the terminal.
 
     Args:
         options: what the user wants.
         corrections: that were accepted, in the order in which they were made.
-        call: runs a command and returns its exit code.
+        call: runs a command and returns its exit code; None is `run_command`.
 
     Raises:
         RefusedError: no candidate is better.
@@ -113,7 +114,8 @@ def improve(
     if options.out.exists() and not (work / _PLACED).is_file():
         raise CheckpointError(f"{options.out} exists; give another --out")
     work.mkdir(parents=True, exist_ok=True)
-    with waiting_lock(work / "lock", f"Waiting for another process that makes {options.out}"):
+    with waiting_lock(work / "lock", f"Waiting for another process that makes {options.out}") as lock:
+        call = call or partial(run_command, lock=lock)
         with task_folder(options.weights, None if options.adapter is None else options.task_file) as folder:
             data = write_data(work, folder, kept, corrections, options.replay, say, options.adapter)
         steps, last = plan(options, kept, data, work), last_steps(options, data, work)

@@ -235,6 +235,9 @@ def _quantize(
     command = ["quantize_awq", str(work / model), str(writes[0])]
     if search is not None:
         command += ["--reuse-search", str(search), *attempt.arguments]
+        if suffix == _MIXED:  # the result says which layers have 16 bits
+            writes.append(search_path(work, suffix))
+            command += ["--save-search", str(writes[1])]
         if attempt.searched_by is None:
             reads.append(search)
         else:

@@ -73,9 +73,9 @@ def prepared_from(weights: Path) -> tuple[Path, Path | None]:
     options, adapter = record.options, Path(record.options["adapter"])
     if not options["quantize"]:
         return adapter, None
-    if "reuse_search" in options:
-        return adapter, Path(options["reuse_search"])
     last = next(step.name for step in reversed(record.steps) if step.name.startswith("quantize"))
+    if last == "quantize" and "reuse_search" in options:
+        return adapter, Path(options["reuse_search"])
     return adapter, search_path(work_path(weights), last.removeprefix("quantize"))
 
 

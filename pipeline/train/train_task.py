@@ -17,6 +17,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -104,7 +105,7 @@ def train_task(options: TrainOptions) -> None:
     check_name(options.out.name)
     work = options.out.with_name(f".{options.out.name}.train")
     work.mkdir(parents=True, exist_ok=True)
-    with waiting_lock(work / "lock", f"Waiting for another process that trains {options.out}"):
+    with waiting_lock(work / "lock", f"Waiting for another process that trains {options.out}") as lock:
         started = time.monotonic()
         choice = choose(options.examples, work / "data" / options.out.name, schema=options.schema, task=options.task)
         print("\n".join(choice.notes))
@@ -114,7 +115,7 @@ def train_task(options: TrainOptions) -> None:
             print(f"The schema is kept in {kept}.")
         steps = plan(options, choice, work)
         print("\n" + step_list(steps))
-        do_steps(steps, work / _STATE, digest_of(choice.folder))
+        do_steps(steps, work / _STATE, digest_of(choice.folder), partial(run_command, lock=lock))
         minutes = (time.monotonic() - started) / 60
         print("\n" + write_card(options.out, choice, options.base, _measured(work, options.out), minutes=minutes))
         base = str(Path(options.base).resolve()) if Path(options.base).is_dir() else options.base
@@ -201,7 +202,7 @@ def _quantized_steps(options: TrainOptions, choice: Choice, work: Path, base: Pa
 
     cases = str(choice.cases)
     of_search = ("--task", str(choice.task_file), "--task-cases", cases)
-    of_rounded = ("--init", str(first), "--search", str(found), "--rate", _ROUNDED_RATE)
+    of_rounded = ("--init", str(first), "--search", str(found), "--rate", _ROUNDED_RATE, "--seed", "1")  # another order
     sixteen = Step("prepare in 16 bits", prepare(first, "--unquantized"), out / "config.json", 1)
     return [
         train(1 - _ROUNDED_SHARE, first),
@@ -230,13 +231,17 @@ def step_list(steps: Sequence[Step]) -> str:
     return "\n".join(f"[{number}/{len(steps)}] {line}" for number, line in enumerate(lines, 1))
 
 
-def run_command(command: Sequence[str]) -> int:
+def run_command(command: Sequence[str], lock: int | None = None) -> int:
     """The exit code of a command.
+
+    Args:
+        command: the program and its arguments.
+        lock: a descriptor that it inherits, so that it holds the lock if this process is killed.
 
     Raises:
         KeyboardInterrupt: this process was told to stop; the command has saved its work and ended.
     """
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=() if lock is None else (lock,))
     told: list[int] = []
 
     def stop(number: int, _: object) -> None:
@@ -259,7 +264,7 @@ def do_steps(
     steps: Sequence[Step],
     state: Path,
     data: str,
-    call: Callable[[Sequence[str]], int] = run_command,
+    call: Callable[[Sequence[str]], int],
     *,
     before: int = 0,
     total: int | None = None,
@@ -306,9 +311,10 @@ class _Run:
         if state == is_refused and step.instead is not None:
             self._do_instead(step, step.instead, title)
             return
-        if step.words[0] == "build_base":  # it replaces no folder, and other data or a kill may have left one
-            shutil.rmtree(step.leaves.parent, ignore_errors=True)
         resumed = step.on_resume if state == f"begun {self._chain}" and _has_checkpoint(step) else ()
+        # Other data or a kill may have left a folder: build_base replaces none, and train_adapter would go on from it.
+        if step.words[0] == "build_base" or (step.words[0] == "train_adapter" and not resumed):
+            shutil.rmtree(step.leaves.parent, ignore_errors=True)
         self._note(step.name, f"begun {self._chain}")
         say(f"{title}: scripts/{shlex.join((*step.words, *resumed))}")
         code = self._call([str(CODE / "scripts" / step.words[0]), *step.words[1:], *resumed])

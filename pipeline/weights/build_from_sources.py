@@ -83,7 +83,7 @@ def build_unquantized(sources: Sources, output: Path) -> None:
     write_tokenizer(gguf, output)
 
 
-def one_at_a_time(cache: Path) -> AbstractContextManager[None]:
+def one_at_a_time(cache: Path) -> AbstractContextManager[int]:
     """The lock of the cache folder, for which other builds wait."""
     cache.mkdir(parents=True, exist_ok=True)
     return waiting_lock(cache / "build.lock", "Waiting for another build of the weights")

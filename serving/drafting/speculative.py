@@ -118,6 +118,9 @@ class MeasuredCost:
         return float(size.count * 2.0 ** -abs(math.log2(size.rows / rows)))
 
 
+# One of so many steps has more drafts than seem worth it. Otherwise neither what larger steps cost nor how often less
+# probable guesses are right would ever be measured again where they were thought too dear.
+_STEPS_BETWEEN_TRIALS = 32
 _FORCED: Source = ("forced", 0)
 _CONFIDENT = 0.95  # a guess that is trusted more is taken without looking at other sources
 _DOUBTFUL = 0.5  # and one that the draft model is confident of, from here on
@@ -162,12 +165,16 @@ class SpeculativeDrafter:
         self._mean_tokens = 3.0  # tokens per request and step: a moving average
         self._mean_drafts = 6.0  # drafts per request and step: a moving average
         self._min_probability = 0.0
+        self._num_steps = 0
 
     def begin_step(self, num_requests: int) -> None:
         """Set the probability that a draft needs in a step with drafts for `num_requests` requests."""
         rows = num_requests * (1 + self._mean_drafts)
         tokens = num_requests * self._mean_tokens
         self._min_probability = self._cost.of_one_row(rows) * tokens
+        self._num_steps += 1
+        if self._num_steps % _STEPS_BETWEEN_TRIALS == 0:
+            self._min_probability /= 2
 
     def propose(self, request: DraftRequest, max_tokens: int) -> list[int]:
         """At most `max_tokens` tokens, each probable enough to be worth its row."""

@@ -72,7 +72,7 @@ class ReferenceKernels:
 
     Args:
         device: torch's name of it.
-        activations: what inputs of 4-bit matmuls are rounded to.
+        activations: what inputs of linear layers are rounded to.
     """
 
     def __init__(self, device: str = "cpu", activations: Activations = Activations.FLOAT32) -> None:

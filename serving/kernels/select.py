@@ -42,7 +42,7 @@ def create_kernels(
     Args:
         device: what computes.
         num_threads: the number of threads of the C++ kernels; None uses all cores that this process may use.
-        activations: what inputs of 4-bit matmuls are rounded to. In Triton it is FLOAT32, or float16 for all others.
+        activations: what inputs of linear layers are rounded to. In Triton it is FLOAT32, or float16 for all others.
 
     Raises:
         EngineNotAvailableError: the device lacks something, see `cuda_fault`.

@@ -96,7 +96,7 @@ def load_model(
         weights_dir: its folder.
         device: what computes the model.
         num_threads: the number of threads of the C++ kernels; None uses all cores that this process may use.
-        activations: what inputs of 4-bit matmuls are rounded to.
+        activations: what inputs of linear layers are rounded to.
 
     Raises:
         WeightsError: the files are not a model that this engine supports.

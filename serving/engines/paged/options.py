@@ -18,14 +18,14 @@ DEFAULT_MAX_DRAFT_TOKENS = 128
 
 
 def activations(settings: Settings) -> Activations:
-    """What inputs of 4-bit matmuls are rounded to with this DTYPE; sums are always float32.
+    """What inputs of linear layers are rounded to with this DTYPE; sums are always float32.
 
     Raises:
         SettingError: this engine does not support the DTYPE.
     """
     if settings.dtype not in ("auto", "float32"):
         raise SettingError(
-            f"DTYPE={settings.dtype} is vLLM's; with ENGINE=paged set auto (inputs of 4-bit matmuls are "
+            f"DTYPE={settings.dtype} is vLLM's; with ENGINE=paged set auto (inputs of linear layers are "
             "rounded: faster) or float32 (nothing is rounded)"
         )
     return Activations.FLOAT32 if settings.dtype == "float32" else Activations.BFLOAT16

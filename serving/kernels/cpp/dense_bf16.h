@@ -18,7 +18,8 @@ inline int64_t dense_floats(const Dense& d, int64_t rows) {
 
 #if defined(HK_AMX_BF16)
 
-constexpr int64_t kWeightsAhead = 512;  // weights so many bytes ahead in their rows are prefetched
+// Weights so many bytes ahead in their rows are prefetched, to the L2 cache: rows may be a power of two apart.
+constexpr int64_t kWeightsAhead = 512;
 
 // Computes sums[2 n + m], [column, row]: the products of 16 NM rows from `row` on with 16 rows of weights from 16 n on.
 template <int NM, int NV>
@@ -32,7 +33,7 @@ inline void sum_rows(const uint8_t* weights, int64_t stride, const BFloat16Rows&
   memory_barrier();
   for (int64_t k = 0; k < x.in; k += kPairs, inputs += kTileBytes, weights += 2 * kPairs) {
     if (first)
-      for (int i = 0; i < 16 * NV; i++) __builtin_prefetch(weights + i * stride + kWeightsAhead);
+      for (int i = 0; i < 16 * NV; i++) __builtin_prefetch(weights + i * stride + kWeightsAhead, 0, 2);
     _tile_stream_loadd(4, inputs, 64);
     _tile_loadd(6, weights, stride);
     _tile_dpbf16ps(0, 6, 4);
@@ -71,6 +72,7 @@ void columns_bf16(const Dense& d, int64_t column, const BFloat16Rows& x, int64_t
 }
 
 inline void dense_gemm_bf16(Pool& pool, const Dense& d, const float* x, int64_t rows, float* out, int64_t ldo) {
+  if (rows == 0) return;
   const BFloat16Rows halves{reinterpret_cast<uint8_t*>(pool.shared()), d.in};
   round_rows(pool, x, rows, halves);
   each_block(pool, rows, d.in, (d.out + 31) / 32, [&](int64_t first, int64_t last, int64_t pair) {

@@ -72,18 +72,28 @@ def test_a_prompt_without_the_marker_is_left_out() -> None:
 
 
 def test_a_started_network_sees_its_examples_a_limited_number_of_times() -> None:
-    """Of 400 steps of 2, half are of the exchanged examples; a new network learns until its time is over."""
+    """Of 800 steps of 2, a quarter is of other tasks, and six tenths of the rest are exchanged examples.
+
+    A new network learns until its time is over.
+    """
     network = DraftNetwork(torch.randn(20, 32), size=32, num_layers=1)
     seen: list[int] = []
+    drawn = [0]
 
     def rename(pair: Any) -> Any:
         seen.append(pair[1][0])
         return pair
 
+    def synthetic() -> Any:
+        drawn[0] += 1
+        return [[1, 2]], [16]
+
     pairs = [([[1, 2]], [token]) for token in range(3, 11)]
     options = {"minutes": 60.0, "rate": 1e-3, "batch": 2, "max_steps": None, "order": random.Random(0)}
-    steps, _ = fit(network, pairs, rename, **options, is_started=True, more=[([[1, 2]], [15])])
-    assert (steps, len(seen)) == (400, 800)
-    assert 300 < seen.count(15) < 500
-    steps, _ = fit(network, pairs, rename, **options | {"max_steps": 700}, is_started=False)
-    assert steps == 700
+    more = [([[1, 2]], [15])]
+    steps, _ = fit(network, pairs, rename, **options, is_started=True, more=more, synthetic=synthetic)
+    assert (steps, len(seen) + drawn[0]) == (800, 1600)
+    assert 300 < drawn[0] < 500
+    assert 600 < seen.count(15) < 840
+    steps, _ = fit(network, pairs, rename, **options | {"max_steps": 900}, is_started=False)
+    assert steps == 900

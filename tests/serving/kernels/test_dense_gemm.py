@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lab.gpu.kernel_operands import bitmasks_of, int32, poisoned
-from serving.kernels.base import MaskedProducts, rounds_dense
+from serving.kernels.base import Activations, MaskedProducts, rounds_dense
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.shape_checks import KernelArgumentError
 
@@ -54,6 +54,15 @@ def test_linear_layers_round_as_they_say_and_give_a_row_the_same_bits_in_any_bat
             assert torch.equal(out, alone[first : first + rows]), rows
     assert wide[:, :8].isnan().all()
     assert wide[:, -8:].isnan().all()
+
+
+def test_tables_have_one_copy_which_is_bfloat16_where_linear_layers_are(cpu, activations):
+    for dtype in DTYPES:
+        table = torch.randn(70, 64).to(dtype)
+        rounds = activations is Activations.BFLOAT16 and dtype is torch.float32
+        placed = cpu.place_table(table)
+        assert torch.equal(placed, table.bfloat16() if rounds else table)
+        assert placed.dtype is (torch.bfloat16 if rounds else dtype)
 
 
 def choose(kernels, weight, x, rows, bitmasks, most):
