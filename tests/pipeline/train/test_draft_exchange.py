@@ -95,5 +95,7 @@ def test_a_started_network_sees_its_examples_a_limited_number_of_times() -> None
     assert (steps, len(seen) + drawn[0]) == (800, 1600)
     assert 300 < drawn[0] < 500
     assert 600 < seen.count(15) < 840
+    steps, _ = fit(network, pairs, rename, **options, is_started=True, more=more)
+    assert steps == 400
     steps, _ = fit(network, pairs, rename, **options | {"max_steps": 900}, is_started=False)
     assert steps == 900
