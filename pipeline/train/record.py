@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import platform
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,6 +56,15 @@ class RunRecord:
         for curve in ("train_curve", "validation_curve"):
             values[curve] = [Point(**p) for p in values[curve]]
         return cls(**values)
+
+    def followed_by(self, later: RunRecord) -> RunRecord:
+        """The curves of this run, and then those of one that went on from its adapter."""
+
+        def joined(first: list[Point], second: list[Point]) -> list[Point]:
+            return [*first, *(replace(point, samples=self.samples + point.samples) for point in second)]
+
+        train = joined(self.train_curve, later.train_curve)
+        return replace(self, train_curve=train, validation_curve=joined(self.validation_curve, later.validation_curve))
 
     def draw(self, folder: Path) -> None:
         """Plot the curves to loss.png."""

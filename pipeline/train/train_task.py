@@ -355,11 +355,12 @@ def _measured(work: Path, out: Path) -> Measured:
     def read(path: Path) -> dict[str, Any]:
         return dict(json.loads(path.read_text("utf-8")))
 
+    run = RunRecord.load(work / "adapter")
     is_quantized, drafted = "quantization_config" in read(out / "config.json"), run_record(out)
     return Measured(
         after=read(work / "after.json"),
         before=read(work / "before.json") if is_quantized else None,
         untrained=read(work / "untrained.json"),
-        run=RunRecord.load(work / "adapter"),
+        run=run.followed_by(RunRecord.load(work / "adapter-rounded")) if is_quantized else run,
         drafts=read(drafted) if (out / DRAFT_MODEL).is_file() and drafted.is_file() else {},
     )

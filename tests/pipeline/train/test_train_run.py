@@ -15,7 +15,7 @@ from pipeline.train import command
 from pipeline.train.lora_model import LoraModel
 from pipeline.train.optimizer import OPTIMIZERS
 from pipeline.train.packing import make_pack
-from pipeline.train.record import RunRecord
+from pipeline.train.record import Point, RunRecord
 from pipeline.train.trainer import Trainer, TrainSettings, learning_rate
 from tests.pipeline.train.training_fixtures import some_examples, write_base
 
@@ -162,3 +162,13 @@ def test_the_command_trains_resumes_with_new_data_and_continues_an_adapter(base:
     assert wrong.startswith("1 ")
     assert "--rank 2" in wrong
     assert "no bf16" in run_command(tmp_path, "--dtype", "bf16") or torch.cpu.get_capabilities().get("avx512_bf16")
+
+
+def test_the_curves_of_a_run_and_of_one_that_goes_on_from_it_are_one() -> None:
+    first, second = (
+        RunRecord({}, [], samples=samples, train_curve=[Point(1, 8, 1.0, loss), Point(2, samples, 2.0, loss)])
+        for samples, loss in ((16, 0.5), (12, 0.1))
+    )
+    both = first.followed_by(second)
+    assert [(point.samples, point.loss) for point in both.train_curve] == [(8, 0.5), (16, 0.5), (24, 0.1), (28, 0.1)]
+    assert [point.samples for point in first.train_curve] == [8, 16]
