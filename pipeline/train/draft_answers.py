@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
@@ -113,7 +115,15 @@ def prepared(task: Task, inputs: Mapping[str, Any]) -> Prompt:
     return task.prepare({**_REPEATABLE, **inputs})
 
 
-def ask(drafted: Drafted, task: Task, inputs: Sequence[Inputs], *, concurrency: int, title: str) -> list[Reply | None]:
+def ask(
+    drafted: Drafted,
+    task: Task,
+    inputs: Sequence[Inputs],
+    *,
+    concurrency: int,
+    title: str,
+    minutes: float = math.inf,
+) -> list[Reply | None]:
     """Answer all inputs under the task's constraints, with a progress bar; None where an input is refused.
 
     Args:
@@ -122,6 +132,7 @@ def ask(drafted: Drafted, task: Task, inputs: Sequence[Inputs], *, concurrency: 
         inputs: of calls, by the names of predict's parameters; or prompts.
         concurrency: requests in flight.
         title: of the progress bar.
+        minutes: after which no input is begun any more; theirs are None.
 
     Raises:
         TrainingError: all inputs are refused; the message has the reason of the first.
@@ -129,7 +140,7 @@ def ask(drafted: Drafted, task: Task, inputs: Sequence[Inputs], *, concurrency: 
     settings = Settings(engine="paged", weights_dir=drafted.weights, speculation="auto", max_num_seqs=concurrency)
     engine = create_engine(settings, drafted.checkpoint)
     try:
-        found = asyncio.run(_ask_all(engine, task, inputs, drafted.name, concurrency, title))
+        found = asyncio.run(_ask_all(engine, task, inputs, drafted.name, concurrency, title, minutes))
     finally:
         engine.close()
     refused = [one for one in found if isinstance(one, Exception)]
@@ -139,9 +150,19 @@ def ask(drafted: Drafted, task: Task, inputs: Sequence[Inputs], *, concurrency: 
 
 
 async def _ask_all(
-    engine: Engine, task: Task, inputs: Sequence[Inputs], adapter: str | None, concurrency: int, title: str
+    engine: Engine,
+    task: Task,
+    inputs: Sequence[Inputs],
+    adapter: str | None,
+    concurrency: int,
+    title: str,
+    minutes: float,
 ) -> list[Reply | Exception]:
+    end = time.monotonic() + 60 * minutes
+
     async def answer(index: int) -> tuple[int, Reply | Exception]:
+        if time.monotonic() > end:
+            return index, TimeoutError(f"the {minutes:g} minutes are over")
         try:
             return index, await _ask(engine, task, str(index), inputs[index], adapter)
         except (InvalidRequestError, TaskError) as error:

@@ -48,7 +48,8 @@ from tasks.task import MarkedTask, Task
 
 _MINUTES, _MINUTES_FROM = 20.0, 5.0  # from scratch, and from a draft model
 _MEASURED = 60  # held-out inputs that are asked
-_ASKED = 1_000  # prompts with exchanged values that the checkpoint answers
+# Prompts with exchanged values that the checkpoint answers, and the most time for them as a share of the training's.
+_ASKED, _ASKED_SHARE = 1_000, 0.5
 _KNOWN = 0.9  # fraction of the prompts that have a marker of the draft model that training goes on from
 
 
@@ -158,7 +159,7 @@ def _train(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings
         batch=settings.batch,
         max_steps=settings.max_steps,
         is_started=settings.init is not None,
-        more=[] if is_marked else _exchanged_pairs(cases, drafted, task, markers, size, order),
+        more=[] if is_marked else exchanged_pairs(cases, drafted, task, markers, size, order, settings.minutes),
         synthetic=None if is_marked else synthetic_pairs(tokenizer, size, order),
     )
     factor = calibrate(model, held_out_pairs, settings.batch)
@@ -267,20 +268,22 @@ def _measure(drafted: Drafted, task: Task, inputs: Sequence[Inputs], made: Path)
     return Passes(len(inputs), *means)
 
 
-def _exchanged_pairs(
+def exchanged_pairs(
     cases: Sequence[DraftCase],
     drafted: Drafted,
     task: Task,
     markers: Sequence[Sequence[int]],
     size: int,
     order: random.Random,
+    minutes: float,
 ) -> list[Pair]:
     """Pairs with values exchanged between cases. Where the checkpoint answered the cases, it answers these too."""
     made = exchanged(_examples(cases), markers, drafted.tokenizer, order, count=EXCHANGED)
     examples = [(prompt, answer) for prompt, answer, _ in made]
     if made and all(case.is_own for case in cases):
         asked = [_with_prompt(task, cases[index].inputs, tuple(prompt)) for prompt, _, index in made[:_ASKED]]
-        replies = ask(drafted, task, asked, concurrency=AT_ONCE, title="Answering with exchanged values")
+        title = "Answering with exchanged values"
+        replies = ask(drafted, task, asked, concurrency=AT_ONCE, title=title, minutes=_ASKED_SHARE * minutes)
         examples = [(reply.prompt, reply.answer) for reply in replies if reply is not None]
     return read_pairs(examples, markers, drafted.tokenizer, size, cut_answers=True) if examples else []
 

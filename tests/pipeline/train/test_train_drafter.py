@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from pydantic import JsonValue
 from gateway.predictions.prediction import Prediction, Status, now
 from gateway.predictions.store import Store
 from pipeline.paths import ROOT
-from pipeline.train.draft_answers import Drafted, ask
-from pipeline.train.draft_cases import Answers, CaseReader
+from pipeline.train.draft_answers import Drafted, ask, prepared
+from pipeline.train.draft_cases import Answers, CaseReader, DraftCase
 from pipeline.train.draft_examples import (
     Pair,
     Renamer,
@@ -32,7 +33,7 @@ from pipeline.train.draft_network import DraftNetwork
 from pipeline.train.draft_predictions import read_predictions
 from pipeline.train.draft_start import committed_start
 from pipeline.train.draft_trainer import evaluate, train
-from pipeline.train.drafter_run import DrafterSettings, Passes, train_drafter
+from pipeline.train.drafter_run import DrafterSettings, Passes, exchanged_pairs, train_drafter
 from pipeline.train.errors import TrainingError
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
@@ -347,6 +348,24 @@ def test_a_checkpoint_of_any_task_gets_a_draft_model_that_learned_its_own_answer
     assert (checkpoint / DRAFT_MODEL).read_bytes() == first
     assert train_drafter(data, drafted, tmp_path / "more", settings(init=checkpoint / DRAFT_MODEL, max_steps=1))
     assert json.loads((tmp_path / "more" / "draft-run.json").read_text())["passes"]["old"] < run["passes"]["without"]
+
+
+def test_a_checkpoint_answers_prompts_with_exchanged_values_itself_where_it_answered_the_cases(
+    checkpoint: Path,
+) -> None:
+    drafted = Drafted(checkpoint)
+    task, tokenizer, inputs = drafted.create_task(), drafted.tokenizer, [{"text": f"{n} sings."} for n in ("Ada", "Bo")]
+    written = [tokenizer.encode(json.dumps({"name": one["text"].split()[0]}), add_bos=False) for one in inputs]
+    cases = [DraftCase(one, prepared(task, one).token_ids, answer) for one, answer in zip(inputs, written, strict=True)]
+    replies = ask(drafted, task, inputs, concurrency=2, title="Answering")
+
+    def answers(cases: list[DraftCase]) -> set[tuple[int, ...]]:
+        markers, size = [tokenizer.encode("### Text:\n", add_bos=False)], tokenizer.vocab_size
+        pairs = exchanged_pairs(cases, drafted, task, markers, size, random.Random(0), minutes=10)
+        return {tuple(answer) for _, answer in pairs}
+
+    assert answers(cases) == set(map(tuple, written))
+    assert answers([replace(case, is_own=True) for case in cases]) == {reply.answer for reply in replies if reply}
 
 
 def test_an_adapter_gets_a_draft_model_that_learned_the_adapter_s_own_answers(checkpoint: Path, tmp_path: Path) -> None:
