@@ -50,6 +50,7 @@ _MINUTES, _MINUTES_FROM = 20.0, 5.0  # from scratch, and from a draft model
 _MEASURED = 60  # held-out inputs that are asked
 # Prompts with exchanged values that the checkpoint answers, and the most time for them as a share of the training's.
 _ASKED, _ASKED_SHARE = 1_000, 0.5
+_FEW = 600  # examples, with fewer of which synthetic tasks are learned too; more use the time better themselves
 _KNOWN = 0.9  # fraction of the prompts that have a marker of the draft model that training goes on from
 
 
@@ -160,7 +161,7 @@ def _train(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings
         max_steps=settings.max_steps,
         is_started=settings.init is not None,
         more=[] if is_marked else exchanged_pairs(cases, drafted, task, markers, size, order, settings.minutes),
-        synthetic=None if is_marked else synthetic_pairs(tokenizer, size, order),
+        synthetic=synthetic_pairs(tokenizer, size, order) if len(pairs) < _FEW and not is_marked else None,
     )
     factor = calibrate(model, held_out_pairs, settings.batch)
     loss, hits = evaluate(model, held_out_pairs, settings.batch)
