@@ -30,7 +30,7 @@ from pipeline.paths import ROOT
 from pipeline.train.kept import Kept, find_kept, find_kept_of_adapter, keep
 from pipeline.train.lora_model import read_adapter_config
 from pipeline.train.record import RUN
-from pipeline.train.train_task import Step, base_steps, digest_of, do_steps, hardware, packs_for, run_command, step_list
+from pipeline.train.train_task import Step, base_steps, digest_of, do_steps, hardware, run_command, step_list, step_size
 from pipeline.weights.atomic import place_file, replace_folder, write_json, write_text
 from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
@@ -172,14 +172,14 @@ def plan(options: ImproveOptions, kept: Kept, data: Data, work: Path) -> list[St
     layers = sorted({str(name).rpartition(".")[2] for name in config.target_modules or ()})
     minutes = _ADAPTER_SHARE * options.minutes
     task_file = str(options.task_file)
-    rate, packs = _RATE, packs_for(TIMES * data.learned + data.replayed)
+    rate, size = _RATE, step_size(TIMES * data.learned + data.replayed)
     if task_name(options.weights) == "honeycomb":
-        rate, packs = _HONEYCOMB_RATE, _HONEYCOMB_PACKS
+        rate, size = _HONEYCOMB_RATE, ("--packs", _HONEYCOMB_PACKS)
     train = (
         *("train_adapter", "--base", str(base), "--data", str(data.folder), "--task", task_file),
         *("--output", str(adapter_path(work, 1)), "--init", str(kept.adapter), "--minutes", f"{minutes:g}"),
         *("--epochs", _EPOCHS, "--rate", rate, "--rank", str(config.r), "--alpha", str(config.lora_alpha)),
-        *("--targets", ",".join(layers), "--packs", packs, *hardware()),
+        *("--targets", ",".join(layers), *size, *hardware()),
     )
     if kept.search is not None and _was_rounded(kept.adapter):
         train += ("--search", str(kept.search))

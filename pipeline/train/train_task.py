@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shlex
 import shutil
 import signal
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from safetensors import safe_open
 
 from pipeline.environment.waiting_lock import waiting_lock
 from pipeline.package.new_package import check_name
@@ -45,8 +47,10 @@ ADAPTER_SHARE: Final = 0.6  # of the minutes; the draft model has a quarter, at 
 _DRAFTER_SHARE, _DRAFTER_MINUTES = 0.25, 15.0
 _EPOCHS, _MOST_EPOCHS = 3.0, 12.0
 _SEEN: Final = 3_000  # examples that a short file is repeated to, within the epochs
-_STEPS: Final = 100  # of an epoch, where it is long enough for steps of more than eight examples
-_QUANTIZE: Final = 0.6  # seconds for a million parameters, on two cores of an EPYC
+_STEPS: Final = 100  # of an epoch, where it is long enough for steps of more than `_PACK` examples
+_PACK, _MOST_PACKS = 8, 6  # examples that share a prefix; packs in a step
+_QUANTIZE: Final = 0.8  # seconds for a million parameters, on two cores of an EPYC
+_MUON_RATE, _MOST_MUON_RATE = 0.27, 2e-3  # peak rate times million parameters, and its limit: see docs/log.md
 _ROUNDED_SHARE, _ROUNDED_RATE = 0.25, "3e-4"  # of the adapter's minutes, and peak rate, to train with rounded weights
 _STATE: Final = "state.json"
 
@@ -156,9 +160,15 @@ def base_steps(base: str, work: Path) -> tuple[Path, list[Step]]:
     return folder, [Step("base", words, folder / "config.json", 1)]
 
 
-def packs_for(examples: int) -> str:
-    """For --packs of scripts/train_adapter: an epoch has `_STEPS` steps or more, where there are examples enough."""
-    return str(min(6, max(1, examples // (8 * _STEPS))))
+def step_size(examples: int) -> tuple[str, ...]:
+    """The options of scripts/train_adapter for the size of a step, with packs for all threads.
+
+    An epoch has `_STEPS` steps or more, where there are examples enough.
+    """
+    in_step = _PACK * min(_MOST_PACKS, max(1, examples // (_PACK * _STEPS)))
+    threads = 1 if torch.cuda.is_available() else torch.get_num_threads()
+    packs = min(in_step, threads * math.ceil(in_step / (_PACK * threads)))
+    return "--packs", str(packs), "--branches", str(math.ceil(in_step / packs))
 
 
 def hardware() -> tuple[str, ...]:
@@ -166,6 +176,17 @@ def hardware() -> tuple[str, ...]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     has_bfloat16 = device == "cuda" or torch.cpu.get_capabilities().get("avx512_bf16", False)
     return "--device", device, "--dtype", "bfloat16" if has_bfloat16 else "float32"
+
+
+def _million_parameters(base: str) -> float:
+    """About how many a base has; 500 where that is not known before it was fetched."""
+    if base in BASES:
+        return BASES[base].size / 0.8e6
+    count = 0
+    for path in Path(base).glob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            count += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    return count / 1e6 or 500
 
 
 def _quantized_steps(options: TrainOptions, choice: Choice, work: Path, base: Path, minutes: float) -> list[Step]:
@@ -181,19 +202,18 @@ def _quantized_steps(options: TrainOptions, choice: Choice, work: Path, base: Pa
         minutes: for the adapter.
     """
     learned, out = choice.counts[Part.TRAIN], options.out
-    size = BASES[options.base].size / 0.6e6 if options.base in BASES else 500  # million parameters, about
-    quantizing = _QUANTIZE * size / 60  # minutes
+    size = _million_parameters(options.base)
+    quantizing, rate = _QUANTIZE * size / 60, min(_MOST_MUON_RATE, _MUON_RATE / size)
     epochs = min(_MOST_EPOCHS, max(_EPOCHS, _SEEN / learned))
     first, rounded, merged, search = (work / name for name in ("adapter", "adapter-rounded", "merged", "search"))
     found = search.with_suffix(".safetensors")
 
-    def train(share: float, output: Path, *more: str) -> Step:
+    def train(name: str, share: float, output: Path, more: Sequence[str]) -> Step:
         words = (
             *("train_adapter", "--base", str(base), "--data", str(choice.folder), "--task", str(choice.task_file)),
             *("--output", str(output), "--minutes", f"{share * minutes:g}", "--epochs", f"{share * epochs:g}"),
-            *("--packs", packs_for(learned), "--rank", "16", "--alpha", "32", *hardware(), *more),
+            *("--rank", "16", "--alpha", "32", *step_size(learned), *hardware(), *more),
         )
-        name = "adapter for four bits" if more else "adapter"
         return Step(name, words, output / "adapter_model.safetensors", share * minutes, ("--resume",))
 
     def prepare(adapter: Path, *more: str) -> tuple[str, ...]:
@@ -205,7 +225,7 @@ def _quantized_steps(options: TrainOptions, choice: Choice, work: Path, base: Pa
     of_rounded = ("--init", str(first), "--search", str(found), "--rate", _ROUNDED_RATE, "--seed", "1")  # another order
     sixteen = Step("prepare in 16 bits", prepare(first, "--unquantized"), out / "config.json", 1)
     return [
-        train(1 - _ROUNDED_SHARE, first),
+        train("adapter", 1 - _ROUNDED_SHARE, first, ("--optimizer", "muon", "--rate", f"{rate:.1e}")),
         Step("merge", ("merge_lora", str(base), str(first), str(merged)), merged / "config.json", quantizing / 4),
         Step(
             "search",
@@ -213,7 +233,7 @@ def _quantized_steps(options: TrainOptions, choice: Choice, work: Path, base: Pa
             found,
             2 * quantizing,
         ),
-        train(_ROUNDED_SHARE, rounded, *of_rounded),
+        train("adapter for four bits", _ROUNDED_SHARE, rounded, of_rounded),
         Step(
             "prepare",
             prepare(rounded, "--reuse-search", str(found), "--cases", cases),

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from pipeline.prepare.command import REFUSED
-from pipeline.train.train_task import Step, base_steps, do_steps
+from pipeline.train.train_task import Step, base_steps, do_steps, step_size
 from pipeline.weights.errors import CheckpointError
 
 
@@ -95,3 +96,14 @@ def test_a_step_that_ends_well_after_sigterm_is_a_stop() -> None:
     assert process.stdout is not None and process.stdout.readline() == "1\n"
     process.send_signal(signal.SIGTERM)
     assert process.communicate()[0] == "stopped\n"
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 16])
+@pytest.mark.parametrize(("examples", "in_step"), [(50, 8), (1_500, 8), (1_600, 16), (100_000, 48)])
+def test_no_thread_of_a_step_is_idle(
+    examples: int, in_step: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    _, packs, _, branches = step_size(examples)
+    assert int(packs) % threads == 0 or int(branches) == 1
+    assert in_step <= int(packs) * int(branches) < in_step + threads
