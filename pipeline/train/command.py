@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from pipeline.train.errors import TrainingError
 from pipeline.train.lora_model import TARGETS, LoraModel
-from pipeline.train.optimizer import OPTIMIZERS
+from pipeline.train.optimizer import OPTIMIZERS, default_rate
 from pipeline.train.packing import Packs, tokenize_cases
 from pipeline.train.record import RunRecord, describe_data
 from pipeline.train.trainer import Trainer, TrainSettings
@@ -48,7 +48,9 @@ def train(
         float, typer.Option(min=0.01, help="limit of the run, over which the learning rate decays")
     ] = 90.0,
     epochs: Annotated[float, typer.Option(min=0.001, help="another limit of the run")] = 3.0,
-    rate: Annotated[float, typer.Option(help="peak learning rate")] = 1e-3,
+    rate: Annotated[
+        float | None, typer.Option(help="peak learning rate; default: 1e-3, with muon by the size of the base")
+    ] = None,
     optimizer: Annotated[str, typer.Option(help=f"one of {', '.join(OPTIMIZERS)}")] = "adamw",
     rank: Annotated[int, typer.Option(min=1, help="rank of the adapter; 24 takes less than 16 MB in fp16")] = 24,
     alpha: Annotated[int, typer.Option(help="scaling is alpha / rank")] = 48,
@@ -74,22 +76,23 @@ def train(
     """Train a LoRA adapter of linear layers, with the loss on answers only."""
     keep_freed_memory()
     base = base_or_default(base)
-    settings = TrainSettings(
-        peak_rate=rate,
-        packs_per_step=packs,
-        minutes=minutes,
-        epochs=epochs,
-        seed=seed,
-        workers=workers or (torch.get_num_threads() if device == "cpu" else 1),
-        base_name=base.name,
-        optimizer=optimizer,
-    )
     try:
         if optimizer not in OPTIMIZERS:
             raise typer.BadParameter(f"--optimizer {optimizer}: one of {', '.join(OPTIMIZERS)}")
         torch.manual_seed(seed)
         layers = _layers(targets)
         model = LoraModel.load(base, rank, alpha, torch.device(device), _dtype(dtype, device), layers)
+        parameters = sum(parameter.numel() for parameter in model.peft.parameters())
+        settings = TrainSettings(
+            peak_rate=default_rate(optimizer, parameters) if rate is None else rate,
+            packs_per_step=packs,
+            minutes=minutes,
+            epochs=epochs,
+            seed=seed,
+            workers=workers or (torch.get_num_threads() if device == "cpu" else 1),
+            base_name=base.name,
+            optimizer=optimizer,
+        )
         if init is not None:
             model.load_adapter(init)
         if search is not None:

@@ -19,6 +19,18 @@ from pipeline.train.errors import TrainingError
 
 MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}  # of a parameter, in its shape
 OPTIMIZERS = tuple(MOMENTS)
+_ADAMW_RATE = 1e-3
+_MUON_RATE, _LEAST_MUON_RATE, _MOST_MUON_RATE = 2.7e5, 1e-4, 2e-3
+
+
+def default_rate(optimizer: str, parameters: int) -> float:
+    """The peak learning rate for a base of so many parameters.
+
+    Muon's was measured with 135 and 494 million parameters (docs/log.md); between and above, it is an assumption.
+    """
+    if optimizer != "muon":
+        return _ADAMW_RATE
+    return min(_MOST_MUON_RATE, max(_LEAST_MUON_RATE, _MUON_RATE / parameters))
 
 
 class AdapterOptimizer:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors import safe_open
 
 from pipeline.environment.waiting_lock import waiting_lock
 from pipeline.package.new_package import check_name
@@ -48,9 +47,8 @@ _DRAFTER_SHARE, _DRAFTER_MINUTES = 0.25, 15.0
 _EPOCHS, _MOST_EPOCHS = 3.0, 12.0
 _SEEN: Final = 3_000  # examples that a short file is repeated to, within the epochs
 _STEPS: Final = 100  # of an epoch, where it is long enough for steps of more than `_PACK` examples
-_PACK, _MOST_PACKS = 8, 6  # examples that share a prefix; packs in a step
-_QUANTIZE: Final = 0.8  # seconds for a million parameters, on two cores of an EPYC
-_MUON_RATE, _MOST_MUON_RATE = 0.27, 2e-3  # peak rate times million parameters, and its limit: see docs/log.md
+_PACK, _MOST_PACKS = 8, 6  # examples in a pack; packs in a step
+_QUANTIZE: Final = 0.6  # seconds for a million parameters, on two cores of an EPYC
 _ROUNDED_SHARE, _ROUNDED_RATE = 0.25, "3e-4"  # of the adapter's minutes, and peak rate, to train with rounded weights
 _STATE: Final = "state.json"
 
@@ -178,17 +176,6 @@ def hardware() -> tuple[str, ...]:
     return "--device", device, "--dtype", "bfloat16" if has_bfloat16 else "float32"
 
 
-def _million_parameters(base: str) -> float:
-    """About how many a base has; 500 where that is not known before it was fetched."""
-    if base in BASES:
-        return BASES[base].size / 0.8e6
-    count = 0
-    for path in Path(base).glob("*.safetensors"):
-        with safe_open(path, "pt") as file:
-            count += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-    return count / 1e6 or 500
-
-
 def _quantized_steps(options: TrainOptions, choice: Choice, work: Path, base: Path, minutes: float) -> list[Step]:
     """The adapter, trained on with weights rounded as they will be served, and the checkpoint.
 
@@ -202,8 +189,8 @@ def _quantized_steps(options: TrainOptions, choice: Choice, work: Path, base: Pa
         minutes: for the adapter.
     """
     learned, out = choice.counts[Part.TRAIN], options.out
-    size = _million_parameters(options.base)
-    quantizing, rate = _QUANTIZE * size / 60, min(_MOST_MUON_RATE, _MUON_RATE / size)
+    size = BASES[options.base].size / 0.6e6 if options.base in BASES else 500  # million parameters, about
+    quantizing = _QUANTIZE * size / 60  # minutes
     epochs = min(_MOST_EPOCHS, max(_EPOCHS, _SEEN / learned))
     first, rounded, merged, search = (work / name for name in ("adapter", "adapter-rounded", "merged", "search"))
     found = search.with_suffix(".safetensors")
@@ -225,7 +212,7 @@ def _quantized_steps(options: TrainOptions, choice: Choice, work: Path, base: Pa
     of_rounded = ("--init", str(first), "--search", str(found), "--rate", _ROUNDED_RATE, "--seed", "1")  # another order
     sixteen = Step("prepare in 16 bits", prepare(first, "--unquantized"), out / "config.json", 1)
     return [
-        train("adapter", 1 - _ROUNDED_SHARE, first, ("--optimizer", "muon", "--rate", f"{rate:.1e}")),
+        train("adapter", 1 - _ROUNDED_SHARE, first, ("--optimizer", "muon")),
         Step("merge", ("merge_lora", str(base), str(first), str(merged)), merged / "config.json", quantizing / 4),
         Step(
             "search",

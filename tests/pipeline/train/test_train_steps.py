@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from pipeline.prepare.command import REFUSED
+from pipeline.train.optimizer import default_rate
 from pipeline.train.train_task import Step, base_steps, do_steps, step_size
 from pipeline.weights.errors import CheckpointError
 
@@ -107,3 +108,9 @@ def test_no_thread_of_a_step_is_idle(
     _, packs, _, branches = step_size(examples)
     assert int(packs) % threads == 0 or int(branches) == 1
     assert in_step <= int(packs) * int(branches) < in_step + threads
+
+
+def test_muon_takes_smaller_steps_in_larger_bases() -> None:
+    rates = [default_rate("muon", parameters) for parameters in (10**6, 135 * 10**6, 494 * 10**6, 7 * 10**9)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[2] < rates[1] / 3
