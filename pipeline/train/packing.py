@@ -6,6 +6,7 @@ packs = Packs(examples, max_branches=8, max_tokens=1400)
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,10 +108,20 @@ def make_pack(members: Sequence[TokenizedExample]) -> Pack:
 
 
 def group_by_prefix(examples: Sequence[TokenizedExample], max_branches: int) -> list[list[int]]:
-    """Groups of up to `max_branches` indices of examples whose prompts begin with the same tokens."""
+    """Groups of up to `max_branches` indices of examples whose prompts begin with the same tokens.
+
+    No prompt is twice in a group: the copies of an example would give the same gradient, at the cost of each.
+    """
     groups: list[list[int]] = []
-    for index in sorted(range(len(examples)), key=lambda i: examples[i].prompt):
-        if groups and len(groups[-1]) < max_branches and _share_enough(examples[groups[-1][0]], examples[index]):
+    seen: Counter[tuple[int, ...]] = Counter()
+    copies: list[int] = []  # how many earlier examples have the prompt
+    for example in examples:
+        copies.append(seen[example.prompt])
+        seen[example.prompt] += 1
+    for index in sorted(range(len(examples)), key=lambda i: (copies[i], examples[i].prompt)):
+        first = groups[-1][0] if groups else index
+        is_open = bool(groups) and len(groups[-1]) < max_branches and copies[first] == copies[index]
+        if is_open and _share_enough(examples[first], examples[index]):
             groups[-1].append(index)
         else:
             groups.append([index])

@@ -108,6 +108,13 @@ def test_long_examples_that_share_only_a_few_words_are_not_packed(length: int, n
     assert len(group_by_prefix(examples, max_branches=8)) == num_groups
 
 
+def test_copies_of_an_example_are_in_different_packs() -> None:
+    examples = [TokenizedExample((*range(20), 90 + i % 2), (1,)) for i in range(8)]
+    groups = group_by_prefix(examples, max_branches=8)
+    assert sorted(i for g in groups for i in g) == list(range(8))
+    assert [len({examples[i] for i in g}) for g in groups] == [2, 2, 2, 2]
+
+
 def test_overlong_examples_are_left_out_and_counted() -> None:
     long = TokenizedExample(tuple(range(90)), (1, 257))
     packs = Packs([*some_examples(), long], max_branches=8, max_tokens=40)
