@@ -134,6 +134,18 @@ class CorrectableTask(Protocol):
         ...
 
 
+@runtime_checkable
+class ConventionalTask(Protocol):
+    """A task whose training data always has something that people leave out of corrections where any will do.
+
+    Learned without it, a few corrections would make the model leave it out everywhere.
+    """
+
+    def as_learned(self, answer: str) -> str:
+        """An answer as `CorrectableTask.as_written` gives it, with what people leave out."""
+        ...
+
+
 class TaskModule(Protocol):
     """What a task's module defines. `content` is that of a task file, `folder` has the file and a checkpoint."""
 

@@ -16,7 +16,7 @@ from serving.errors import InvalidRequestError
 from serving.text import Tokenizer
 from serving.types import SamplingParams
 from tasks.errors import TaskError
-from tasks.task import CorrectableTask, create_task
+from tasks.task import ConventionalTask, CorrectableTask, create_task
 
 _WORD: Final = re.compile(r"\w+")
 _NO_CONTENT: Final = {"query", "output", "category", "id", "list"}  # of a line, which say nothing about its input
@@ -97,7 +97,7 @@ def write_lines(path: Path, lines: Iterable[Line]) -> None:
 
 
 def as_lines(corrections: Iterable[Correction], weights: Path, say: Callable[[str], None]) -> list[Line]:
-    """The lines of corrections, with answers as the model is to write them; of one input the last one counts.
+    """The lines of corrections, with answers as the model is to learn them; of one input the last one counts.
 
     Args:
         corrections: in the order in which they were made.
@@ -114,6 +114,7 @@ def as_lines(corrections: Iterable[Correction], weights: Path, say: Callable[[st
         try:
             task.prepare(inputs)
             output = task.as_written(inputs, one.output) if isinstance(task, CorrectableTask) else one.output
+            output = task.as_learned(output) if isinstance(task, ConventionalTask) else output
         except (TaskError, InvalidRequestError, KeyError) as error:
             say(f"Correction {number} is left out, because it is none of this task: {error!s}")
             continue

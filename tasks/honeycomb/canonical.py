@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tasks.honeycomb.clauses import Filter, Having
-from tasks.honeycomb.ops import DEFAULT_TIME_RANGE, EMIT_STEPS
+from tasks.honeycomb.clauses import Filter, Having, Order
+from tasks.honeycomb.ops import DEFAULT_TIME_RANGE, EMIT_STEPS, NOT_SORTABLE
 from tasks.honeycomb.query_type import Query, time_span
 
 _EXACT_FLOAT = 2.0**53  # a larger whole float may stand for several integers
@@ -31,6 +31,14 @@ def canonical(query: Query) -> Query:
             "granularity": min(query.granularity or 0, span // EMIT_STEPS) or None,
         }
     )
+
+
+def ordered(query: Query) -> Query:
+    """The query with an order of its groups: if it has none, by the first calculation that can be sorted, descending."""
+    first = next((one for one in query.calculations if one.op != NOT_SORTABLE), None)
+    if not query.breakdowns or query.orders or first is None:
+        return query
+    return query.model_copy(update={"orders": (Order(op=first.op, column=first.column, order="descending"),)})
 
 
 def canonical_json(query: Query) -> str:

@@ -11,12 +11,13 @@ from serving.constraints import LarkConstraint
 from serving.text import Tokenizer
 from serving.types import FinishReason, SamplingParams
 from tasks.evaluation.cases import Evaluation
+from tasks.honeycomb.canonical import canonical_json, ordered
 from tasks.honeycomb.columns import parse_columns
 from tasks.honeycomb.grammar import answer_grammar
 from tasks.honeycomb.live import LiveAnswer
 from tasks.honeycomb.options import HoneycombOptions, Surface
 from tasks.honeycomb.prompt import DRAFT_MARKERS, build_prompt, check_nlq
-from tasks.honeycomb.query import canonical_json, parse_query
+from tasks.honeycomb.query import parse_query
 from tasks.honeycomb.surface import as_written
 from tasks.task import Prompt
 
@@ -24,7 +25,7 @@ DEFAULT_MAX_TOKENS = 512
 
 
 class HoneycombTask:
-    """See `tasks.task.Task`, `MarkedTask`, `ExampleTask` and `CorrectableTask`. Inputs: `nlq`, `cols` and `max_tokens`.
+    """See `tasks.task`: `Task`, and all that a task may have besides. Inputs: `nlq`, `cols` and `max_tokens`.
 
     Args:
         options: the options in task.json.
@@ -54,6 +55,10 @@ class HoneycombTask:
         """See `tasks.task.CorrectableTask`. Nothing is repaired: a person is told what is wrong."""
         query = parse_query(answer, parse_columns(inputs["cols"]))
         return as_written(canonical_json(query), self.options.surface)
+
+    def as_learned(self, answer: str) -> str:
+        """See `tasks.task.ConventionalTask`. Groups get an order, as they have in all training data."""
+        return as_written(canonical_json(ordered(parse_query(answer, None))), self.options.surface)
 
     def draft_markers(self) -> tuple[str, ...]:
         """See `tasks.task.MarkedTask`."""

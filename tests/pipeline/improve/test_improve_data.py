@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.improve.data import EXAMPLES, HELD_OUT, LEARNED, OLD, Data, kept_data, write_data
-from pipeline.improve.lines import Correction
+from pipeline.improve.lines import Correction, as_lines
 from pipeline.train.kept import Kept
 from pipeline.weights.errors import CheckpointError
 from tests.tiny_tokenizers import byte_level, save
@@ -57,6 +57,17 @@ def asked(found: list[dict[str, Any]]) -> list[str]:
 def write(work: Path, weights: Path, kept: Kept, corrections: list[Correction]) -> tuple[Data, list[str]]:
     said = list[str]()
     return write_data(work, weights, kept, corrections, None, said.append), said
+
+
+def test_groups_of_a_honeycomb_correction_are_learned_with_an_order(weights: Path) -> None:
+    """All training data has one, and people leave it out; without it the model would forget to order."""
+    task = {"task": "honeycomb", "name": "tiny", "prompt": "columns-first", "surface": "json"}
+    (weights / "task.json").write_text(json.dumps(task))
+    query = {"breakdowns": ["route"], "calculations": [{"op": "COUNT"}]}
+    inputs = {"nlq": "errors by route", "cols": '["route", "error"]'}
+    (found,) = as_lines([Correction(inputs, json.dumps(query))], weights, print)
+    order = {"op": "COUNT", "order": "descending"}
+    assert json.loads(json.loads(found.text)["output"]) == {**query, "orders": [order]}
 
 
 def test_corrections_are_learned_or_held_out_and_old_examples_replayed(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.honeycomb.canonical import ordered
 from tasks.honeycomb.query import canonical, canonical_json, comparison_key, parse_query
 from tests.tasks.honeycomb.query_strategies import COLUMNS, queries
 
@@ -39,6 +40,17 @@ def test_a_canonical_query_is_written_unchanged(query):
 def test_reading_what_was_written_gives_the_same_query(query):
     parsed = parse_query(json.dumps(query), COLUMNS)
     assert parse_query(canonical_json(parsed), COLUMNS) == parsed == canonical(parsed)
+
+
+@given(queries())
+def test_groups_are_ordered_by_their_first_number_where_no_order_was_said(query):
+    given = parse_query(json.dumps(query), COLUMNS)
+    made = json.loads(canonical_json(ordered(given)))
+    assert parse_query(json.dumps(made), COLUMNS) == ordered(given), "it is valid"
+    numbers = [one for one in query["calculations"] if one["op"] != "HEATMAP"]
+    if query.get("breakdowns") and numbers and "orders" not in query:
+        assert made.pop("orders") == [{**numbers[0], "order": "descending"}]
+    assert made == query
 
 
 @given(queries(), st.randoms())
