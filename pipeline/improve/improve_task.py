@@ -39,7 +39,7 @@ from serving.weights.adapter_files import CONFIG, GOLDEN, TENSORS, adapter_diges
 from serving.weights.draft_weights import DRAFT_MODEL
 from tasks.task import TASK_FILE, task_name
 
-SHARES: Final = (1.0, 0.75, 0.5)  # of the trained adapter in a candidate; the rest is the current one
+SHARES: Final = (1.0, 0.5, 0.25)  # of the trained adapter in a candidate; the rest is the current one
 _ADAPTER_SHARE, _DRAFTER_SHARE, _DRAFTER_MINUTES = 0.75, 0.25, 5.0  # of the minutes
 _RATE, _EPOCHS = "3e-4", "2"
 # Questions about different columns do not begin alike, so a pack has one or two of them, and steps of so few, as higher
