@@ -34,7 +34,7 @@ def canonical(query: Query) -> Query:
 
 
 def ordered(query: Query) -> Query:
-    """The query with an order of its groups: if it has none, by the first calculation that can be sorted, descending."""
+    """The query with an order of its groups: if it has none, by the first calculation that can be, descending."""
     first = next((one for one in query.calculations if one.op != NOT_SORTABLE), None)
     if not query.breakdowns or query.orders or first is None:
         return query
