@@ -24,7 +24,7 @@ def table(parent: str, candidates: Sequence[Candidate], limit: float) -> Iterato
         yield f"| {name} | {100 * found[0].before:.1f} % | " + " | ".join(map(_cell, found)) + " |"
     yield ""
     for one in candidates:
-        yield f"- {one.name}: {one.fault(limit) or 'is able'}."
+        yield f"- {one.name}: {one.fault(limit) or 'can be chosen'}."
 
 
 def _cell(found: Compared) -> str:

@@ -80,7 +80,7 @@ def test_lost_answers_are_named_one_by_one_and_all_candidates_are_in_the_table()
     assert f"- {EXAMPLES} 2001 → no, not yes" in list(lost(found))
     shown = "\n".join(table("mine", [candidate(1, held_out=16), found], 2))
     assert "| held-out corrections (20) | 25.0 % | 80.0 % (+55.0, " in shown
-    assert "all old ones together (600)" in shown and "- mean 0.5: is able." in shown
+    assert "all old ones together (600)" in shown and "- mean 0.5: can be chosen." in shown
 
 
 def test_a_paired_interval_is_narrower_than_the_shares_own() -> None:
