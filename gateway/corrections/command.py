@@ -1,9 +1,10 @@
-"""The command line of scripts/corrections, which lists, adds, exchanges and removes corrections of the gateway."""
+"""The command line of scripts/corrections, which lists, adds, decides, exchanges and removes corrections."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -16,6 +17,7 @@ from rich.table import Column, Table
 from gateway.corrections.correction import Correction, Kind, State
 from gateway.corrections.correction_file import CorrectionFile
 from gateway.corrections.lines import CorrectionLine, LineError, line_of, read_lines
+from gateway.predictions.prediction import now
 from gateway.settings import GatewaySettings
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Corrections of the gateway's answers.")
@@ -91,17 +93,32 @@ def export(
 
 
 @app.command()
+def accept(ids: Annotated[list[str], typer.Argument(help="as list shows them")]) -> None:
+    """Accept corrections that were proposed or rejected, all or none; scripts/improve learns from accepted ones."""
+    with _open() as file:
+        found = {one: file.get(one) for one in ids}
+        _check_missing([one for one, correction in found.items() if correction is None])
+        for correction in found.values():
+            assert correction is not None
+            file.change(replace(correction, state=State.ACCEPTED, decided_at=now()))
+
+
+@app.command()
 def remove(ids: Annotated[list[str], typer.Argument(help="as list shows them")]) -> None:
     """Delete corrections for ever."""
     with _open() as file:
-        if missing := [one for one in ids if not file.remove(one)]:
-            _fail(f"there is no correction {', '.join(missing)}; scripts/corrections list shows all")
+        _check_missing([one for one in ids if not file.remove(one)])
 
 
 @contextmanager
 def _open() -> Iterator[CorrectionFile]:
     with closing(CorrectionFile(GatewaySettings().correction_file)) as file:
         yield file
+
+
+def _check_missing(ids: Sequence[str]) -> None:
+    if ids:
+        _fail(f"there is no correction {', '.join(ids)}; scripts/corrections list shows all")
 
 
 def _without(corrections: Iterable[Correction], known: Iterable[Correction]) -> Iterator[Correction]:

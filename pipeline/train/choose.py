@@ -133,7 +133,7 @@ def _inferred_schema(files: ExampleFiles, found: Survey) -> tuple[Node, list[str
         node = found.shape.schema(bounded=False)
         notes.append("The schema limits no lengths, because with limits it is too large for a grammar.")
     node, _ = reordered(node, (example.value for example in files))
-    return node, [*describe(node), *notes, f"Edit {SCHEMA_FILE} and give it with --schema to choose another."]
+    return node, [*describe(node), *notes]
 
 
 def describe(schema: Node) -> Iterator[str]:

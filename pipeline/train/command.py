@@ -180,7 +180,7 @@ def _run(
             signal.signal(number, stop)
         done = trainer.run()
     state = "finished" if done.finished else "stopped; continue with --resume"
-    console.print(f"{output}: {state} after {done.samples} examples in {done.seconds / 60:.0f} minutes")
+    console.print(f"{output}: {state} after {done.samples} examples in {done.seconds / 60:.1f} minutes")
 
 
 def _reporter(bar: Progress, task: object) -> Callable[[str, float], None]:

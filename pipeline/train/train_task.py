@@ -114,7 +114,7 @@ def train_task(options: TrainOptions) -> None:
         if options.schema is None and choice.schema is not None:
             kept = options.out.with_name(f"{options.out.name}.schema.json")
             shutil.copyfile(choice.folder / SCHEMA_FILE, kept)
-            print(f"The schema is kept in {kept}.")
+            print(f"The schema is in {kept}. To choose another, edit that file and give it with --schema.")
         steps = plan(options, choice, work)
         print("\n" + step_list(steps))
         do_steps(steps, work / _STATE, digest_of(choice.folder), partial(run_command, lock=lock))

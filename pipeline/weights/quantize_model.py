@@ -51,7 +51,8 @@ def group_size_of(model: Path, wanted: int | None, tensor_parallel: int) -> int:
         raise CheckpointError(f"{model} is of model_type {model_type!r}; {', '.join(MODEL_TYPES)} can be quantized")
     if wanted is None:
         chosen = choose_group_size(specs, config, tensor_parallel)
-        say(f"Group size {chosen}: the largest that divides the inputs of every layer on {tensor_parallel} GPU(s)")
+        parts = f" in {tensor_parallel} parts, one for each GPU" if tensor_parallel > 1 else ""
+        say(f"Group size {chosen}: the largest that divides the inputs of every layer{parts}")
         return chosen
     check_group_size(specs, config, tensor_parallel, wanted)
     return wanted

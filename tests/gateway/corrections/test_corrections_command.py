@@ -48,6 +48,15 @@ def test_what_is_added_is_listed_exported_and_removed(run: Run):
     assert (again.exit_code, "there is no correction" in again.stderr) == (1, True)
 
 
+def test_what_was_proposed_is_accepted_all_or_none(run: Run):
+    ids = [run("add", "--input", INPUT, "--output", n, "--state", "proposed").stdout.strip() for n in "12"]
+    wrong = run("accept", ids[0], "unknown")
+    assert wrong.exit_code == 1 and "there is no correction unknown" in wrong.stderr
+    assert run("export").stdout == ""
+    assert run("accept", *ids).exit_code == 0
+    assert [one["output"] for one in lines(run("export"))] == ["1", "2"]
+
+
 def test_a_file_is_taken_whole_and_once(run: Run, tmp_path: Path):
     path = tmp_path / "in.jsonl"
     many = [{"input": {"text": str(number)}, "output": {"n": number}} for number in range(3000)]
