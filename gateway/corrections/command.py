@@ -138,7 +138,7 @@ def _parse(text: str) -> dict[str, JsonValue]:
     try:
         value = pydantic_core.from_json(text)
     except ValueError as error:
-        _fail(f"--input is not JSON: {error}")
+        _fail(f'--input is not JSON: {error}; give an object such as {{"text": "…"}}')
     if not isinstance(value, dict):
         _fail('--input is not an object such as {"text": "…"}')
     return value

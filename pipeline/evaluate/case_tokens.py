@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from pipeline.evaluate.task_folder import task_folder
-from pipeline.weights.calibration import end_token, in_pieces
+from pipeline.weights.calibration import BLOCK_TOKENS, end_token, in_pieces
 from pipeline.weights.errors import CheckpointError
 from serving.text import Tokenizer
 from tasks.errors import TaskError
@@ -41,10 +42,14 @@ def case_tokens(file: Path, model: Path, task: Path | None, limit: int | None = 
 def calibration_cases(file: Path, model: Path, task: Path | None, max_tokens: int) -> list[list[int]]:
     """The tokens of cases for the AWQ search, in pieces; see `case_tokens` and `in_pieces`.
 
+    Few cases are repeated until they fill a block, which leaves the means that the search takes as they are.
+
     Raises:
         CheckpointError: whatever is wrong.
     """
     try:
-        return in_pieces(file, (tokens for tokens, _ in case_tokens(file, model, task)), max_tokens)
+        found = [tokens for tokens, _ in case_tokens(file, model, task)]
+        times = math.ceil(BLOCK_TOKENS / max(1, sum(map(len, found))))
+        return in_pieces(file, found * times, max_tokens)
     except TaskError as error:
         raise CheckpointError(str(error)) from error

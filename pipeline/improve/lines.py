@@ -116,7 +116,8 @@ def as_lines(corrections: Iterable[Correction], weights: Path, say: Callable[[st
             output = task.as_written(inputs, one.output) if isinstance(task, CorrectableTask) else one.output
             output = task.as_learned(output) if isinstance(task, ConventionalTask) else output
         except (TaskError, InvalidRequestError, KeyError) as error:
-            say(f"Correction {number} is left out, because it is none of this task: {error!s}")
+            why = f"the input has no {error}" if isinstance(error, KeyError) else error
+            say(f"Correction {number} is left out, because it is none of this task: {why}")
             continue
         line = Line.of(json.dumps({"input": inputs, "output": output}, ensure_ascii=False))
         found.pop(line.words, None)

@@ -221,16 +221,16 @@ def _prompt_notes(prompt: PromptChoice) -> Iterator[str]:
     if prompt.names:
         renamed = [f"{field} is called {name}" for field, name in prompt.names.items() if field != name]
         also = f"; {_named(renamed)}" if renamed else ""
-        yield f"The prompt names each field of an input ({_named(prompt.inputs)}{also}); it is in {PROMPT_FILE}."
+        yield f"The prompt names each field of an input ({_named(prompt.inputs)}{also})."
     else:
-        yield f"The prompt is the input between two headings; it is in {PROMPT_FILE}."
+        yield "The prompt is the input between two headings."
 
 
 def _chat_notes(prompt: PromptChoice | None) -> Iterator[str]:
     if prompt is None:
         yield "The input of each example is the user's message, in the model's own chat template."
     else:
-        yield f"The fields of an input are put into one message, by {PROMPT_FILE}; ask the model in the same way."
+        yield "The fields of an input are put into one message; ask the model in the same way."
 
 
 def _written_notes(written: Written) -> Iterator[str]:

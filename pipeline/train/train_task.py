@@ -149,9 +149,17 @@ def base_steps(base: str, work: Path) -> tuple[Path, list[Step]]:
     Args:
         base: a name of `BASES`, hf://…, https://… or a folder.
         work: the work folder.
+
+    Raises:
+        CheckpointError: there is no such base.
     """
     if Path(base).is_dir():
         return Path(base), []
+    if base not in BASES and "://" not in base:
+        raise CheckpointError(
+            f"the base {base!r} is neither a folder nor known; known are {', '.join(BASES)}, and "
+            "hf://ORG/NAME@REVISION or https://… are fetched"
+        )
     folder = work / "base"
     build = ("build_base", base, str(folder), "--unquantized")
     words = build if base in BASES else ("fetch", base, str(folder))

@@ -70,6 +70,14 @@ def test_groups_of_a_honeycomb_correction_are_learned_with_an_order(weights: Pat
     assert json.loads(json.loads(found.text)["output"]) == {**query, "orders": [order]}
 
 
+def test_a_correction_of_another_task_is_left_out_by_what_it_lacks(weights: Path) -> None:
+    task = {"task": "honeycomb", "name": "tiny", "prompt": "columns-first", "surface": "json"}
+    (weights / "task.json").write_text(json.dumps(task))
+    said = list[str]()
+    assert not as_lines([Correction({"text": "We met Ada"}, '{"name": "Ada"}')], weights, said.append)
+    assert "the input has no 'nlq'" in said[0]
+
+
 def test_corrections_are_learned_or_held_out_and_old_examples_replayed(
     tmp_path: Path, weights: Path, kept: Kept
 ) -> None:

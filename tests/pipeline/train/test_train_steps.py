@@ -114,3 +114,8 @@ def test_muon_takes_smaller_steps_in_larger_bases() -> None:
     rates = [default_rate("muon", parameters) for parameters in (10**6, 135 * 10**6, 494 * 10**6, 7 * 10**9)]
     assert rates == sorted(rates, reverse=True)
     assert rates[2] < rates[1] / 3
+
+
+def test_an_unknown_base_is_refused_before_the_plan(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"'nobase' is neither.*known are .*smollm2"):
+        base_steps("nobase", tmp_path)
