@@ -179,7 +179,7 @@ class Trainer:
         record.seconds = self._clock() - self._start
         self._report(
             f"step {record.steps} · {record.samples} examples · loss {loss:.4f} · norm {norm:.2f} · "
-            f"rate {rate:.2e} · {speed:.2f} s each · {100 * self.progress:.1f} %",
+            f"rate {rate:.2e} · {speed:.2f} s each · {min(100.0, 100 * self.progress):.1f} %",
             self.progress,
         )
 

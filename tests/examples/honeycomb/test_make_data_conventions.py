@@ -1,6 +1,7 @@
 """What a question means: the conventions of docs/data.md, each on questions as they are generated."""
 
 import json
+import re
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -22,6 +23,7 @@ NAMES = (
     "error",
     "trace.trace_id",
     "trace.parent_id",
+    "trace.span_id",
     "service.name",
     "http.route",
     "http.method",
@@ -41,7 +43,7 @@ def builder(seed: int, found: ColumnSet) -> QuestionBuilder:
 
 def asked(kind: str, found: ColumnSet | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Many questions of a kind with their queries."""
-    for seed in range(60):
+    for seed in range(120):
         t = builder(seed, found or columns())
         if sentence := KINDS[kind].ask(t):
             yield sentence, t.draft.query()
@@ -72,20 +74,56 @@ def test_root_spans_have_no_parent() -> None:
     assert found and found.json() == {"column": "trace.parent_id", "op": "does-not-exist"}
 
 
-def test_slowest_is_the_maximum_and_of_traces_only_root_spans() -> None:
-    saw_traces = saw_others = False
-    for _, query in asked("slowest"):
-        (calculation,) = query["calculations"]
+def test_slowest_is_the_maximum_of_traces_only_root_spans_and_of_routes_beside_the_heatmap() -> None:
+    saw = set()
+    for sentence, query in asked("slowest"):
+        *shown, calculation = query["calculations"]
         assert calculation["column"] == "duration_ms"
         direction = {"MAX": "descending", "MIN": "ascending"}[calculation["op"]]
         assert query["orders"] == [{**calculation, "order": direction}]
         is_root = (query.get("filters") or [None])[0] == {"column": "trace.parent_id", "op": "does-not-exist"}
+        is_route = query["breakdowns"][0] == "http.route" and calculation["op"] == "MAX"
+        assert shown == ([{"op": "HEATMAP", "column": "duration_ms"}] if is_route else [])
         if query["breakdowns"] == ["trace.trace_id"]:
             assert is_root
-            saw_traces = True
+            saw.add("traces")
+        elif query["breakdowns"] == ["trace.span_id"] and re.search(r"\bspans?\b", sentence):
+            assert not is_root
+            saw.add("spans")
         elif query["breakdowns"][0] != "trace.trace_id":
-            saw_others = True
-    assert saw_traces and saw_others
+            saw.add("routes" if is_route else "others")
+    assert saw == {"traces", "spans", "routes", "others"}
+
+
+def test_slow_requests_are_the_heatmap_of_root_spans_and_the_slowest_the_maximum_by_trace() -> None:
+    saw = set()
+    for sentence, query in asked("slow events"):
+        (calculation,) = query["calculations"]
+        if calculation["op"] == "HEATMAP":
+            assert "slow" in sentence and "slowest" not in sentence
+            assert query["filters"][0] == {"column": "trace.parent_id", "op": "does-not-exist"}
+        else:
+            assert query["breakdowns"][0] == "trace.trace_id"
+        saw.add(calculation["op"])
+    assert saw == {"HEATMAP", "MAX"}
+
+
+def test_routes_with_errors_are_those_with_a_status_above_400() -> None:
+    saw = set()
+    by_status, by_flag = (
+        {"column": "http.status_code", "op": ">", "value": 400},
+        {"column": "error", "op": "=", "value": True},
+    )
+    for _, query in asked("top errors"):
+        first, *others = query["filters"]
+        named = {"http.status_code", *query["breakdowns"]} & {one["column"] for one in others} | set(
+            query["breakdowns"]
+        )
+        is_route = query["breakdowns"][0] == "http.route" and "http.status_code" not in named
+        assert first == (by_status if is_route else by_flag)
+        assert "error" not in {one["column"] for one in others}
+        saw.add(is_route)
+    assert saw == {True, False}
 
 
 def test_latency_without_an_aggregate_is_the_heatmap() -> None:

@@ -1,4 +1,4 @@
-"""Questions about slow groups, by their maximum or a percentile, and slow traces, by their root spans."""
+"""Questions about slow groups, by their maximum or a percentile, and slow requests, traces and spans."""
 
 from examples.honeycomb.datagen.implied import root_filter
 from examples.honeycomb.datagen.kinds.aggregates import percentile_words
@@ -17,7 +17,7 @@ def slowest(t: QuestionBuilder) -> str | None:
     fastest = t.chance(0.07)
     t.draft.calculations.append(("MIN" if fastest else "MAX", duration.name))
     t.draft.ascending = fastest
-    words = _traces(t) if t.chance(0.3) else None
+    words = _traces_or_spans(t) if t.chance(0.3) else None
     found = None if words else group(t)
     words = words or (found[1] if found else None)
     if not words:
@@ -25,12 +25,18 @@ def slowest(t: QuestionBuilder) -> str | None:
     trace, root = t.role("trace"), root_filter(t)
     if trace and root and t.draft.breakdowns == [trace.name]:
         t.draft.filters.append(root)
+    elif not fastest and found and found[0].role == "route":
+        t.draft.calculations.insert(0, ("HEATMAP", duration.name))
     n = {} if fastest else limited(t, 0.35)
     section = "fastest_frame" if fastest else f"slowest{'_n' if n else ''}_frame"
     return t.say(section, **words, **n, M=modifiers(t, GROUPED))
 
 
-def _traces(t: QuestionBuilder) -> dict[str, str] | None:
+def _traces_or_spans(t: QuestionBuilder) -> dict[str, str] | None:
+    span = t.role("span")
+    if span and t.chance(0.25):
+        t.draft.breakdowns.append(span.name)
+        return {"nouns": "spans", "noun": "span"}
     trace = t.role("trace")
     if not trace:
         return None
@@ -54,10 +60,15 @@ def slowest_by(t: QuestionBuilder) -> str | None:
 
 
 def slow_events(t: QuestionBuilder) -> str | None:
-    """`slowest requests`: the maximum, grouped by trace if there is such a column."""
+    """`slowest requests`: the maximum, grouped by trace if there is such a column; `slow requests`: the heatmap."""
     duration = t.role("duration")
     if not duration:
         return None
+    if t.event == "request" and t.chance(0.3):
+        t.draft.calculations.append(("HEATMAP", duration.name))
+        if root := root_filter(t):
+            t.draft.filters.append(root)
+        return t.say("slow_requests_frame", M=modifiers(t, GROUPED))
     t.draft.calculations.append(("MAX", duration.name))
     if trace := t.role("trace"):
         t.draft.breakdowns.append(trace.name)

@@ -5,6 +5,7 @@ from examples.honeycomb.datagen.implied import error_filter
 from examples.honeycomb.datagen.kinds.aggregates import aggregate_phrase, numeric_column
 from examples.honeycomb.datagen.kinds.counts import status_words
 from examples.honeycomb.datagen.modifiers import ModifierChances, modifiers
+from examples.honeycomb.datagen.query_draft import Filter
 from examples.honeycomb.datagen.question_builder import QuestionBuilder, guard
 
 GROUPED = ModifierChances(by=0.05, limit=0, order=0)
@@ -43,14 +44,18 @@ def by_count(t: QuestionBuilder) -> str | None:
 
 
 def by_errors(t: QuestionBuilder) -> str | None:
-    """`which services have the most errors`."""
+    """`which services have the most errors`; of routes, a status above 400."""
     errors = error_filter(t)
     found = group(t)
     if not errors or not found or errors.column == found[0].name:
         return None
     t.draft.filters.append(errors)
     n = limited(t, 0.35)
-    return t.say(f"top_errors{'_n' if n else ''}_frame", **found[1], **n, M=modifiers(t, GROUPED))
+    sentence = t.say(f"top_errors{'_n' if n else ''}_frame", **found[1], **n, M=modifiers(t, GROUPED))
+    status = t.role("status")
+    if found[0].role == "route" and status and (status.name == errors.column or status.name not in t.draft.used):
+        t.draft.filters[0] = Filter(status.name, ">", 400)
+    return sentence
 
 
 def by_status(t: QuestionBuilder) -> str | None:

@@ -43,7 +43,8 @@ def _slow(t: Speaker) -> Asked:
     if not column:
         return None
     if t.chance(0.45) and (group := _group(t, {column.name})):
-        return _by(t, words.SLOW_BY, group, Meaning(calculations=(("MAX", column),), ranked=True))
+        shown = (("HEATMAP", column),) if group.role == "route" else ()
+        return _by(t, words.SLOW_BY, group, Meaning(calculations=(*shown, ("MAX", column)), ranked=True))
     return _about(t, words.SLUGGISH, words.SLUGGISH_FOR, Meaning(calculations=(("HEATMAP", column),)))
 
 
@@ -52,6 +53,8 @@ def _failing(t: Speaker) -> Asked:
     if not failed:
         return None
     if t.chance(0.45) and (group := _group(t, {failed.column.name})):
+        if group.role == "route" and (status := t.role("status")):
+            failed = Clause(status, ">", (Value(400, "400"),))
         return _by(t, words.FAILING_BY, group, Meaning(clauses=(failed,)))
     return _about(t, words.FAILING, words.FAILING_FOR, Meaning(clauses=(failed,)))
 
