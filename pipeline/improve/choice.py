@@ -9,6 +9,7 @@ from typing import Any, Final
 from pipeline.evaluate.results import category_measure, paired_difference
 from pipeline.improve.data import EXAMPLES, HELD_OUT
 
+TRIES: Final = 3  # candidates at most
 LIMIT: Final = 2.0  # points that old examples may lose
 _LOST: Final = 3  # answers: the 95 % interval of a single one that was lost by chance reaches so far
 
@@ -85,11 +86,16 @@ class Candidate:
         """How much of the share of old examples the lower end may lose: `points`, or `_LOST` answers of few."""
         return max(points / 100, _LOST / self.old.n)
 
+    def loses(self, points: float) -> bool:
+        """Whether it may lose more old examples than the limit."""
+        return self.old.low < -self.limit(points)
+
     def fault(self, points: float) -> str | None:
         """Why it is no better version; None if it is."""
         if self.gain.difference <= 0:
             return "agrees no more with the held-out corrections than the current version"
-        if self.old.low < -(limit := self.limit(points)):
+        if self.loses(points):
+            limit = self.limit(points)
             return f"may lose {-100 * self.old.low:.1f} points of the old examples; the limit is {100 * limit:.1f}"
         return None
 
@@ -133,3 +139,22 @@ def choose(candidates: Sequence[Candidate], limit: float) -> Candidate | None:
     """
     able = [one for one in candidates if one.fault(limit) is None]
     return max(able, key=lambda one: (one.gain.after, one.old.after, -one.share), default=None)
+
+
+def next_share(tried: Mapping[float, Candidate], limit: float) -> float | None:
+    """The share of the trained adapter in the next candidate; None where enough were tried.
+
+    The more of it, the more is learned and the more is lost. So half of it is tried first, then all of it or a quarter,
+    and then the middle between the largest share that loses no old examples and the smallest that does.
+
+    Args:
+        tried: candidates by their share.
+        limit: as in `choose`.
+    """
+    losing = min((share for share, one in tried.items() if one.loses(limit)), default=None)
+    holding = max((share for share in tried if losing is None or share < losing), default=0.0)
+    if not tried:
+        return 0.5
+    if losing is None:
+        return None if holding == 1 else 1.0
+    return None if len(tried) == TRIES else (losing + holding) / 2

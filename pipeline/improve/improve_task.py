@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -21,7 +21,7 @@ from pipeline.environment.waiting_lock import waiting_lock
 from pipeline.evaluate.reliability import confidence_of, write_reliability
 from pipeline.evaluate.task_folder import task_folder
 from pipeline.improve.card import card, lost, table
-from pipeline.improve.choice import LIMIT, Answers, Candidate, choose
+from pipeline.improve.choice import LIMIT, TRIES, Answers, Candidate, choose, next_share
 from pipeline.improve.data import PEOPLE, TIMES, Data, kept_data, write_data
 from pipeline.improve.lines import Correction
 from pipeline.package.new_package import check_name
@@ -39,7 +39,6 @@ from serving.weights.adapter_files import CONFIG, GOLDEN, TENSORS, adapter_diges
 from serving.weights.draft_weights import DRAFT_MODEL
 from tasks.task import TASK_FILE, task_name
 
-SHARES: Final = (1.0, 0.5, 0.25)  # of the trained adapter in a candidate; the rest is the current one
 _ADAPTER_SHARE, _DRAFTER_SHARE, _DRAFTER_MINUTES = 0.75, 0.25, 5.0  # of the minutes
 _RATE, _EPOCHS = "3e-4", "2"
 # Questions about different columns do not begin alike, so a pack has one or two of them, and steps of so few, as higher
@@ -119,11 +118,20 @@ def improve(
         with task_folder(options.weights, None if options.adapter is None else options.task_file) as folder:
             data = write_data(work, folder, kept, corrections, options.replay, say, options.adapter)
         steps, last = plan(options, kept, data, work), last_steps(options, data, work)
-        print("\n" + step_list([*steps, *last]))
+        first = candidate_steps(options, kept, data, work, 0.5)
+        print("\n" + step_list([*steps, *first, *last]))
+        print(f"At most {TRIES - 1} more candidates follow the first one, with as many steps each.\n")
         state, digest = work / "state.json", digest_of(data.folder, data.questions)
-        _forget_others(work, steps, digest)
-        do_steps(steps, state, digest, call, total=len(steps) + len(last))
-        candidates = read_candidates(work, data)
+        _forget_others(work, [*steps, *first], digest)
+        done, total = len(steps), len(steps) + TRIES * len(first) + len(last)
+        do_steps(steps, state, digest, call, total=total)
+        before, found = _answers(work, _CURRENT, data), dict[float, Candidate]()
+        while (share := next_share(found, options.limit)) is not None:
+            candidate = candidate_steps(options, kept, data, work, share)
+            do_steps(candidate, state, f"{digest} {share:g}", call, before=done, total=total)
+            found[share] = Candidate.of(_name(share), share, before, _answers(work, f"{share:g}", data))
+            done += len(candidate)
+        candidates = [found[share] for share in sorted(found, reverse=True)]
         chosen = choose(candidates, options.limit)
         print("\n" + "\n".join(table(options.current.name, candidates, options.limit)) + "\n")
         if chosen is None:
@@ -135,7 +143,7 @@ def improve(
             )
         say(f"Chosen: {chosen.name}")
         place(_candidate(options, work, chosen.share), options, work / _PLACED, chosen.share)
-        do_steps(last, state, f"{digest} {chosen.name}", call, before=len(steps), total=len(steps) + len(last))
+        do_steps(last, state, f"{digest} {chosen.name}", call, before=total - len(last), total=total)
         speed = {name: read(work, name, "questions")["speed"] for name in (_CURRENT, _NEW)}
         about = (options.out.name, options.current.name, chosen, candidates, data, speed)
         lines = list(card(*about, limit=options.limit))
@@ -159,14 +167,14 @@ def _forget_others(work: Path, steps: Sequence[Step], digest: str) -> None:
     now = [digest, *(list(step.words) for step in steps)]
     if made_from.is_file() and json.loads(made_from.read_text("utf-8")) != now:
         say("The corrections or the options are others than before, so all is made again")
-        for path in (work / "candidates", work / "reports", *(adapter_path(work, share) for share in SHARES)):
+        for path in (work / "candidates", work / "reports", *work.glob("adapter-*")):
             shutil.rmtree(path, ignore_errors=True)
         (work / _PLACED).unlink(missing_ok=True)
     write_json(made_from, now)
 
 
 def plan(options: ImproveOptions, kept: Kept, data: Data, work: Path) -> list[Step]:
-    """The steps up to the comparison, in order."""
+    """The steps before the candidates, in order."""
     base, steps = _base(kept.base, work)
     config = read_adapter_config(kept.adapter)
     layers = sorted({str(name).rpartition(".")[2] for name in config.target_modules or ()})
@@ -184,23 +192,22 @@ def plan(options: ImproveOptions, kept: Kept, data: Data, work: Path) -> list[St
     if kept.search is not None and _was_rounded(kept.adapter):
         train += ("--search", str(kept.search))
     steps.append(Step("adapter", train, adapter_path(work, 1) / "adapter_model.safetensors", minutes, ("--resume",)))
-    files = {"questions": data.questions}
-    if options.adapter is None and task_name(options.weights) == "honeycomb" and (people := ROOT / _PEOPLE).is_file():
-        files["people"] = people
-    steps += _evaluations(_CURRENT, _asked(options, options.current), files, work)
-    rounding = ("--unquantized",) if kept.search is None else ("--reuse-search", str(kept.search))
-    for share in SHARES:
-        adapter, folder = adapter_path(work, share), _candidate(options, work, share)
-        if share < 1:
-            parts = (str(adapter_path(work, 1)), str(kept.adapter), "--weights", f"{share:g},{1 - share:g}")
-            words = ("merge_adapters", *parts, "--method", "cat", "--max-rank", str(_MAX_RANK), "--out", str(adapter))
-            steps.append(Step(_name(share), words, adapter / "adapter_config.json", 0.2))
-        if options.adapter is None:
-            prepare = ("prepare", "--base", str(base), "--adapter", str(adapter), "--out", str(folder))
-            prepare += ("--task-file", task_file, "--no-drafter", *rounding)
-            steps.append(Step(f"{_name(share)}, as it will serve", prepare, folder / "config.json", 3))
-        steps += _evaluations(f"{share:g}", _asked(options, folder), files, work)
-    return steps
+    return [*steps, *_evaluations(_CURRENT, options, options.current, data, work)]
+
+
+def candidate_steps(options: ImproveOptions, kept: Kept, data: Data, work: Path, share: float) -> list[Step]:
+    """The steps from the trained adapter to the answers of the candidate with this share of it."""
+    adapter, folder, steps = adapter_path(work, share), _candidate(options, work, share), list[Step]()
+    if share < 1:
+        parts = (str(adapter_path(work, 1)), str(kept.adapter), "--weights", f"{share:g},{1 - share:g}")
+        words = ("merge_adapters", *parts, "--method", "cat", "--max-rank", str(_MAX_RANK), "--out", str(adapter))
+        steps.append(Step(_name(share), words, adapter / "adapter_config.json", 0.2))
+    if options.adapter is None:
+        rounding = ("--unquantized",) if kept.search is None else ("--reuse-search", str(kept.search))
+        prepare = ("prepare", "--base", str(_base(kept.base, work)[0]), "--adapter", str(adapter), "--out", str(folder))
+        prepare += ("--task-file", str(options.task_file), "--no-drafter", *rounding)
+        steps.append(Step(f"{_name(share)}, as it will serve", prepare, folder / "config.json", 3))
+    return [*steps, *_evaluations(f"{share:g}", options, folder, data, work)]
 
 
 def last_steps(options: ImproveOptions, data: Data, work: Path) -> list[Step]:
@@ -216,12 +223,6 @@ def last_steps(options: ImproveOptions, data: Data, work: Path) -> list[Step]:
     if options.adapter is None:
         steps.append(Step("lock", ("lock_weights", str(out), "--lock", str(lock)), lock, 0.1))
     return [*steps, Step("speed with its draft model", judge, report, 2, ("--resume",))]
-
-
-def read_candidates(work: Path, data: Data) -> list[Candidate]:
-    """What all candidates answered, compared with the current version."""
-    before = _answers(work, _CURRENT, data)
-    return [Candidate.of(_name(share), share, before, _answers(work, f"{share:g}", data)) for share in SHARES]
 
 
 def _find_kept(options: ImproveOptions) -> Kept:
@@ -339,11 +340,15 @@ def _was_rounded(adapter: Path) -> bool:
     return path.is_file() and json.loads(path.read_text("utf-8"))["settings"].get("search") is not None
 
 
-def _evaluations(model: str, asked: Sequence[str], files: Mapping[str, Path], work: Path) -> list[Step]:
+def _evaluations(model: str, options: ImproveOptions, version: Path, data: Data, work: Path) -> list[Step]:
+    """The steps in which the version in a folder answers all questions."""
+    files, whose = {"questions": data.questions}, "current version" if model == _CURRENT else _name(float(model))
+    if options.adapter is None and task_name(options.weights) == "honeycomb" and (people := ROOT / _PEOPLE).is_file():
+        files["people"] = people
     return [
         Step(
-            f"{name} to {'current version' if model == _CURRENT else _name(float(model))}",
-            ("evaluate", str(path), *asked, "--json", str(_report(work, model, name))),
+            f"{name} to {whose}",
+            ("evaluate", str(path), *_asked(options, version), "--json", str(_report(work, model, name))),
             _report(work, model, name),
             2,
             ("--resume",),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.improve.card import lost, table
-from pipeline.improve.choice import Answers, Candidate, Compared, choose
+from pipeline.improve.choice import Answers, Candidate, Compared, choose, next_share
 from pipeline.improve.data import EXAMPLES, HELD_OUT, OLD
 
 CURRENT = {HELD_OUT: [True] * 5 + [False] * 15, OLD: [True] * 500 + [False] * 100, EXAMPLES: [True, True]}
@@ -45,6 +45,17 @@ def test_the_one_that_answers_most_corrections_and_holds_is_chosen() -> None:
     assert choose([trained, most, half], 2) is most
     assert "may lose" in str(trained.fault(2)) and "the limit is 2.0" in str(trained.fault(2))
     assert choose([trained, most, half], 20) is trained
+
+
+@pytest.mark.parametrize(
+    ("loses_from", "tried"),
+    [(2.0, [0.5, 1]), (1.0, [0.5, 1, 0.75]), (0.3, [0.5, 0.25, 0.375]), (0.1, [0.5, 0.25, 0.125])],
+)
+def test_the_share_that_just_holds_is_looked_for_in_at_most_three_tries(loses_from: float, tried: list[float]) -> None:
+    found = dict[float, Candidate]()
+    while (share := next_share(found, 2)) is not None:
+        found[share] = candidate(share, held_out=9, old_lost=40 if share >= loses_from else 0)
+    assert list(found) == tried
 
 
 def test_without_a_gain_none_is_chosen() -> None:

@@ -56,7 +56,9 @@ class Commands:
         return 0
 
     def evaluate(self, questions: Path, report: Path) -> None:
-        wrong = self.wrong[{"0.5": "half", "0.25": "quarter", "1": "trained"}.get(name := report.stem[:-10], name)]
+        name = report.stem[:-10]
+        names = {"0.5": "half", "1": "trained", "current": "current", "new": "new"}
+        wrong = self.wrong[names.get(name, "other")]
         asked = [json.loads(line)["input"] for line in questions.read_text().splitlines()]
         texts = {n: one if isinstance(one, str) else one["text"] for n, one in enumerate(asked, 1)}
         failures = [
@@ -108,7 +110,7 @@ MORE = [Correction({"text": f"new {word}"}, '{"city": "Bath"}') for word in WORD
 def test_a_candidate_that_improves_and_holds_becomes_a_version(
     options: ImproveOptions, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    commands = Commands(current={"new"}, trained={"validation"}, half={"shown"}, quarter={"new"})
+    commands = Commands(current={"new"}, trained={"validation"}, half={"shown"}, other={"new"})
     improve(options, CORRECTIONS, commands)
     shown = capsys.readouterr().out
     out = options.out
@@ -117,7 +119,7 @@ def test_a_candidate_that_improves_and_holds_becomes_a_version(
     record = read_version(out)
     assert record is not None and (record.parent, record.chosen) == ("towns", "mean 0.5")
     assert record.figures["held-out corrections"].after == 1 and record.lost["examples of the playground"] == 1
-    assert "- trained adapter: may lose" in shown and "- mean 0.25: agrees no more" in shown
+    assert "- trained adapter: may lose" in shown and "- mean 0.75: agrees no more" in shown
     card = out.with_name("towns-2.card.md").read_text()
     assert "shown York → no, not yes" in card and "scripts/versions promote towns-2" in shown
     assert "(towns-2.confidence.png)" in card and out.with_name("towns-2.confidence.png").is_file()
@@ -135,7 +137,7 @@ def test_a_candidate_that_improves_and_holds_becomes_a_version(
 def test_a_version_that_is_no_better_is_refused_with_the_table(
     options: ImproveOptions, trained: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    commands = Commands(current={"new"}, trained=trained, half=trained, quarter=trained)
+    commands = Commands(current={"new"}, trained=trained, half=trained, other=trained)
     with pytest.raises(RefusedError, match="towns stays as it is"):
         improve(options, CORRECTIONS, commands)
     assert "| held-out corrections (" in capsys.readouterr().out
@@ -143,7 +145,7 @@ def test_a_version_that_is_no_better_is_refused_with_the_table(
 
 
 def test_a_failed_step_goes_on_there_and_the_same_candidate_is_not_placed_again(options: ImproveOptions) -> None:
-    commands = Commands(current={"new"}, trained=set(), half={"new"}, quarter={"new"})
+    commands = Commands(current={"new"}, trained=set(), half={"new"}, other={"new"})
     for fails in ("merge_adapters", "lock_weights"):
         commands.fails = fails
         with pytest.raises(CheckpointError, match="failed with exit code 1"):
@@ -156,7 +158,7 @@ def test_a_failed_step_goes_on_there_and_the_same_candidate_is_not_placed_again(
 
 
 def test_after_a_refusal_more_corrections_make_other_candidates_and_another_limit_none(options: ImproveOptions) -> None:
-    commands = Commands(current={"new"}, trained={"validation"}, half={"validation"}, quarter={"validation"})
+    commands = Commands(current={"new"}, trained={"validation"}, half={"validation"}, other={"validation"})
     with pytest.raises(RefusedError):
         improve(options, CORRECTIONS, commands)
     commands.ran = []
@@ -203,7 +205,7 @@ def on_demand(options: ImproveOptions) -> ImproveOptions:
 def test_an_adapter_on_demand_is_trained_on_and_judged_as_it_is_served(
     on_demand: ImproveOptions, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    commands = Commands(current={"new"}, trained={"validation"}, half=set(), quarter={"new"})
+    commands = Commands(current={"new"}, trained={"validation"}, half=set(), other={"new"})
     improve(on_demand, CORRECTIONS, commands)
     out, adapter = on_demand.out, on_demand.adapter
     assert adapter is not None
@@ -217,7 +219,7 @@ def test_an_adapter_on_demand_is_trained_on_and_judged_as_it_is_served(
     asked = [words for words in commands.words if Path(words[0]).name == "evaluate"]
     assert all(words[words.index("--weights") + 1] == str(on_demand.weights) for words in asked)
     assert [Path(words[words.index("--on-demand") + 1]).name for words in asked] == [
-        *("mine", "adapter-1", "adapter-0.5", "adapter-0.25", "mine-2")
+        *("mine", "adapter-0.5", "adapter-1", "adapter-0.75", "mine-2")
     ]
     assert all(words[words.index("--task") + 1] == str(adapter / "task.json") for words in asked)
     (drafter,) = (words for words in commands.words if Path(words[0]).name == "train_drafter")
@@ -235,7 +237,7 @@ def test_an_adapter_on_demand_is_trained_on_and_judged_as_it_is_served(
 
 def test_an_adapter_that_is_no_better_is_refused_too(on_demand: ImproveOptions) -> None:
     with pytest.raises(RefusedError, match="mine stays as it is"):
-        improve(on_demand, CORRECTIONS, Commands(current={"new"}, trained={"new"}, half={"new"}, quarter={"new"}))
+        improve(on_demand, CORRECTIONS, Commands(current={"new"}, trained={"new"}, half={"new"}, other={"new"}))
     assert not on_demand.out.exists()
 
 
