@@ -163,7 +163,7 @@ def test_after_a_refusal_more_corrections_make_other_candidates_and_another_limi
         improve(options, CORRECTIONS, commands)
     commands.ran = []
     with pytest.raises(RefusedError):
-        improve(replace(options, limit=3), CORRECTIONS, commands)
+        improve(replace(options, limit=4), CORRECTIONS, commands)
     assert commands.ran == []
     commands.wrong["half"] = set()
     improve(options, [*CORRECTIONS, Correction({"text": "new Ely"}, '{"city": "Ely"}')], commands)
