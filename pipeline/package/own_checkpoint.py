@@ -63,8 +63,8 @@ class OwnCheckpoint:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Names of the files that a package does not need."""
-        taken = {name.partition("/")[0] for name in self.files}
+        """Names of the files that a package does not need; task.json is made of the checkpoint's, if it has one."""
+        taken = {TASK_FILE, *(name.partition("/")[0] for name in self.files)}
         return tuple(sorted(path.name for path in self.folder.iterdir() if path.name not in taken))
 
 
