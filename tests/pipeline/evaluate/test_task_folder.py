@@ -6,11 +6,11 @@ from pipeline.evaluate.task_folder import task_folder
 
 
 def test_the_task_keeps_the_files_it_names_and_the_checkpoint_all_others(tmp_path: Path) -> None:
-    for owner, task in (("checkpoint", '{"schema_file": "schema.json"}'), ("task", '{"schema_file": "schema.json"}')):
+    for owner in ("checkpoint", "task"):
         (tmp_path / owner).mkdir()
         for name in ("schema.json", "config.json"):
             (tmp_path / owner / name).write_text(owner)
-        (tmp_path / owner / "task.json").write_text(task)
+        (tmp_path / owner / "task.json").write_text('{"schema_file": "schema.json"}')
     (tmp_path / "task" / "words.json").write_text("task")
     with task_folder(tmp_path / "checkpoint", tmp_path / "task" / "task.json") as folder:
         found = {path.name: path.read_text() for path in folder.iterdir()}

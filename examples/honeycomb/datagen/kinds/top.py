@@ -44,13 +44,14 @@ def by_count(t: QuestionBuilder) -> str | None:
 
 
 def by_errors(t: QuestionBuilder) -> str | None:
-    """`which services have the most errors`; of routes, a status above 400."""
+    """`which services have the most errors`; of routes, a status above 400 if no other condition is about it."""
     errors = error_filter(t)
     found = group(t)
     if not errors or not found or errors.column == found[0].name:
         return None
     t.draft.filters.append(errors)
     n = limited(t, 0.35)
+    # The error flag is among the filters until now, so that no other condition is about it.
     sentence = t.say(f"top_errors{'_n' if n else ''}_frame", **found[1], **n, M=modifiers(t, GROUPED))
     status = t.role("status")
     if found[0].role == "route" and status and (status.name == errors.column or status.name not in t.draft.used):
