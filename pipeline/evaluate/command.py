@@ -15,7 +15,7 @@ from rich.table import Table
 
 from pipeline.evaluate.answering import AnswerFile
 from pipeline.evaluate.page import write_page
-from pipeline.evaluate.plans import Plan, adapter_plan, engine_plan
+from pipeline.evaluate.plans import Plan, engine_plan
 from pipeline.evaluate.results import (
     ResultsError,
     category_measure,
@@ -27,7 +27,7 @@ from pipeline.evaluate.results import (
     summarize,
 )
 from pipeline.weights.atomic import write_json
-from pipeline.weights.default_weights import base_or_default, weights_or_default
+from pipeline.weights.default_weights import weights_or_default
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
 from serving.errors import ServingError
@@ -55,13 +55,9 @@ def evaluate(
     html_file: Annotated[Path | None, typer.Option("--html", help="file for a page of failures")] = None,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="requests in flight")] = 16,
     resume: Annotated[bool, typer.Option("--resume", help="continue an interrupted run")] = False,
-    adapter: Annotated[
-        Path | None, typer.Option(help="evaluate this adapter on --base in fp32, without an engine")
-    ] = None,
     on_demand: Annotated[
         Path | None, typer.Option(help="evaluate this adapter as it is served on demand: unmerged, on --weights")
     ] = None,
-    base: Annotated[Path | None, typer.Option(help="base of --adapter; by default that of the default weights")] = None,
     task: Annotated[Path | None, typer.Option(help="task file to use instead of the weights' own")] = None,
     confidence: Annotated[
         bool,
@@ -80,21 +76,14 @@ def evaluate(
             raise typer.BadParameter("give a data file, or --compare A.json B.json")
         if resume and json_file is None:
             raise typer.BadParameter("--resume needs --json: answers are saved beside that file")
-        if confidence and (adapter is not None or no_grammar):
-            raise typer.BadParameter(
-                "--confidence needs an engine and the grammar: leave --adapter and --no-grammar out"
-            )
-        if adapter is not None and on_demand is not None:
-            raise typer.BadParameter("give --adapter or --on-demand: without an engine, or as a server asks it")
-        if adapter is not None:
-            plan = adapter_plan(data, limit, adapter, base_or_default(base), task)
-        else:
-            folder = weights_or_default(weights)
-            options = Settings(engine=engine, weights_dir=folder, max_num_seqs=concurrency, confidence=True)
-            plan = engine_plan(data, limit, options, not no_grammar, task, on_demand)
+        if confidence and no_grammar:
+            raise typer.BadParameter("--confidence needs the grammar: leave --no-grammar out")
+        folder = weights_or_default(weights)
+        options = Settings(engine=engine, weights_dir=folder, max_num_seqs=concurrency, confidence=True)
+        plan = engine_plan(data, limit, options, not no_grammar, task, on_demand)
         results = _run(plan, data, AnswerFile(json_file, resume), json_file, html_file)
         if confidence:
-            _keep_confidence(weights_or_default(weights), results)
+            _keep_confidence(folder, results)
     except _USER_ERRORS as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from error

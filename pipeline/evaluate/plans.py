@@ -1,4 +1,4 @@
-"""The two ways to evaluate: a model on an engine, and an adapter on its base without one."""
+"""What is asked of which model on which engine, and how its answers are scored."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any
 from pipeline.evaluate.answering import CaseAnswer, ask_model
 from pipeline.evaluate.on_demand import on_demand
 from pipeline.evaluate.task_folder import task_folder
-from pipeline.weights.default_weights import default_weights
 from serving.config import Settings
-from tasks.errors import TaskFileError
 from tasks.evaluation.cases import Case, Evaluation, Score
 from tasks.task import TASK_FILE, create_evaluation
 
@@ -83,36 +81,5 @@ def engine_plan(
             on_demand(options.model_copy(update={"weights_dir": folder}), adapter, task) as (own, named),
         ):
             yield from ask_model(own, cases, {**evaluation.usual_inputs, **named}, use_grammar=grammar)
-
-    return Plan(evaluation, *evaluation.read_cases(data, limit), settings, ask)
-
-
-def adapter_plan(data: Path, limit: int | None, adapter: Path, base: Path, task: Path | None) -> Plan:
-    """Evaluate an adapter on its base, without an engine.
-
-    Args:
-        data: JSONL of cases, in the format of the task.
-        limit: only the first cases.
-        adapter: the adapter's folder.
-        base: folder of the unquantized base.
-        task: a task file; None for that of the adapter, or else of the base, or else of the weights in use.
-
-    Raises:
-        CaseFileError: the cases cannot be used.
-        TaskFileError: there is no task file, or it is wrong.
-    """
-    found = (folder / TASK_FILE for folder in (adapter, base, default_weights()))
-    task = task or next((path for path in found if path.is_file()), None)
-    if task is None:
-        raise TaskFileError(f"neither {adapter} nor {base} has a {TASK_FILE}; give one with --task")
-    with task_folder(base, task) as folder:
-        evaluation = create_evaluation(folder)
-    settings = {"adapter": adapter.name, "base": base.name, "task": evaluation.name, "grammar": False}
-
-    def ask(cases: Sequence[Case]) -> Iterator[CaseAnswer]:
-        from pipeline.evaluate.adapter_source import adapter_answers  # torch: seconds, and only needed here
-
-        with task_folder(base, task) as folder:
-            yield from adapter_answers(base, adapter, folder, cases, evaluation.usual_inputs)
 
     return Plan(evaluation, *evaluation.read_cases(data, limit), settings, ask)

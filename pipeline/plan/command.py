@@ -9,14 +9,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pipeline.plan.advice import DEFAULT_EFFICIENCY, Demand, choose
 from pipeline.plan.memory_budget import cpu_memory, cpu_resident, gpu_memory, has_bfloat16, read_shape
-from pipeline.plan.report import as_json, draw, print_advice, print_plan
+from pipeline.plan.report import as_json, print_plan
 from pipeline.plan.speed import GPUS, Load, fit
-from pipeline.weights.console import report_errors, say
+from pipeline.weights.console import report_errors
 from pipeline.weights.default_weights import weights_or_default
-
-_NAMES = ", ".join(gpu.name for gpu in GPUS)
 
 
 def main(
@@ -29,18 +26,8 @@ def main(
     tokens_per_pass: Annotated[float, typer.Option(help="tokens per pass with speculation; 1 without", min=1.0)] = 1.0,
     adapters: Annotated[int, typer.Option(help="LoRA adapters in one batch", min=0)] = 0,
     rank: Annotated[int, typer.Option(help="rank of these adapters", min=1)] = 16,
-    requests_per_second: Annotated[
-        float | None, typer.Option("--rps", help="average requests per second; prints advice too", min=1e-9)
-    ] = None,
-    burst: Annotated[float, typer.Option(help="peak rate divided by average rate", min=1.0)] = 3.0,
-    latency: Annotated[float | None, typer.Option(help="seconds that an answer may take; default: batch")] = None,
-    gpu: Annotated[str | None, typer.Option(help=f"advise for one of {_NAMES}; default: cheapest")] = None,
     price: Annotated[float | None, typer.Option(help="dollars per second, instead of the table's", min=0.0)] = None,
-    efficiency: Annotated[
-        float, typer.Option(help="share of the roofline that the engine reaches (assumed)", min=0.01, max=1.0)
-    ] = DEFAULT_EFFICIENCY,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the plan to this file; - for stdout")] = None,
-    picture: Annotated[Path | None, typer.Option(help="draw the memory into this PNG file")] = None,
 ) -> None:
     """Show which GPUs a model fits on, how many requests each holds, how fast it is and what it costs."""
     console = Console(stderr=json_file == Path("-"), highlight=False, soft_wrap=True)
@@ -60,16 +47,6 @@ def main(
         cpu = cpu_memory(shape, bfloat16_kv=has_bfloat16())
         resident = cpu_resident(shape, cpu, context) / 1e9
         console.print(f"CPU (ENGINE=paged, this processor): {resident:.2f} GB resident after the first requests")
-        advice = None
-        if requests_per_second is not None:
-            demand = Demand(requests_per_second, burst, latency, efficiency)
-            advice = choose(shape, [one for one in fits if gpu in (None, one.gpu.name)], demand, price)
-            if advice is None:
-                raise typer.BadParameter(f"--gpu {gpu}: the model does not fit, or the name is not one of {_NAMES}")
-            print_advice(advice, console)
-        if picture is not None:
-            draw(picture, memory, load, fits)
-            say(f"Wrote {picture}")
         if json_file is not None:
-            text = json.dumps(as_json(shape, memory, load, fits, price, advice), indent=2)
+            text = json.dumps(as_json(shape, memory, load, fits, price), indent=2)
             print(text) if json_file == Path("-") else json_file.write_text(text + "\n", "utf-8")

