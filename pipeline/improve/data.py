@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -29,8 +29,9 @@ OLD: Final = "old examples"
 EXAMPLES: Final = "examples of the playground"
 PEOPLE: Final = "people's questions"
 TIMES: Final = 4  # that each learned correction is in the training data
-_REPLAYED: Final = 10  # old examples for each learned correction, at most
+_REPLAYED: Final = 10  # old examples, or runs that begin alike, for each of the learned corrections, at most
 _HONEYCOMB: Final = 8, 8  # both numbers for Honeycomb, the only task where they were measured (docs/improve.md)
+_RUN: Final = 8  # as many as scripts/train_adapter computes together
 _OLD: Final = 600  # old examples that are asked, at most
 _VALIDATION: Final = 128
 
@@ -103,7 +104,8 @@ def write_data(
         )
     times, replayed_each = _HONEYCOMB if task_name(weights) == "honeycomb" else (TIMES, _REPLAYED)
     taken = {line.words for line in (*lines, *examples)}
-    replayed, old = _replayed_and_old(work, weights, adapter, kept, replay, taken, replayed_each * len(learned))
+    beginnings = sum(1 for _ in _runs(sorted(learned, key=lambda line: line.asked)))
+    replayed, old = _replayed_and_old(work, weights, adapter, kept, replay, taken, replayed_each * beginnings)
     data = work / "data"
     write_lines(data / LEARNED, learned)
     write_lines(data / "train.jsonl", _shuffled([*learned * times, *replayed]))
@@ -140,7 +142,7 @@ def _replayed_and_old(
     taken: Collection[int],
     count: int,
 ) -> tuple[list[Line], list[Line]]:
-    """Examples to learn again, at most `count`, and others that are asked; none with an input that is `taken`."""
+    """At most `count` runs of examples to learn again, and others to ask; none with an input that is `taken`."""
     given = None if replay is None else _with_answers(work, weights, adapter, replay)
     if given is None and kept.data is None:
         raise CheckpointError(
@@ -157,7 +159,10 @@ def _replayed_and_old(
         held_back, given = free[: len(free) // 4], free[len(free) // 4 :]
     old = _draw(held_back, taken, _OLD)
     source = given if given is not None else _read(kept.data, "train.jsonl")
-    replayed = _draw(source, {*taken, *(line.words for line in old)}, count)
+    apart = {*taken, *(line.words for line in old)}
+    runs = _runs(line for line in source if line.words not in apart)
+    drawn = heapq.nsmallest(count, runs, key=lambda run: run[0].words)
+    replayed = list(chain.from_iterable(drawn))
     if not old or not replayed:
         raise CheckpointError("no old example is left to replay and to ask; give --replay with more inputs")
     return replayed, old
@@ -166,6 +171,19 @@ def _replayed_and_old(
 def _draw(lines: Iterable[Line], taken: Collection[int], count: int) -> list[Line]:
     """At most `count` of the lines in random order, which depends on the lines alone."""
     return heapq.nsmallest(count, (line for line in lines if line.words not in taken), key=lambda one: one.words)
+
+
+def _runs(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    """Neighbours that begin alike, at most `_RUN`: training computes their beginning once, so more cost little."""
+    run: list[Line] = []
+    for line in lines:
+        half = (len(line.asked) + 1) // 2
+        if run and (len(run) == _RUN or run[0].asked[:half] != line.asked[:half]):
+            yield run
+            run = []
+        run.append(line)
+    if run:
+        yield run
 
 
 def _with_answers(work: Path, weights: Path, adapter: Path | None, replay: Path) -> list[Line]:

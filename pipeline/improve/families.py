@@ -15,19 +15,21 @@ from typing import Final
 from pipeline.train.split import choose_groups, text_hash
 
 HELD_OUT: Final = 4  # one of so many corrections is held out
+_MOST: Final = 120  # held out: all candidates answer them, and more would only make the interval a little narrower
 _WORD: Final = re.compile(r"\w+")
 _DIGITS: Final = re.compile(r"\d+")
 _LIKE: Final = (0.5, 0.7, 0.9, 1.0)  # shares of common words; a higher one where families are too large to hold out
 
 
 def held_out(texts: Sequence[str], learned: Sequence[bool]) -> list[bool]:
-    """Which corrections are held out: about one in `HELD_OUT` of the new ones, and none that was learned before.
+    """Which corrections are held out: about one in `HELD_OUT` of the new ones, at most about `_MOST`, and none that was
+    learned before.
 
     Args:
         texts: the inputs.
         learned: whether an earlier version has learned it; then its family is learned again.
     """
-    target = max(1, (len(texts) - sum(learned)) // HELD_OUT)
+    target = min(_MOST, max(1, (len(texts) - sum(learned)) // HELD_OUT))
     chosen: set[int] = set()
     for likeness in _LIKE:
         keys = _families(texts, likeness)
