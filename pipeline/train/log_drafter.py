@@ -61,7 +61,6 @@ class LoggedRequest:
     output_token_ids: list[int] = field(default_factory=list)
     grammar: None = None
     adapter: None = None
-    heads: None = None
     draft_model: None = None
     finish_reason: FinishReason | None = None
 

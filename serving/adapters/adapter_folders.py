@@ -63,8 +63,9 @@ class AdapterFolders:
             AdapterError: the adapter cannot be had or used.
             EngineBusyError: there is no room for it now.
         """
-        listed = (entry.draft_model, entry.draft_heads)
-        shown = [(self._base, "the base"), *((path.parent, "the list's folder") for path in listed if path)]
+        shown = [(self._base, "the base")]
+        if entry.draft_model is not None:
+            shown.append((entry.draft_model.parent, "the list's folder"))
         try:
             with self._held(entry) as folder:
                 shown.insert(0, (folder, "it"))

@@ -29,7 +29,7 @@ DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 # The fields of an adapter, with the type that YAML must give them.
 _FIELDS: Final = {
     **{"name": "str", "source": "str", "digest": "str", "pinned": "bool", "max_rank": "int"},
-    **{"task": "str", "draft_model": "str", "draft_heads": "str"},
+    **{"task": "str", "draft_model": "str"},
 }
 _COMBINE: Final = ("method", "of", "density", "seed")
 
@@ -46,7 +46,6 @@ class AdapterEntry:
         max_rank: an adapter of a higher rank is refused.
         task: folder of its task file and chat template; None for those of the base.
         draft_model: file of the draft model that was trained for it, in place of draft.model in its folder.
-        draft_heads: file of the heads that were trained for it, if any, instead of a draft model.
         combination: which adapters of the list it is made of; None for one with a source.
     """
 
@@ -57,7 +56,6 @@ class AdapterEntry:
     max_rank: int = DEFAULT_MAX_RANK
     task: Path | None = None
     draft_model: Path | None = None
-    draft_heads: Path | None = None
     combination: Combination | None = None
 
     @property
@@ -143,8 +141,6 @@ class _Reader:
         for name in ("source", "digest") if combine is not None else ():
             if name in values:
                 raise self._error(fields[name], f"{name} is of the adapters that are combined; remove it here")
-        if "draft_heads" in values and "draft_model" in values:
-            raise self._error(fields["draft_heads"], "draft_heads would be ignored beside draft_model; remove one")
         self._check(fields, values)
         return AdapterEntry(
             name=values["name"],
@@ -154,7 +150,6 @@ class _Reader:
             max_rank=int(values.get("max_rank", DEFAULT_MAX_RANK)),
             task=self._existing(fields, values, "task"),
             draft_model=self._existing(fields, values, "draft_model"),
-            draft_heads=self._existing(fields, values, "draft_heads"),
             combination=None if combine is None else self._combination(combine),
         )
 

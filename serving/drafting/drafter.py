@@ -56,26 +56,6 @@ class Grammar(Protocol):
         ...
 
 
-class Heads(Protocol):
-    """Heads that were trained to guess tokens ahead from the model's last hidden state, for one request."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Token ids are below this."""
-        ...
-
-    def observe(self, hidden: NDArray[np.float32], num_tokens: int) -> None:
-        """Take the hidden state [hidden] that has chosen the last of `num_tokens` tokens of prompt and output."""
-        ...
-
-    def guesses(self, num_tokens: int, bitmask: NDArray[np.int32] | None) -> list[tuple[int, int]]:
-        """(token, confidence in 1/255) of the likeliest to follow `num_tokens` tokens, likeliest first; often none.
-
-        bitmask: [ceil(V / 32)] of the allowed tokens, lowest bit first; None allows all.
-        """
-        ...
-
-
 class DraftRequest(Protocol):
     """The attributes of a request that a drafter reads; each engine has its own class."""
 
@@ -107,11 +87,6 @@ class DraftRequest(Protocol):
     @property
     def adapter(self) -> str | None:
         """The name of the request's LoRA adapter; None for the base model."""
-        ...
-
-    @property
-    def heads(self) -> Heads | None:
-        """The trained heads of the request's adapter, which have observed all passes so far; None without any."""
         ...
 
     @property

@@ -1,8 +1,8 @@
 """The sources of guesses at a request's next tokens, and how far each of them is trusted.
 
-The sources are n-grams and perhaps a draft model or trained heads. Suffix matching as a drafter is from "Prompt Lookup
-Decoding" (Saxena 2023) and "SuffixDecoding" (Oliaro et al. 2024). The trust in a source is the probability that its
-guess is accepted, estimated from the outcomes of its earlier guesses.
+The sources are n-grams and perhaps a draft model. Suffix matching as a drafter is from "Prompt Lookup Decoding" (Saxena
+2023) and "SuffixDecoding" (Oliaro et al. 2024). The trust in a source is the probability that its guess is accepted,
+estimated from the outcomes of its earlier guesses.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Protocol
 import numpy as np
 
 from serving.drafting.draft_model import DraftText
-from serving.drafting.drafter import Grammar, Heads
+from serving.drafting.drafter import Grammar
 from serving.drafting.ngrams import START, Context, NgramTable, RecentNgrams, SuffixText
 
 MAX_ADAPTERS = 64  # whose past is kept
 Source = tuple[str, int]  # name of the source of a guess, and the class of its confidence or match length
-MODEL_STEPS = 20  # classes of confidence for guesses of the draft model and of trained heads
+MODEL_STEPS = 20  # classes of confidence for guesses of the draft model
 TABLE_STEPS = 10  # classes of confidence for guesses of the n-gram table
 
 # Priors: acceptance rates measured on 100 answers that the model was not trained on.
@@ -72,7 +72,7 @@ def _prior(source: Source) -> float:
     kind, strength = source
     if kind == "table":
         return (strength + 0.5) / TABLE_STEPS
-    if kind in ("model", "heads"):
+    if kind == "model":
         return (strength + 0.5) / MODEL_STEPS
     return min(0.9, _START_TRUST[kind] + 0.12 * strength)
 
@@ -210,32 +210,6 @@ class ModelGuesses(NgramGuesses):
             grammar.fill_bitmask(self._bitmask)
             guesses = self._text.allowed_guesses(self._bitmask)
         yield "model", MODEL_STEPS, guesses
-        yield from super().suggestions(grammar)
-
-
-class HeadGuesses(NgramGuesses):
-    """Guesses of trained heads, which see only a few tokens ahead, and of n-grams: see `NgramGuesses`."""
-
-    def __init__(
-        self,
-        heads: Heads,
-        prompt: Sequence[int],
-        *,
-        table: NgramTable | None,
-        recent: RecentAnswers,
-        adapter: str | None,
-        without_space: Callable[[int], int],
-    ) -> None:
-        super().__init__(prompt, table=table, recent=recent, adapter=adapter, without_space=without_space)
-        self._heads = heads
-        self._bitmask = np.zeros(-(-heads.vocab_size // 32), np.int32)
-
-    def suggestions(self, grammar: Grammar | None) -> Iterator[Suggestion]:
-        """See `Guesses`."""
-        if grammar is not None:
-            grammar.fill_bitmask(self._bitmask)
-        num_tokens = self._num_prompt + len(self)
-        yield "heads", MODEL_STEPS, self._heads.guesses(num_tokens, None if grammar is None else self._bitmask)
         yield from super().suggestions(grammar)
 
 

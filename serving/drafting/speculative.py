@@ -3,7 +3,7 @@
 Each draft comes from the first of these sources that has one:
   1. several tokens of which the draft model is confident, checked by the grammar in one call;
   2. the tokens that the grammar forces;
-  3. the likeliest token among the suggestions of the draft model or of trained heads, and of n-grams (`guesses.py`).
+  3. the likeliest token among the suggestions of the draft model and of n-grams (`guesses.py`).
 
 The number of drafts: if one more row makes a step that yields N tokens dearer by the share s (`StepCost`), a draft
 is worth its row if the probability that it is accepted is above s N: only then does the step get cheaper per token.
@@ -24,16 +24,7 @@ from typing import Protocol
 
 from serving.drafting.draft_model import DraftModel
 from serving.drafting.drafter import DraftRequest, Grammar
-from serving.drafting.guesses import (
-    Guesses,
-    HeadGuesses,
-    ModelGuesses,
-    NgramGuesses,
-    RecentAnswers,
-    Source,
-    Trust,
-    TrustByAdapter,
-)
+from serving.drafting.guesses import Guesses, ModelGuesses, NgramGuesses, RecentAnswers, Source, Trust, TrustByAdapter
 from serving.drafting.ngrams import NgramTable
 from serving.errors import GrammarError
 from serving.types import FinishReason
@@ -141,7 +132,7 @@ class SpeculativeDrafter:
     Args:
         table: n-grams of typical answers, if the weights include them.
         model: the draft model, if the weights include one. It was trained for the base checkpoint; requests with an
-            adapter use the adapter's, or without one n-grams, and heads if it has any.
+            adapter use the adapter's, or without one n-grams.
         cost: the cost of one more row in a step.
         without_space: maps a token to the same token without its leading space, so that a word in running text matches
             the same word in quotes.
@@ -243,11 +234,7 @@ class SpeculativeDrafter:
         prompt = request.token_ids[: request.num_prompt_tokens]
         model = self._model if request.adapter is None else request.draft_model
         text = None if model is None else model.begin(prompt)
-        make: Callable[..., Guesses] = NgramGuesses
-        if text is not None:
-            make = partial(ModelGuesses, text)
-        elif request.heads is not None:
-            make = partial(HeadGuesses, request.heads)
+        make: Callable[..., Guesses] = NgramGuesses if text is None else partial(ModelGuesses, text)
         return make(
             prompt,
             table=self._table if text is None else None,  # a draft model knows typical answers better

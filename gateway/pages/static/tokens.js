@@ -5,7 +5,6 @@ const KINDS = {
   chosen: ["chosen", "chosen by the model itself"],
   forced: ["forced", "forced by the grammar"],
   model: ["draft", "accepted from the draft model"],
-  heads: ["heads", "accepted from the adapter's trained heads"],
   table: ["table", "accepted from the table of usual answers"],
   context: ["context", "accepted copies of the prompt or of this answer"],
   context_without_space: ["context", "accepted copies of the prompt or of this answer"],

@@ -1,4 +1,4 @@
-"""Loads the adapters that requests may name: matrices, draft models, trained heads, combinations, golden answers."""
+"""Loads the adapters that requests may name: matrices, draft models, combinations, golden answers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ from serving.adapters.combine import LowRank, combine_layer
 from serving.adapters.golden import GoldenPrompt, check_answer, read_golden
 from serving.adapters.registry import AdapterEntry
 from serving.config import Settings
-from serving.drafting.draft_heads import DraftHeads
 from serving.drafting.draft_model import DraftModel
-from serving.drafting.drafter import Heads
 from serving.drafting.load_drafter import DraftModelLoader
 from serving.engines.paged.core import EngineCore
 from serving.engines.paged.request import Request
@@ -77,14 +75,13 @@ def open_adapters(
     def add_drafts(entry: AdapterEntry, loaded: LoadedAdapter, folder: Path | None) -> LoadedAdapter:
         if settings.speculation == "off":
             return loaded
-        heads = None if entry.draft_heads is None else DraftHeads.load(entry.draft_heads, weights.head)
         path = entry.draft_model
-        if path is None and heads is None and folder is not None and (folder / DRAFT_MODEL).is_file():
+        if path is None and folder is not None and (folder / DRAFT_MODEL).is_file():
             path = folder / DRAFT_MODEL
-        model = None if path is None else models.load(path, tokenizers.get(entry.name))
-        if heads is None and model is None:
+        if path is None:
             return loaded
-        return LoadedAdapter(DraftingAdapter(loaded.lora.layers, heads, model), loaded.digest)
+        model = models.load(path, tokenizers.get(entry.name))
+        return LoadedAdapter(DraftingAdapter(loaded.lora.layers, model), loaded.digest)
 
     def combine(entry: AdapterEntry, parts: Mapping[str, Loaded[LoraAdapter]]) -> LoadedAdapter:
         return add_drafts(entry, combine_adapters(entry, parts), None)
@@ -96,20 +93,14 @@ def open_adapters(
 
 @dataclass(frozen=True, eq=False)
 class DraftingAdapter(LoraAdapter):
-    """An adapter and what was trained to draft for it."""
+    """An adapter and the draft model that was trained for it."""
 
-    heads: DraftHeads | None
-    draft_model: DraftModel | None
+    draft_model: DraftModel
 
     @property
     def nbytes(self) -> int:
-        """Memory of all."""
-        return super().nbytes + sum(one.nbytes for one in (self.heads, self.draft_model) if one is not None)
-
-
-def heads_of(lora: LoraAdapter | None, prompt: Sequence[int]) -> Heads | None:
-    """The heads of a request's adapter, for this request; None without."""
-    return lora.heads.begin(prompt) if isinstance(lora, DraftingAdapter) and lora.heads is not None else None
+        """Memory of both."""
+        return super().nbytes + self.draft_model.nbytes
 
 
 def draft_model_of(lora: LoraAdapter | None) -> DraftModel | None:

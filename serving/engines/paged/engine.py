@@ -18,7 +18,7 @@ from serving.drafting.load_drafter import DraftModelLoader
 from serving.drafting.speculative import LinearCost, MeasuredCost
 from serving.engine import Engine
 from serving.engines.paged import options
-from serving.engines.paged.adapters import GoldenCheck, draft_model_of, heads_of, open_adapters
+from serving.engines.paged.adapters import GoldenCheck, draft_model_of, open_adapters
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.core import EngineCore
 from serving.engines.paged.cuda_start import prepare_cuda
@@ -154,7 +154,6 @@ class PagedEngine:
             grammar=grammar,
             logits_processor=processor,
             lora=lora,
-            heads=heads_of(lora, request.prompt_token_ids),
             draft_model=draft_model_of(lora),
         )
 

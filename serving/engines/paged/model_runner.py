@@ -9,14 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from serving.drafting.drafter import Heads
 from serving.engines.paged.head import MAX_ALLOWED, Head
 from serving.engines.paged.sampler import RunnerOutput, Sampler
 from serving.engines.paged.step import ScheduledRequest, SchedulerOutput, StepClock
-from serving.engines.paged.step_batch import Batch, Ints, PaddedInputs, build_batch
+from serving.engines.paged.step_batch import Batch, PaddedInputs, build_batch
 from serving.engines.paged.step_graphs import MAX_CONTEXT, Recorder, StepGraphs
 from serving.kernels.lora import LoraAdapter, LoraBatch, LoraSegment
-from serving.kernels.upload import upload
 from serving.layers.attention import AttentionMetadata
 from serving.models.llama import LlamaForCausalLM
 
@@ -37,24 +35,6 @@ def lora_batch(scheduled: Sequence[ScheduledRequest]) -> LoraBatch | None:
             first = segments.pop().first
         segments.append(LoraSegment(first, stop, lora))
     return LoraBatch(tuple(segments)) if segments else None
-
-
-def _show_heads(
-    hidden: Tensor, logit_rows: Ints, scheduled: Sequence[ScheduledRequest], sampled_token_ids: Sequence[Sequence[int]]
-) -> None:
-    """Give the trained heads of each request the hidden state that has chosen the request's last new token."""
-    first, shown = 0, list[tuple[Heads, int, int]]()
-    for item, token_ids in zip(scheduled, sampled_token_ids, strict=True):
-        heads = item.request.heads
-        if heads is not None and token_ids:
-            row = int(logit_rows[first + len(token_ids) - 1])
-            shown.append((heads, row, item.request.num_tokens + len(token_ids)))
-        first += 1 + len(item.draft_token_ids) if item.samples else 0
-    if shown:
-        rows = upload(torch.tensor([row for _, row, _ in shown]), str(hidden.device))
-        states = hidden.index_select(0, rows).cpu().numpy()  # one copy from the device for all requests
-        for state, (heads, _, num_tokens) in zip(states, shown, strict=True):
-            heads.observe(state, num_tokens)
 
 
 class ModelRunner:
@@ -142,7 +122,6 @@ class ModelRunner:
             self._clock.lap("prefill" if has_prompt else "decode")
             rows = self._head.logits(hidden, batch.logit_rows, output.scheduled)
         result = self._sampler.sample(rows, output.scheduled)
-        _show_heads(hidden, batch.logit_rows, output.scheduled, result.sampled_token_ids)
         self._clock.lap("sample")
         return result
 

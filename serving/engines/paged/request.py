@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from serving.drafting.drafter import Grammar, Heads
+from serving.drafting.drafter import Grammar
 from serving.engines.paged.logits_processor import LogitsProcessor
 from serving.types import FinishReason, GenerationRequest
 
@@ -34,7 +34,6 @@ class Request:
         grammar: the state of its constraint; None for free text.
         logits_processor: applies its penalties and `min_tokens`; None if it has neither.
         lora: the matrices of its adapter, for the model runner; None without an adapter.
-        heads: the trained heads of its adapter, which guess tokens for the drafter; None without.
         draft_model: the draft model of its adapter; None without.
     """
 
@@ -47,7 +46,6 @@ class Request:
         "draft_token_count",
         "finish_reason",
         "grammar",
-        "heads",
         "logits_processor",
         "lora",
         "max_tokens",
@@ -71,7 +69,6 @@ class Request:
         grammar: Grammar | None = None,
         logits_processor: LogitsProcessor | None = None,
         lora: object | None = None,
-        heads: Heads | None = None,
         draft_model: DraftModel | None = None,
     ) -> None:
         self.request_id = source.request_id
@@ -82,7 +79,6 @@ class Request:
         self.grammar = grammar
         self.logits_processor = logits_processor
         self.lora = lora
-        self.heads = heads
         self.draft_model = draft_model
         self.token_ids = list(source.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)

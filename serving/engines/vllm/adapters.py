@@ -185,12 +185,11 @@ def lora_args(settings: Settings, known: KnownAdapters) -> dict[str, Any]:
             raise AdapterError(
                 f"adapter {name!r}: vLLM takes no combine; write the adapter with scripts/merge_adapters, and list it"
             )
-        for field, file, remedy in (
-            ("draft_model", entry.draft_model, f"put the file into the adapter's folder as {DRAFT_MODEL}"),
-            ("draft_heads", entry.draft_heads, "remove it"),
-        ):
-            if file is not None:
-                raise AdapterError(f"adapter {name!r}: {field} would be ignored by vLLM; {remedy}, or set ENGINE=paged")
+        if entry.draft_model is not None:
+            raise AdapterError(
+                f"adapter {name!r}: draft_model would be ignored by vLLM; put the file into the adapter's folder as "
+                f"{DRAFT_MODEL}, or set ENGINE=paged"
+            )
     return {
         "enable_lora": True,
         "max_loras": settings.max_loras or DEFAULT_MAX_LORAS,

@@ -18,7 +18,7 @@ from pathlib import Path
 import llguidance
 
 from serving.drafting.draft_model import DraftModel
-from serving.drafting.drafter import Drafter, Grammar, Heads
+from serving.drafting.drafter import Drafter, Grammar
 from serving.drafting.speculative import MeasuredCost
 from serving.engines.vllm.choose_again import begun_of
 from serving.errors import GrammarError
@@ -197,7 +197,6 @@ class _RunningRequest:
         self.request_id = row.request_id
         self.adapter = row.adapter
         self.grammar: Grammar | None = None
-        self.heads: Heads | None = None  # vLLM does not give hidden states to its drafters
         self.draft_model = row.draft_model
         self.finish_reason: FinishReason | None = None
         self.output_token_ids: list[int] = []

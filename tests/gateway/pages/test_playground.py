@@ -254,7 +254,7 @@ def test_the_keyboard_is_enough(open_page):
 
 def test_accepted_drafts_of_each_kind_have_a_colour_and_a_count_of_their_own(open_page):
     page = open_page()
-    sources = ["chosen", "forced", "model", "heads", "table", "context", "context_without_space", "recent"]
+    sources = ["chosen", "forced", "model", "table", "context", "context_without_space", "recent"]
     trace = [[30.0, [[f"{source} ", source] for source in sources]], [45.5, [["end", "chosen"]]]]
     page.evaluate("async (trace) => (await import('/static/tokens.js')).showTokens(trace)", trace)
     page.get_by_role("tab", name="Tokens").click()
@@ -262,7 +262,6 @@ def test_accepted_drafts_of_each_kind_have_a_colour_and_a_count_of_their_own(ope
         "2 chosen by the model itself",
         "1 forced by the grammar",
         "1 accepted from the draft model",
-        "1 accepted from the adapter's trained heads",
         "1 accepted from the table of usual answers",
         "2 accepted copies of the prompt or of this answer",
         "1 accepted copies of earlier answers",
@@ -270,7 +269,7 @@ def test_accepted_drafts_of_each_kind_have_a_colour_and_a_count_of_their_own(ope
     colours = page.locator("#tokens .token").evaluate_all(
         "tokens => tokens.map(t => getComputedStyle(t).backgroundColor)"
     )
-    assert len(set(colours)) == 7
+    assert len(set(colours)) == 6
     assert page.locator("#tokens .pass-time").all_text_contents() == ["30 ms", "16 ms"]
 
 

@@ -100,11 +100,9 @@ def test_a_missing_list_says_which_setting(tmp_path):
         read_registry(tmp_path / "none.yaml")
 
 
-def test_a_draft_model_or_heads_that_exist_but_not_both(tmp_path):
-    text = "adapters:\n- name: a\n  source: b\n  draft_heads: c\n"
-    with pytest.raises(AdapterError, match=r"line 4: draft_heads: .*c does not exist"):
+def test_a_draft_model_must_exist(tmp_path):
+    text = "adapters:\n- name: a\n  source: b\n  draft_model: c\n"
+    with pytest.raises(AdapterError, match=r"line 4: draft_model: .*c does not exist"):
         read(tmp_path, text)
     (tmp_path / "c").touch()
-    assert read(tmp_path, text)["a"].draft_heads == tmp_path / "c"
-    with pytest.raises(AdapterError, match="line 4: draft_heads would be ignored beside draft_model; remove one"):
-        read(tmp_path, text + "  draft_model: c\n")
+    assert read(tmp_path, text)["a"].draft_model == tmp_path / "c"

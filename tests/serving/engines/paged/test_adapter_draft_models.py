@@ -58,11 +58,12 @@ def plain(base, weights, tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture
 def start(base, tmp_path) -> Iterator:
-    """Start an engine with adapters of these folders."""
+    """Start an engine with adapters of these folders, and perhaps more lines of the list."""
     engines = []
 
-    def start(folders, **changes):
+    def start(folders, more="", **changes):
         registry = write_registry(tmp_path / "adapters.yaml", folders)
+        registry.write_text(registry.read_text() + more)
         known = {"engine": "paged", "weights_dir": base, "num_threads": 1, "dtype": "float32", "max_model_len": 128}
         engines.append(create_engine(Settings(**{**known, "adapters": registry, **changes})))
         return engines[-1]
@@ -92,7 +93,7 @@ async def drafting(start, plain, weights, tmp_path) -> dict[str, Path]:
     return {**plain, "first": folder}
 
 
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 3}])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 3}, {"repetition_penalty": 1.3, "logprobs": 2}])
 async def test_answers_are_those_without_drafts_in_a_mixed_batch(start, plain, drafting, sampling) -> None:
     expected = await ask_all(start(plain, speculation="off"), **sampling)
     assert await ask_all(start(drafting), **sampling) == expected
@@ -108,6 +109,16 @@ async def test_a_draft_model_saves_passes_and_only_for_its_own_adapter(start, pl
             answer, other = await ask(engine, prompt, name), await ask(without, prompt, name)
             passes, before = answer.metrics.model_passes, other.metrics.model_passes
             assert passes < before / 2 if name == "first" else passes == before
+
+
+async def test_a_combination_may_have_the_draft_model_that_the_list_names(start, plain, drafting) -> None:
+    answers = []
+    for line in ("", f"    draft_model: {drafting['first'] / DRAFT_MODEL}\n"):
+        more = f"  - name: both\n    combine: {{method: cat, of: {{first: 1, second: 0.01}}}}\n{line}"
+        answers.append(await ask(start(plain, more), PROMPTS[0], "both"))
+    without, drafted = answers
+    assert drafted.token_ids == without.token_ids
+    assert drafted.metrics.drafted_by_kind["model"] > 0 and "model" not in without.metrics.drafted_by_kind
 
 
 async def test_a_draft_model_is_counted_and_freed_with_its_adapter(base, weights, drafting, tmp_path) -> None:

@@ -65,37 +65,3 @@ def test_drafts_are_verified_against_the_history_that_they_extend():
     for drafts, expected in ((right, tokens[6:10]), (wrong, tokens[6:8])):
         item = make_item(tokens[:6], [4, 0, 8], 0, 6, drafts)
         assert runner.execute(SchedulerOutput([item])).sampled_token_ids == [expected]
-
-
-class RecordingHeads:
-    vocab_size = VOCAB
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, int]] = []
-
-    def observe(self, hidden: np.ndarray, num_tokens: int) -> None:
-        self.seen.append((int(hidden[0]), num_tokens))
-
-    def guesses(self, num_tokens: int, bitmask: np.ndarray | None) -> list[tuple[int, int]]:
-        return []
-
-
-@pytest.mark.parametrize("num_right", [0, 1, 2])
-def test_heads_see_the_hidden_state_that_has_chosen_the_last_token(num_right):
-    """Beside a chunk of a prompt, which chooses none, and a request without heads."""
-    runner = ModelRunner(HistoryModel(VOCAB), num_blocks=9, block_size=4)
-    tokens = make_prompt(6)
-    for _ in range(3):
-        tokens.append(int(logits_of(seed_of(tokens), VOCAB).argmax()))
-    drafts = tokens[6 : 6 + num_right] + [(token + 1) % VOCAB for token in tokens[6 + num_right : 8]]
-    items = [
-        make_item(make_prompt(6, 1), [1, 2], 0, 4),
-        make_item(make_prompt(5, 2), [3, 5], 0, 5, [1]),
-        make_item(tokens[:6], [4, 0, 8], 0, 6, drafts),
-    ]
-    for item in (items[0], items[2]):
-        item.request.heads = RecordingHeads()
-    output = runner.execute(SchedulerOutput(items))
-    assert output.sampled_token_ids[2] == tokens[6 : 7 + num_right]
-    assert items[0].request.heads.seen == []
-    assert items[2].request.heads.seen == [(seed_of(tokens[: 6 + num_right]), 7 + num_right)]

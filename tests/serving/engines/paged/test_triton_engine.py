@@ -20,7 +20,6 @@ from serving.kernels.reference import ReferenceKernels
 from serving.models.loader import load_with_kernels
 from serving.types import GenerationRequest, SamplingParams
 from tests import tiny_tokenizers
-from tests.draft_heads import random_heads
 from tests.serving.engines.paged.adapter_folders import write_adapter, write_registry
 from tests.serving.engines.paged.paged_engines import collect
 from tests.serving.kernels.triton.placing import ON_THE_GPU
@@ -134,16 +133,3 @@ def test_adapters_in_one_batch_give_the_tokens_of_the_cpu_s_kernels(weights, pla
         assert [one.logprob for one in mine.logprobs] == pytest.approx(
             [one.logprob for one in theirs.logprobs], abs=1e-4
         )
-
-
-def test_heads_of_an_adapter_draft_on_the_device_and_change_no_token(weights, adapters, tmp_path):
-    """The model's table, which they share, and the hidden states that they read are on the device."""
-    heads = random_heads(tmp_path / "heads.safetensors", TINY["hidden_size"], range(100))
-    adapters.write_text(adapters.read_text().replace("name: low\n", f"name: low\n    draft_heads: {heads}\n"))
-    asked = [GenerationRequest("a", tuple(SHARED), SamplingParams(max_tokens=7), adapter="low")]
-    found, expected = (
-        answers(weights, TRITON, True, asked, adapters=adapters, speculation=speculation)[0]
-        for speculation in ("auto", "off")
-    )
-    assert found.token_ids == expected.token_ids
-    assert found.metrics.drafted_by_kind["heads"] > 0
