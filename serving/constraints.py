@@ -1,4 +1,4 @@
-"""What an answer must match: Lark, a JSON Schema, a regular expression, one of several texts, or calls of functions.
+"""What an answer must match: Lark, a JSON Schema, or calls of functions.
 
 A request has one of these, or None for free text; `serving.grammar` makes llguidance's grammars of them.
 """
@@ -36,28 +36,6 @@ class JsonSchemaConstraint:
     item_separator: str = ", "
     key_separator: str = ": "
     original: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RegexConstraint:
-    """A text that a regular expression matches as a whole.
-
-    Args:
-        pattern: an expression in the syntax of Rust's regex crate (no look-around, no back-references).
-    """
-
-    pattern: str
-
-
-@dataclass(frozen=True, slots=True)
-class ChoiceConstraint:
-    """One of several texts.
-
-    Args:
-        choices: the texts, at least one and none empty.
-    """
-
-    choices: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,4 +105,4 @@ class CallsConstraint:
     text: JsonSchemaConstraint | None = None
 
 
-Constraint = LarkConstraint | JsonSchemaConstraint | RegexConstraint | ChoiceConstraint | CallsConstraint
+Constraint = LarkConstraint | JsonSchemaConstraint | CallsConstraint

@@ -92,7 +92,7 @@ def _is_bounded(schema: Any, answer: ClientResult) -> bool:
         return _follows(schema, answer.text)
     if "max_tokens" in answer.error:
         return True
-    return answer.status in ("failed", "invalid") and ("schema" in answer.error or "choice" in answer.error)
+    return answer.status in ("failed", "invalid") and "schema" in answer.error
 
 
 def _follows(schema: Any, text: str) -> bool:

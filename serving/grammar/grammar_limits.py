@@ -14,10 +14,6 @@ from serving.errors import GrammarError
 # Lengths in characters.
 MAX_LARK = 512 * 1024  # a task that lets a model choose among a thousand long names needs 437,000
 MAX_SCHEMA = 256 * 1024
-MAX_PATTERN = 64 * 1024
-MAX_CHOICES_TOGETHER = 256 * 1024
-
-MAX_CHOICES = 10_000
 
 MAX_COMPILE_SECONDS = 0.5  # processor time on one core
 MAX_SEARCH_SECONDS = 0.3  # to find the place of an error in a schema

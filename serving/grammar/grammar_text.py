@@ -18,22 +18,10 @@ from typing import Any, Final, Literal, TypeGuard
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import is_lark_syntax
 
-from serving.constraints import (
-    ChoiceConstraint,
-    JsonSchemaConstraint,
-    LarkConstraint,
-    RegexConstraint,
-)
+from serving.constraints import JsonSchemaConstraint, LarkConstraint
 from serving.errors import GrammarError
 from serving.grammar.answer_checks import AnswerChecks, checks_of
-from serving.grammar.grammar_limits import (
-    MAX_CHOICES,
-    MAX_CHOICES_TOGETHER,
-    MAX_LARK,
-    MAX_PATTERN,
-    MAX_SCHEMA,
-    check_length,
-)
+from serving.grammar.grammar_limits import MAX_LARK, MAX_SCHEMA, check_length
 from serving.grammar.relax import relax
 
 _MAX_LENGTH = 64
@@ -261,7 +249,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-SimpleConstraint = LarkConstraint | JsonSchemaConstraint | RegexConstraint | ChoiceConstraint
+SimpleConstraint = LarkConstraint | JsonSchemaConstraint
 JSON_PREFIX = "start: %json "
 _TEMPERATURE = re.compile(r"^\s*[?!]?\w+\s*\[[^\]\n]*\btemperature\b", re.MULTILINE)
 
@@ -279,11 +267,6 @@ def grammar_text(constraint: SimpleConstraint, relaxation: Relaxation = Relaxati
     match constraint:
         case LarkConstraint(text=text):
             grammar = _lark(text)
-        case RegexConstraint(pattern=pattern):
-            check_length("the regular expression", len(pattern), MAX_PATTERN)
-            grammar = json.loads(LLMatcher.grammar_from_regex(_encodable(pattern)))["grammars"][0]["lark_grammar"]
-        case ChoiceConstraint(choices=choices):
-            grammar = _choice(choices)
         case JsonSchemaConstraint():
             grammar = JSON_PREFIX + schema_text(constraint, relaxation)
     return _encodable(grammar)
@@ -295,16 +278,6 @@ def _lark(text: str) -> str:
         raise GrammarError("the grammar sets a temperature, which would be ignored; set the request's own")
     # vLLM reads a grammar as GBNF unless llguidance recognizes it as Lark.
     return text if is_lark_syntax(text) else f"%llguidance {{}}\n{text}"
-
-
-def _choice(choices: tuple[str, ...]) -> str:
-    if not choices or "" in choices:
-        raise GrammarError("a choice needs at least one text, and none may be empty")
-    if len(choices) > MAX_CHOICES:
-        raise GrammarError(f"the choice has {len(choices):,} texts, and the limit is {MAX_CHOICES:,}; give fewer")
-    check_length("the choice", sum(map(len, choices)), MAX_CHOICES_TOGETHER)
-    # One terminal, because llguidance parses alternatives of a rule in parallel and allows only 2,000.
-    return "start: CHOICE\nCHOICE: " + " | ".join(map(json.dumps, choices))
 
 
 def _encodable(text: str) -> str:

@@ -23,14 +23,7 @@ from typing import Any, Final
 
 from llguidance import LLMatcher, LLTokenizer
 
-from serving.constraints import (
-    CallsConstraint,
-    ChoiceConstraint,
-    Constraint,
-    JsonSchemaConstraint,
-    LarkConstraint,
-    RegexConstraint,
-)
+from serving.constraints import CallsConstraint, Constraint, JsonSchemaConstraint, LarkConstraint
 from serving.errors import GrammarError
 from serving.grammar import trial
 from serving.grammar.answer_checks import AnswerChecks
@@ -197,8 +190,6 @@ def _shortened(message: str) -> str:
 CONSTRAINT_NAMES: dict[type[Constraint], str] = {
     LarkConstraint: "the grammar",
     JsonSchemaConstraint: "the JSON schema",
-    RegexConstraint: "the regular expression",
-    ChoiceConstraint: "the choice",
     CallsConstraint: "the grammar of the tools",
 }
 

@@ -11,13 +11,7 @@ from dataclasses import replace
 import jsonschema
 import pytest
 
-from serving.constraints import (
-    ChoiceConstraint,
-    Constraint,
-    JsonSchemaConstraint,
-    LarkConstraint,
-    RegexConstraint,
-)
+from serving.constraints import Constraint, JsonSchemaConstraint, LarkConstraint
 from serving.engine import Engine
 from serving.errors import GrammarError
 from serving.types import FinishReason, GenerationRequest
@@ -64,8 +58,12 @@ ANY_SCRIPT = {
     "required": ["größe", "名"],
     "additionalProperties": False,
 }
-DATE = r"[0-9]{4}-[01][0-9](/[a-z]{2})?"
+DATE = r"[0-9]{4}-[01][0-9](\/[a-z]{2})?"
 CHOICES = ("yes", "no (a+b)", "a|b", "tab\there", 'quoted "c"', "naïve/slash\\")
+
+
+def one_of(*texts: str) -> LarkConstraint:
+    return LarkConstraint("start: " + " | ".join(map(json.dumps, texts)))
 
 
 def is_json_of(schema: dict, spaced: bool | None) -> Callable[[str], bool]:
@@ -82,19 +80,18 @@ def is_json_of(schema: dict, spaced: bool | None) -> Callable[[str], bool]:
 
 CONSTRAINTS: dict[str, tuple[Constraint, Callable[[str], object]]] = {
     "lark": (LarkConstraint('start: "[" /[a-c]{1,4}/ "]"'), re.compile(r"\[[a-c]{1,4}\]").fullmatch),
-    "regex": (RegexConstraint(DATE), re.compile(DATE).fullmatch),
-    "choice": (ChoiceConstraint(CHOICES), CHOICES.__contains__),
+    "regex": (LarkConstraint(f"start: /{DATE}/"), re.compile(DATE).fullmatch),
+    "choice": (one_of(*CHOICES), CHOICES.__contains__),
     "schema": (JsonSchemaConstraint(json.dumps(FLAT)), is_json_of(FLAT, spaced=True)),
     "compact schema": (JsonSchemaConstraint(json.dumps(FLAT), ",", ":"), is_json_of(FLAT, spaced=False)),
     "recursive schema": (JsonSchemaConstraint(json.dumps(TREE)), is_json_of(TREE, spaced=True)),
     "any script": (JsonSchemaConstraint(json.dumps(ANY_SCRIPT), ",[ ]?", ":[ ]?"), is_json_of(ANY_SCRIPT, spaced=None)),
-    "one text": (ChoiceConstraint(("nothing else 🙂",)), ("nothing else 🙂",).__contains__),
+    "one text": (one_of("nothing else 🙂"), "nothing else 🙂".__eq__),
 }
 REFUSED: dict[str, tuple[Constraint, str]] = {
     "lark": (LarkConstraint("start: missing"), "missing"),
-    "regex": (RegexConstraint("(?=a)b"), "look-around"),
-    "empty choice": (ChoiceConstraint(()), "at least one text"),
-    "many choices": (ChoiceConstraint(tuple(map(str, range(20_000)))), "20,000 texts, and the limit is 10,000"),
+    "regex": (LarkConstraint("start: /(?=a)b/"), "look-around"),
+    "many choices": (one_of(*map(str, range(100_000))), "characters, and the limit is 524,288"),
     "not JSON": (JsonSchemaConstraint("{"), "not JSON"),
     "keyword": (
         JsonSchemaConstraint('{"type": "object", "properties": {"a/b": {"type": "string", "pattern": "(?<=a)b"}}}'),
@@ -140,7 +137,7 @@ async def test_a_truncated_answer_is_the_beginning_of_the_whole(engine: Engine, 
 
 async def test_a_constraint_that_is_refused_late_does_not_delay_other_requests(engine: Engine, kind: Kind) -> None:
     # The first request may build indices and kernels.
-    await answer(engine, constrained(kind, ChoiceConstraint(("warm",))))
+    await answer(engine, constrained(kind, one_of("warm")))
     # Three at once, each refused after half a second of processor time. An answer that waited for them would be last.
     hostile = [constrained(kind, REFUSED["hostile schema"][0]) for _ in range(3)]
     refused = asyncio.gather(*(answer(engine, request) for request in hostile), return_exceptions=True)
@@ -148,7 +145,7 @@ async def test_a_constraint_that_is_refused_late_does_not_delay_other_requests(e
     while not refused.done():
         # A new grammar each time, so that it must be compiled while the hostile ones are.
         text = f"a{answered}"
-        assert (await answer(engine, constrained(kind, ChoiceConstraint((text,))))).text == text
+        assert (await answer(engine, constrained(kind, one_of(text)))).text == text
         answered += not refused.done()
     assert answered
     for error in await refused:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from lab.bench.llama_engine import LlamaEngine
-from serving.constraints import JsonSchemaConstraint, RegexConstraint
+from serving.constraints import JsonSchemaConstraint, LarkConstraint
 from serving.errors import EngineDeadError, InvalidRequestError
 from serving.types import FinishReason, GenerationOutput, GenerationRequest, SamplingParams
 
@@ -87,7 +87,7 @@ def test_free_text_of_a_fixed_length_ends_by_its_limit(engine: LlamaEngine) -> N
 
 def test_what_llama_cpp_is_not_asked_for_is_refused(engine: LlamaEngine) -> None:
     with pytest.raises(InvalidRequestError, match="JSON schemas only"):
-        answer(engine, RegexConstraint("a+"), max_tokens=5)
+        answer(engine, LarkConstraint("start: /a+/"), max_tokens=5)
     with pytest.raises(InvalidRequestError, match="temperature"):
         answer(engine, max_tokens=5, temperature=0.5)
     assert not _Script.asked

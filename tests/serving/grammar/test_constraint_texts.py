@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from llguidance import LLTokenizer
 from llguidance.gbnf_to_lark import is_lark_syntax
 
-from serving.constraints import (
-    ChoiceConstraint,
-    Constraint,
-    JsonSchemaConstraint,
-    LarkConstraint,
-    RegexConstraint,
-)
+from serving.constraints import Constraint, JsonSchemaConstraint, LarkConstraint
 from serving.errors import GrammarError
 from serving.grammar import check_constraint, compile_constraint
 
@@ -58,25 +51,6 @@ def test_separators_that_are_not_json_are_refused(separator: str) -> None:
         check_constraint(JsonSchemaConstraint("{}", item_separator=separator))
 
 
-CHOICES = ("yes", "yes, really", 'a"b\\c', "naïve 🙂", "\x00\n\u2028\x7f", "a|b", "/x/")
-
-
-def test_a_choice_is_one_of_its_texts() -> None:
-    for text in CHOICES:
-        assert allows(ChoiceConstraint(CHOICES), text)
-        assert not allows(ChoiceConstraint(CHOICES), text + "x")
-    assert not allows(ChoiceConstraint(CHOICES), "a")
-
-
-@pytest.mark.parametrize(
-    ("pattern", "good", "bad"),
-    [(r"[a-c]+/\d", "abc/1", "abc/"), ("^a|b$", "b", "ab"), ("(?i)ünï", "ÜNÏ", "uni"), (r"\x00\n", "\x00\n", "\n")],
-)
-def test_a_regular_expression_matches_the_whole(pattern: str, good: str, bad: str) -> None:
-    assert allows(RegexConstraint(pattern), good)
-    assert not allows(RegexConstraint(pattern), bad)
-
-
 REFUSED: list[tuple[Constraint, str]] = [
     (JsonSchemaConstraint(""), "not JSON"),
     (JsonSchemaConstraint("{"), "not JSON"),
@@ -89,12 +63,9 @@ REFUSED: list[tuple[Constraint, str]] = [
     (JsonSchemaConstraint('{"enum": ["\\ud800"]}'), "at #/enum/0"),
     (JsonSchemaConstraint("[" * 100_000), "nested too deeply"),
     (JsonSchemaConstraint('{"items": ' * 200 + "{}" + "}" * 200), "recursion limit"),
-    (RegexConstraint("(?=a)b"), "regular expression does not compile: .*look-around"),
-    (RegexConstraint(r"(a)\1"), "backreferences"),
-    (RegexConstraint("\ud800"), "half a surrogate pair"),
-    (ChoiceConstraint(()), "at least one text"),
-    (ChoiceConstraint(("a", "")), "none may be empty"),
-    (ChoiceConstraint(("\udc00",)), "surrogate"),
+    (LarkConstraint("start: /(?=a)b/"), "grammar does not compile: .*look-around"),
+    (LarkConstraint(r"start: /(a)\1/"), "backreferences"),
+    (LarkConstraint('start: "\ud800"'), "half a surrogate pair"),
     (LarkConstraint("start: missing"), "grammar does not compile: .*missing"),
     (LarkConstraint(""), "no start rule"),
     (LarkConstraint('root ::= "a"'), "grammar does not compile"),
@@ -116,6 +87,5 @@ def test_an_invalid_constraint_is_refused_with_the_reason(constraint: Constraint
 )
 def test_all_grammars_look_like_lark_to_vllm(text: str) -> None:
     """vLLM reads all other text as llama.cpp's GBNF."""
-    others: list[Any] = [RegexConstraint("a"), ChoiceConstraint(("a",)), JsonSchemaConstraint("true")]
-    for constraint in (LarkConstraint(text), *others):
+    for constraint in (LarkConstraint(text), JsonSchemaConstraint("true")):
         assert is_lark_syntax(check_constraint(constraint))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from serving.constraints import JsonSchemaConstraint, LarkConstraint, RegexConstraint
+from serving.constraints import JsonSchemaConstraint, LarkConstraint
 from serving.errors import GrammarError, WeightsError
 from serving.grammar.compiler import GrammarCompiler
 from serving.text import Tokenizer
@@ -139,7 +139,6 @@ def test_compiling_from_several_threads(compiler, tokenizer):
     [
         (LarkConstraint("start: /[a-z]+/"), "the grammar"),
         (JsonSchemaConstraint("true"), "the JSON schema"),
-        (RegexConstraint("[a-z]+"), "the regular expression"),
     ],
 )
 def test_rolling_back_more_tokens_than_were_accepted_is_an_error_that_names_the_constraint(compiler, constraint, name):
