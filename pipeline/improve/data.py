@@ -29,9 +29,9 @@ OLD: Final = "old examples"
 EXAMPLES: Final = "examples of the playground"
 PEOPLE: Final = "people's questions"
 TIMES: Final = 4  # that each learned correction is in the training data
-_REPLAYED: Final = 10  # old examples, or runs that begin alike, for each of the learned corrections, at most
+_REPLAYED: Final = 10  # old examples for each learned correction, or runs of them for each run, at most
 _HONEYCOMB: Final = 8, 8  # both numbers for Honeycomb, the only task where they were measured (docs/improve.md)
-_RUN: Final = 8  # as many as scripts/train_adapter computes together
+_RUN: Final = 8  # examples that begin alike: as many as scripts/train_adapter computes together
 _OLD: Final = 600  # old examples that are asked, at most
 _VALIDATION: Final = 128
 
@@ -47,6 +47,8 @@ class Data:
         drafts: what the draft model learns.
         learned: the number of learned corrections.
         replayed: the number of replayed examples.
+        in_runs: whether most corrections begin alike, such as questions about one list of columns, so that old examples
+            are replayed in runs too.
     """
 
     folder: Path
@@ -55,6 +57,7 @@ class Data:
     drafts: Path
     learned: int
     replayed: int
+    in_runs: bool
 
 
 def write_data(
@@ -104,8 +107,10 @@ def write_data(
         )
     times, replayed_each = _HONEYCOMB if task_name(weights) == "honeycomb" else (TIMES, _REPLAYED)
     taken = {line.words for line in (*lines, *examples)}
-    beginnings = sum(1 for _ in _runs(sorted(learned, key=lambda line: line.asked)))
-    replayed, old = _replayed_and_old(work, weights, adapter, kept, replay, taken, replayed_each * beginnings)
+    runs = sum(1 for _ in _runs(sorted(learned, key=lambda line: line.asked), _RUN))
+    in_runs = 2 * len(learned) > _RUN * runs
+    count, length = (runs, _RUN) if in_runs else (len(learned), 1)
+    replayed, old = _replayed_and_old(work, weights, adapter, kept, replay, taken, (replayed_each * count, length))
     data = work / "data"
     write_lines(data / LEARNED, learned)
     write_lines(data / "train.jsonl", _shuffled([*learned * times, *replayed]))
@@ -119,7 +124,8 @@ def write_data(
     )
     if count < _FEW:
         say("That is few: the figures of the held-out corrections are rough, and the gain may be chance.")
-    return Data(data, work / "questions.jsonl", _numbered(sets), work / "drafts.jsonl", len(learned), len(replayed))
+    files = work / "questions.jsonl", _numbered(sets), work / "drafts.jsonl"
+    return Data(data, *files, len(learned), len(replayed), in_runs)
 
 
 def _usable(path: Path, weights: Path, lines: Sequence[Line], say: Callable[[str], None]) -> list[Line]:
@@ -140,9 +146,9 @@ def _replayed_and_old(
     kept: Kept,
     replay: Path | None,
     taken: Collection[int],
-    count: int,
+    most: tuple[int, int],
 ) -> tuple[list[Line], list[Line]]:
-    """At most `count` runs of examples to learn again, and others to ask; none with an input that is `taken`."""
+    """Examples to learn again, `most` runs of so many, and others to ask; none with an input that is `taken`."""
     given = None if replay is None else _with_answers(work, weights, adapter, replay)
     if given is None and kept.data is None:
         raise CheckpointError(
@@ -160,8 +166,8 @@ def _replayed_and_old(
     old = _draw(held_back, taken, _OLD)
     source = given if given is not None else _read(kept.data, "train.jsonl")
     apart = {*taken, *(line.words for line in old)}
-    runs = _runs(line for line in source if line.words not in apart)
-    drawn = heapq.nsmallest(count, runs, key=lambda run: run[0].words)
+    runs = _runs((line for line in source if line.words not in apart), most[1])
+    drawn = heapq.nsmallest(most[0], runs, key=lambda run: run[0].words)
     replayed = list(chain.from_iterable(drawn))
     if not old or not replayed:
         raise CheckpointError("no old example is left to replay and to ask; give --replay with more inputs")
@@ -173,12 +179,12 @@ def _draw(lines: Iterable[Line], taken: Collection[int], count: int) -> list[Lin
     return heapq.nsmallest(count, (line for line in lines if line.words not in taken), key=lambda one: one.words)
 
 
-def _runs(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    """Neighbours that begin alike, at most `_RUN`: training computes their beginning once, so more cost little."""
+def _runs(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:
+    """Neighbours that begin alike, at most so many: training computes their beginning once, so more cost little."""
     run: list[Line] = []
     for line in lines:
         half = (len(line.asked) + 1) // 2
-        if run and (len(run) == _RUN or run[0].asked[:half] != line.asked[:half]):
+        if run and (len(run) == most or run[0].asked[:half] != line.asked[:half]):
             yield run
             run = []
         run.append(line)

@@ -101,17 +101,24 @@ def test_corrections_are_learned_or_held_out_and_old_examples_replayed(
 
 
 def test_neighbours_that_begin_alike_are_replayed_together(tmp_path: Path, weights: Path, kept: Kept) -> None:
-    """Training computes a common beginning once; so many old examples come for little more time than one."""
+    """Training computes a common beginning once; so many old examples come for little more time than one, and where
+    corrections are in such runs, old ones are too."""
     lists = [f"{name * 12}: " for name in NAMES[:200]]
     inputs = [f"{columns}{number}" for columns in lists for number in range(5)]
     lines = [{"input": text, "output": {"city": "Ely"}} for text in inputs]
     assert kept.data is not None
     (kept.data / "train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    given = [Correction({"text": f"{name * 12}!"}, '{"city": "Bath"}') for name in NAMES[200:212]]
-    data, _ = write(tmp_path / "work", weights, kept, given)
-    replayed = [one["input"] for one in read(data.folder / "train.jsonl") if isinstance(one["input"], str)]
-    lists_of_them = {text.rpartition(" ")[0] for text in replayed}
-    assert len(replayed) == data.replayed == 5 * len(lists_of_them) == 5 * 10 * data.learned
+    for each in (1, 6):
+        asked_of = [f"{name * 12}! {number}" for name in NAMES[200:212] for number in range(each)]
+        given = [Correction({"text": text}, '{"city": "Bath"}') for text in asked_of]
+        data, _ = write(tmp_path / f"{each}", weights, kept, given)
+        replayed = [one["input"] for one in read(data.folder / "train.jsonl") if isinstance(one["input"], str)]
+        lists_of_them = {text.rpartition(" ")[0] for text in replayed}
+        assert data.in_runs == (each > 1) and len(replayed) == data.replayed
+        if data.in_runs:
+            assert len(replayed) == 5 * len(lists_of_them) == 5 * 10 * data.learned // each
+        else:
+            assert len(replayed) == 10 * data.learned
 
 
 def test_wrong_corrections_are_named_and_of_one_input_the_last_counts(
