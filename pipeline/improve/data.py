@@ -47,8 +47,8 @@ class Data:
         drafts: what the draft model learns.
         learned: the number of learned corrections.
         replayed: the number of replayed examples.
-        in_runs: whether most corrections begin alike, such as questions about one list of columns, so that old examples
-            are replayed in runs too.
+        in_runs: whether corrections come in runs that begin alike, more than four on average, such as questions about
+            one list of columns; then old examples are replayed in runs too.
     """
 
     folder: Path
@@ -109,8 +109,9 @@ def write_data(
     taken = {line.words for line in (*lines, *examples)}
     runs = sum(1 for _ in _runs(sorted(learned, key=lambda line: line.asked), _RUN))
     in_runs = 2 * len(learned) > _RUN * runs
-    count, length = (runs, _RUN) if in_runs else (len(learned), 1)
-    replayed, old = _replayed_and_old(work, weights, adapter, kept, replay, taken, (replayed_each * count, length))
+    run_length, count = (_RUN, runs) if in_runs else (1, len(learned))
+    count *= replayed_each
+    replayed, old = _replayed_and_old(work, weights, adapter, kept, replay, taken, count, run_length)
     data = work / "data"
     write_lines(data / LEARNED, learned)
     write_lines(data / "train.jsonl", _shuffled([*learned * times, *replayed]))
@@ -146,9 +147,10 @@ def _replayed_and_old(
     kept: Kept,
     replay: Path | None,
     taken: Collection[int],
-    most: tuple[int, int],
+    count: int,
+    run_length: int,
 ) -> tuple[list[Line], list[Line]]:
-    """Examples to learn again, `most` runs of so many, and others to ask; none with an input that is `taken`."""
+    """Examples to learn again, at most `count` runs of them, and others to ask; none with an input that is `taken`."""
     given = None if replay is None else _with_answers(work, weights, adapter, replay)
     if given is None and kept.data is None:
         raise CheckpointError(
@@ -166,8 +168,8 @@ def _replayed_and_old(
     old = _draw(held_back, taken, _OLD)
     source = given if given is not None else _read(kept.data, "train.jsonl")
     apart = {*taken, *(line.words for line in old)}
-    runs = _runs((line for line in source if line.words not in apart), most[1])
-    drawn = heapq.nsmallest(most[0], runs, key=lambda run: run[0].words)
+    runs = _runs((line for line in source if line.words not in apart), run_length)
+    drawn = heapq.nsmallest(count, runs, key=lambda run: run[0].words)
     replayed = list(chain.from_iterable(drawn))
     if not old or not replayed:
         raise CheckpointError("no old example is left to replay and to ask; give --replay with more inputs")
@@ -179,12 +181,12 @@ def _draw(lines: Iterable[Line], taken: Collection[int], count: int) -> list[Lin
     return heapq.nsmallest(count, (line for line in lines if line.words not in taken), key=lambda one: one.words)
 
 
-def _runs(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:
-    """Neighbours that begin alike, at most so many: training computes their beginning once, so more cost little."""
+def _runs(lines: Iterable[Line], longest: int) -> Iterator[list[Line]]:
+    """Lines in runs of neighbours that share the first half of their text, which training then computes once."""
     run: list[Line] = []
     for line in lines:
         half = (len(line.asked) + 1) // 2
-        if run and (len(run) == most or run[0].asked[:half] != line.asked[:half]):
+        if run and (len(run) == longest or run[0].asked[:half] != line.asked[:half]):
             yield run
             run = []
         run.append(line)

@@ -22,8 +22,7 @@ _LIKE: Final = (0.5, 0.7, 0.9, 1.0)  # shares of common words; a higher one wher
 
 
 def held_out(texts: Sequence[str], learned: Sequence[bool]) -> list[bool]:
-    """Which corrections are held out: about one in `HELD_OUT` of the new ones, at most about `_MOST`, and none that was
-    learned before.
+    """Which corrections are held out: about one in `HELD_OUT` of the new ones, at most `_MOST`, none learned before.
 
     Args:
         texts: the inputs.

@@ -43,7 +43,8 @@ _ADAPTER_SHARE, _DRAFTER_SHARE, _DRAFTER_MINUTES = 0.75, 0.25, 5.0  # of the min
 _RATE, _EPOCHS = "3e-4", "2"
 # Questions about different columns do not begin alike, so a pack has one or two of them, and steps of so few, as higher
 # rates, forget much (docs/log.md).
-_HONEYCOMB = ("1.5e-4", "6"), ("3e-4", "4")  # rate and packs, without runs of corrections and with them
+# Corrections in runs fill their packs.
+_HONEYCOMB_STEPS: Final = {False: ("1.5e-4", "6"), True: ("3e-4", "4")}  # rate and packs, by `Data.in_runs`
 _MAX_RANK: Final = 64  # a mean of products adds up ranks; without a limit they would double with each version
 _PEOPLE: Final = Path("examples") / "honeycomb" / "people" / "dev.jsonl"
 _PLACED: Final = "placed.json"  # which candidate is at the place of the new version
@@ -182,7 +183,7 @@ def plan(options: ImproveOptions, kept: Kept, data: Data, work: Path) -> list[St
     task_file = str(options.task_file)
     rate, size = _RATE, step_size(TIMES * data.learned + data.replayed)
     if task_name(options.weights) == "honeycomb":
-        rate, packs = _HONEYCOMB[data.in_runs]
+        rate, packs = _HONEYCOMB_STEPS[data.in_runs]
         size = "--packs", packs
     train = (
         *("train_adapter", "--base", str(base), "--data", str(data.folder), "--task", task_file),
