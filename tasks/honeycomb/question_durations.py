@@ -26,9 +26,9 @@ _RATE: Final = re.compile(r"\b(?:[qrt]ps|rates?|throughput)\b", re.IGNORECASE)
 _FREQUENT: Final = re.compile(
     r"\b(?:twice|times an?|times per|every other|bi-?(?:hourly|daily|weekly))\b", re.IGNORECASE
 )
-# The range is not a length: "jobs over 2 hours since Monday".
+# The range is not a length that is known here: "jobs over 2 hours since Monday", "day by day over the last quarter".
 _SINCE: Final = re.compile(
-    r"\b(?:since [a-z]|tonight|weekends?|(?:mon|tues|wednes|thurs|fri|satur|sun)days?|this (?:quarter|year)|so far)",
+    r"\b(?:since [a-z]|tonight|weekends?|(?:mon|tues|wednes|thurs|fri|satur|sun)days?|quarters?\b|years?\b|so far)",
     re.IGNORECASE,
 )
 _ASKS_STEP: Final = re.compile(

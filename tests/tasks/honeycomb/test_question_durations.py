@@ -105,6 +105,11 @@ def test_a_range_is_one_of_the_question_and_a_step_too() -> None:
     assert not takes(question, granularity=300)
 
 
+def test_days_of_a_quarter_are_no_range() -> None:
+    assert takes("errors day by day over the last quarter", time_range=7_776_000, granularity=86_400)
+    assert takes("weekly errors of the past year", time_range=31_536_000, granularity=604_800)
+
+
 def test_without_lengths_any_is_allowed() -> None:
     assert takes("errors recently", time_range=1234, granularity=12)
 
