@@ -21,7 +21,9 @@ from gateway.upstream.model_server import UpstreamClosedError, UpstreamError, Up
 
 MODEL: Final = "model"  # name of the application and of its deployment
 GATEWAY: Final = "gateway"
-_SECONDS: Final = 10.0  # for an answer that is no prediction
+_SECONDS: Final = 10.0  # for an answer of the controller
+_SCHEMA_SECONDS: Final = 30.0  # the call may wait for predictions that a replica has
+_PAUSE_SECONDS: Final = 0.2
 _CANCELED: Final = UpstreamEvent("completed", {"status": "canceled"})
 
 
@@ -88,14 +90,21 @@ class RayUpstream:
         return "READY"
 
     async def openapi(self) -> dict[str, Any]:
-        """See `ModelServer.openapi`."""
+        """See `ModelServer.openapi`. Ray may ask a replica that has just died, so a failed call is repeated."""
+        failure: Exception | None = None
         try:
-            async with asyncio.timeout(_SECONDS):
-                schema: dict[str, Any] = await self._handle.openapi.remote()
-        except (RayError, RayServeException, TimeoutError) as error:
-            raise UpstreamError(f"no replica answers: {_first_line(error)}") from error
-        self._info = ModelInfo("", "", "", "", schema)
-        return schema
+            async with asyncio.timeout(_SCHEMA_SECONDS):
+                while True:
+                    try:
+                        schema: dict[str, Any] = await self._handle.openapi.remote()
+                    except (RayError, RayServeException) as error:
+                        failure = error
+                        await asyncio.sleep(_PAUSE_SECONDS)
+                    else:
+                        self._info = ModelInfo("", "", "", "", schema)
+                        return schema
+        except TimeoutError as error:
+            raise UpstreamError(f"no replica answers: {_first_line(failure or error)}") from error
 
     async def close(self) -> None:
         """See `ModelServer.close`; Ray closes its connections itself."""
