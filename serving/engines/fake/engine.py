@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Collection
@@ -26,12 +27,16 @@ UNSUPPORTED = ("repetition_penalty", "presence_penalty", "frequency_penalty")  #
 
 
 def create(settings: Settings, checkpoint: Checkpoint) -> Engine:
-    """A fake engine with the tokenizer of the weights; it echoes the prompt as far as the request's grammar allows."""
+    """A fake engine with the tokenizer of the weights; it echoes the prompt as far as the request's grammar allows.
+
+    The environment variable FAKE_STEP_SECONDS is its `step_seconds`.
+    """
     return FakeEngine(
         checkpoint.tokenizer,
         max_model_len=settings.max_model_len or DEFAULT_MAX_MODEL_LEN,
         max_num_seqs=settings.max_num_seqs,
         max_queue=settings.max_queue,
+        step_seconds=float(os.environ.get("FAKE_STEP_SECONDS", "0")),
         adapters=checkpoint.adapters,
     )
 

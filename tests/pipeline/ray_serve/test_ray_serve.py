@@ -172,10 +172,10 @@ def test_a_prediction_can_be_cancelled(service: RayService) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # the second replica starts while the first one, its gateway and other tests use all cores
 async def test_a_replica_is_added_while_requests_wait(tmp_path: Path, weights: list[dict[str, str]]) -> None:
-    with started(tmp_path, weights[0], "--replicas", "1", "--max-replicas", "2") as service:
-        load = Load(service.url, at_once=100)  # more than the places of a replica, of which cog.yaml has 32
+    slow = {**weights[0], "FAKE_STEP_SECONDS": "0.1"}  # requests wait without using the cores that the replica starts on
+    with started(tmp_path, slow, "--replicas", "1", "--max-replicas", "2") as service:
+        load = Load(service.url, at_once=50)  # more than the places of a replica, of which cog.yaml has 32
         running = asyncio.create_task(load.run())
         await load.wait_for(10)
         assert len({one["metrics"]["replica"] for one in load.ended}) == 1
