@@ -15,7 +15,7 @@ from gateway.http.request_log import PredictionLog, RequestLog
 from gateway.http.security import SecurityHeaders, allow_origins, check_sender
 from gateway.keys.login_page import LOGIN
 from gateway.mcp.routes import MCP
-from gateway.metrics.measuring import METRICS, RequestCounter
+from gateway.metrics.measuring import METRICS
 from gateway.openai.responses.routes import RESPONSES
 from gateway.openai.routes import OPENAI
 from gateway.openai.unserved import UNSERVED
@@ -78,7 +78,7 @@ def create_app(settings: GatewaySettings, servers: Callable[[], Sequence[ModelSe
     )
     include(app, APIS)
     allow_origins(app, settings)
-    for middleware in (SecurityHeaders, RequestCounter, RequestLog):  # the last one is the outermost
+    for middleware in (SecurityHeaders, RequestLog):  # the last one is the outermost
         app.add_middleware(middleware)
     if tracing is not None:
         tracing.trace_requests(app)

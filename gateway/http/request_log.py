@@ -1,4 +1,4 @@
-"""Writes the gateway's log: a line of JSON for each request, and one for each prediction that ended.
+"""Writes the gateway's log, a line of JSON for each request and each prediction that ended, and counts requests.
 
 No key is logged, and no input: not even an error's text, which may repeat one. GATEWAY_LOG_INPUTS=true adds both.
 """
@@ -20,11 +20,13 @@ from pydantic import JsonValue
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.metrics.meters import Meters
 from gateway.predictions.live_prediction import LivePrediction
 from gateway.predictions.prediction import seconds_between
 
 _log = logging.getLogger(__name__)
 QUIET: Final = ("/health", "/ready", "/metrics", "/static/")  # asked all the time; logged only when they fail
+METHODS: Final = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 _REQUEST_ID: Final = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 _FIGURES: Final = (
     "input_token_count",
@@ -68,7 +70,7 @@ def configure_logging() -> None:
 
 
 class RequestLog:
-    """ASGI middleware: logs a line for each request, and answers its id as the header X-Request-Id.
+    """ASGI middleware: logs and counts each request, and answers its id as the header X-Request-Id.
 
     Args:
         app: the application.
@@ -78,18 +80,19 @@ class RequestLog:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one request on and log it when its response is complete or has failed."""
+        """Pass one request on; log and count it when its response is complete or has failed."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         given = Headers(scope=scope).get("x-request-id", "")
         record = _RequestRecord(given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8))
-        token, start, status = _current.set(record), time.monotonic(), 500
+        token, start = _current.set(record), time.monotonic()
+        status, answered = 500, None  # for an exception that nothing inside answers
 
         async def note(message: Message) -> None:
-            nonlocal status
+            nonlocal status, answered
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, answered = message["status"], time.monotonic()
                 MutableHeaders(scope=message)["X-Request-Id"] = record.request_id
             await send(message)
 
@@ -97,8 +100,23 @@ class RequestLog:
             await self._app(scope, receive, note)
         finally:
             _current.reset(token)
+            end = time.monotonic()
+            meters: Meters = scope["app"].state.gateway.meters
+            meters.count_request(
+                api=api_of(scope),
+                method=scope["method"] if scope["method"] in METHODS else "other",
+                status=status,
+                error=scope.get("gateway_error"),
+                seconds=(end if answered is None else answered) - start,
+            )
             if status >= 400 or not scope["path"].startswith(QUIET):
-                _log.info("request", extra={"fields": _request_fields(scope, record, status, time.monotonic() - start)})
+                _log.info("request", extra={"fields": _request_fields(scope, record, status, end - start)})
+
+
+def api_of(scope: Scope) -> str:
+    """The API that answered, by the module of its route: gateway.replicate.routes is `replicate`; else `none`."""
+    parts = str(getattr(scope.get("endpoint"), "__module__", "")).split(".")
+    return parts[1] if parts[0] == "gateway" and len(parts) > 1 else "none"
 
 
 def _request_fields(scope: Scope, record: _RequestRecord, status: int, seconds: float) -> dict[str, JsonValue]:

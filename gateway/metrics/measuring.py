@@ -1,4 +1,4 @@
-"""Measures HTTP requests and predictions, and shows the figures at `GET /metrics` as Prometheus reads them."""
+"""Measures predictions, and shows all figures at `GET /metrics` as Prometheus reads them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import JsonValue
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.cache.answer_cache import is_from_cache
 from gateway.errors import GatewayError
@@ -28,7 +27,6 @@ from gateway.predictions.store import INTERRUPTED
 from gateway.upstream.pool import Server
 
 _NAME: Final = re.compile(r"\w{1,60}")
-METHODS: Final = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 _router = APIRouter()
 
 
@@ -153,49 +151,6 @@ def _count(value: JsonValue) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         return 0.0
     return float(value)
-
-
-class RequestCounter:
-    """ASGI middleware: counts the requests that the application inside answers.
-
-    Args:
-        app: the application.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one request on and count it when its response is complete or has failed."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        start = time.monotonic()
-        status, seconds = 500, None  # for an exception that nothing inside answers
-
-        async def note(message: Message) -> None:
-            nonlocal status, seconds
-            if message["type"] == "http.response.start":
-                status, seconds = message["status"], time.monotonic() - start
-            await send(message)
-
-        try:
-            await self._app(scope, receive, note)
-        finally:
-            gateway: Gateway = scope["app"].state.gateway
-            gateway.meters.count_request(
-                api=api_of(scope),
-                method=scope["method"] if scope["method"] in METHODS else "other",
-                status=status,
-                error=scope.get("gateway_error"),
-                seconds=time.monotonic() - start if seconds is None else seconds,
-            )
-
-
-def api_of(scope: Scope) -> str:
-    """The API that answered, by the module of its route: gateway.replicate.routes is `replicate`; else `none`."""
-    parts = str(getattr(scope.get("endpoint"), "__module__", "")).split(".")
-    return parts[1] if parts[0] == "gateway" and len(parts) > 1 else "none"
 
 
 @_router.get("/metrics")

@@ -20,8 +20,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.http.request_log import QUIET
-from gateway.metrics.measuring import METHODS
+from gateway.http.request_log import METHODS, QUIET
 from gateway.predictions.live_prediction import LivePrediction, PredictionTrace
 from gateway.predictions.prediction import Prediction, Status
 
