@@ -7,7 +7,7 @@ import json
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any, Final
@@ -69,20 +69,16 @@ class AnswerCache:
         """Close the table."""
         await self._table.close()
 
-    async def entry_for(self, prediction: Prediction, use: CacheUse) -> CacheEntry | None:
-        """The place of a new prediction's answer; None if it may not have one.
+    async def key_of(self, prediction: Prediction) -> str | None:
+        """The key of a new prediction's answer; None if it may not have one.
 
         Raises:
             UnavailableError: the model's schema cannot be read.
         """
-        if use is CacheUse.NONE:
-            return None
         info = await self._read_model()
         if info.version != prediction.version:  # the servers got another model just now
             return None
-        owner = None if self._is_shared else prediction.owner
-        key = cache_key(prediction, info.input_properties, owner)
-        return None if key is None else CacheEntry(self, key, may_answer=use is CacheUse.NORMAL)
+        return cache_key(prediction, info.input_properties, None if self._is_shared else prediction.owner)
 
     async def find(self, key: str) -> Prediction | None:
         """The prediction that has the answer to a request; None if there is none, or the table cannot be read."""
@@ -107,33 +103,6 @@ class AnswerCache:
             return
         if version == prediction.version:  # else another one may have answered
             await self._table.keep(key, prediction.id)
-
-
-@dataclass(frozen=True, slots=True)
-class CacheEntry:
-    """The place of one answer.
-
-    Args:
-        cache: the cache that the place is in.
-        key: the key of the request.
-        may_answer: whether the caller takes an answer that is there.
-    """
-
-    cache: AnswerCache
-    key: str
-    may_answer: bool
-
-    async def find(self) -> Prediction | None:
-        """The prediction that has the answer; None if there is none that the caller takes."""
-        return await self.cache.find(self.key) if self.may_answer else None
-
-    async def keep(self, prediction: Prediction) -> None:
-        """Remember a prediction that the store has.
-
-        Raises:
-            sqlite3.Error: the table cannot be written.
-        """
-        await self.cache.keep(self.key, prediction)
 
 
 async def open_cache(

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pydantic import JsonValue
 
-from gateway.cache.answer_cache import AnswerCache, CacheEntry, CacheUse, marked_as_new, metrics_of_copy
+from gateway.cache.answer_cache import AnswerCache, CacheUse, marked_as_new, metrics_of_copy
 from gateway.errors import TooManyPredictionsError, UnavailableError
 from gateway.keys.callers import Caller
 from gateway.predictions.live_prediction import LivePrediction
@@ -91,9 +91,13 @@ class Runner:
         """
         if self._caller is not None:
             prediction = replace(prediction, owner=self._caller.name)
-        entry = None if self._cache is None else await self._cache.entry_for(prediction, cache_use)
-        if entry is not None and (original := await entry.find()) is not None:
-            return await self._start_as_copy(prediction, original)
+        key = None
+        if self._cache is not None and cache_use is not CacheUse.NONE:
+            key = await self._cache.key_of(prediction)
+            if key is not None and cache_use is CacheUse.NORMAL:
+                original = await self._cache.find(key)
+                if original is not None:
+                    return await self._start_as_copy(prediction, original)
         self._check_room()
         turn = Turn(prediction.owner, _adapter(prediction.input))
         if not self._pool.has_room(turn):
@@ -106,7 +110,7 @@ class Runner:
         self._active[live.id] = task
         for observer in self.on_start:
             observer(live)
-        task.supervisor = asyncio.create_task(self._supervise(task, entry), name=f"prediction {live.id}")
+        task.supervisor = asyncio.create_task(self._supervise(task, key), name=f"prediction {live.id}")
         try:
             await self._save_new(prediction)
         except UnavailableError:
@@ -242,19 +246,19 @@ class Runner:
         except sqlite3.Error as error:
             raise UnavailableError(f"predictions cannot be kept: {error}; see the gateway's database") from error
 
-    async def _supervise(self, task: PredictionTask, entry: CacheEntry | None) -> None:
+    async def _supervise(self, task: PredictionTask, key: str | None) -> None:
         """Keep the final state, then show it: nobody sees an end that a kill of the gateway could undo."""
         live = task.live
         try:
             final = await task.run_to_end()
             if final.status is not Status.SUCCEEDED:
-                entry = None
-            if entry is not None:
+                key = None
+            if key is not None:
                 final = marked_as_new(final)
             try:
                 await self._store.save(final)
-                if entry is not None:
-                    await entry.keep(final)
+                if self._cache is not None and key is not None:
+                    await self._cache.keep(key, final)
             except sqlite3.Error:
                 _log.exception("the end of prediction %s could not be saved; the gateway tries again", live.id)
                 self._unsaved[final.id] = final  # callers see it from there until it is saved
