@@ -64,6 +64,8 @@ def include(app: FastAPI, apis: Sequence[Api]) -> None:
 
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if error.status_code == 303:  # to another page
+            return Response(status_code=303, headers=error.headers)
         what = f"{request.method} {request.url.path}"
         if error.status_code == 405:
             response = render(request, _MethodError(f"{what}: this method is not known here"))

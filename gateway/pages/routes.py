@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import JsonValue
 
@@ -53,19 +53,30 @@ class ReadmeError(GatewayError):
     title = "The README cannot be read"
 
 
+async def page_gateway(request: Request) -> Gateway:
+    """The gateway as a page shows it to the request's caller; who has no key is led to the page /login."""
+    try:
+        return await get_gateway(request)
+    except UnauthorizedError as error:
+        raise HTTPException(303, headers={"Location": "/login"}) from error
+
+
+PageGateway = Annotated[Gateway, Depends(page_gateway)]
+
+
 @_router.get("/")
-async def playground(request: Request, tweak: str | None = None, correction: str | None = None) -> Response:
+async def playground(
+    request: Request, gateway: PageGateway, tweak: str | None = None, correction: str | None = None
+) -> Response:
     """The playground, with the inputs of the prediction `tweak` or of a correction if it is given."""
     try:
-        return await _playground(request, await get_gateway(request), tweak, correction)
-    except UnauthorizedError:
-        return RedirectResponse("/login", 303)
+        return await _playground(request, gateway, tweak, correction)
     except UnavailableError as error:
         page = render_page("starting.html", status=error.status, detail=error.detail)
         page.headers["Refresh"] = _START_SECONDS
         return page
     except GatewayError as error:  # the address `/` alone has no prefix for `include`
-        return _render_error(request, error)
+        return render_error(request, error)
 
 
 @_router.get("/p/{prediction_id}")
@@ -94,25 +105,17 @@ async def permalink(
 
 
 @_router.get("/versions")
-async def versions(request: Request) -> Response:
+async def versions(gateway: PageGateway) -> Response:
     """The versions whose predictions the caller sees, and which one is served."""
-    try:
-        gateway = await get_gateway(request)
-    except UnauthorizedError:
-        return RedirectResponse("/login", 303)
     info = await _info(gateway)
     served = None if info is None else (info.name, info.version)
     return render_page("versions.html", versions=await gateway.store.versions(), served=served, shadow=gateway.shadow)
 
 
 @_router.get("/api")
-async def api(request: Request) -> Response:
+async def api(request: Request, gateway: PageGateway) -> Response:
     """How programs ask the model: addresses, a call in code, inputs and output."""
-    try:
-        gateway = await get_gateway(request)
-        info = await gateway.model.read()
-    except UnauthorizedError:
-        return RedirectResponse("/login", 303)
+    info = await gateway.model.read()
     profile = profile_for(info.input_properties, gateway.settings.playground)
     example = profile.examples[0].input if profile.examples else {}
     return render_page(
@@ -126,12 +129,8 @@ async def api(request: Request) -> Response:
 
 
 @_router.get("/readme")
-async def readme(request: Request) -> Response:
+async def readme(gateway: PageGateway) -> Response:
     """The package's README."""
-    try:
-        gateway = await get_gateway(request)
-    except UnauthorizedError:
-        return RedirectResponse("/login", 303)
     path = gateway.settings.readme
     try:
         text = None if path is None else await asyncio.to_thread(path.read_text, "utf-8")
@@ -141,12 +140,8 @@ async def readme(request: Request) -> Response:
 
 
 @_router.get("/history")
-async def history(request: Request, sort: str = "", older: str = "", surer: str = "") -> Response:
+async def history(gateway: PageGateway, sort: str = "", older: str = "", surer: str = "") -> Response:
     """The predictions that the caller sees, the newest first or the most doubtful."""
-    try:
-        gateway = await get_gateway(request)
-    except UnauthorizedError:
-        return RedirectResponse("/login", 303)
     if is_doubtful := sort == "doubtful":
         doubtful = await gateway.store.doubtful(surer_than=_place(surer, older), size=_PAGE)
         found, surer_than = doubtful.predictions, doubtful.surer
@@ -165,20 +160,20 @@ async def history(request: Request, sort: str = "", older: str = "", surer: str 
 
 
 @_router.get("/examples")
-async def examples(request: Request, older: str = "") -> Response:
+async def examples(gateway: PageGateway, older: str = "") -> Response:
     """Good answers that people kept."""
     about = "Good answers. Run opens the playground with their inputs."
     nothing = "There are none yet. Below an answer in the playground, “Add to examples” keeps a good one."
-    return await _corrections(request, "Examples", about, nothing, older, kind=Kind.EXAMPLE)
+    return await _corrections(gateway, "Examples", about, nothing, older, kind=Kind.EXAMPLE)
 
 
 @_router.get("/corrections")
-async def corrections(request: Request, state: str | None = None, older: str = "") -> Response:
+async def corrections(gateway: PageGateway, state: str | None = None, older: str = "") -> Response:
     """What people said of answers."""
     about = "What was said of answers: wrong ones with the right one, reports, and examples."
     nothing = "There are none. Below an answer in the playground, “Correct” says what the right one is."
     chosen = next((one for one in State if one == state), None)
-    return await _corrections(request, "Corrections", about, nothing, older, state=chosen, states=("all", *State))
+    return await _corrections(gateway, "Corrections", about, nothing, older, state=chosen, states=("all", *State))
 
 
 @_router.get("/static/{name}")
@@ -194,7 +189,7 @@ async def static_file(request: Request, name: str) -> Response:
 
 
 async def _corrections(
-    request: Request,
+    gateway: Gateway,
     title: str,
     about: str,
     nothing: str,
@@ -205,10 +200,6 @@ async def _corrections(
     states: tuple[str, ...] = (),
 ) -> Response:
     """The page of the corrections that the caller sees, of one kind and state or of any."""
-    try:
-        gateway = await get_gateway(request)
-    except UnauthorizedError:
-        return RedirectResponse("/login", 303)
     page = await asyncio.to_thread(corrections_of(gateway).page, kind=kind, state=state, older_than=_number(older))
     chosen = {} if state is None else {"state": state}
     return render_page(
@@ -351,7 +342,8 @@ async def _find(gateway: Gateway, prediction_id: str) -> Prediction:
     return prediction
 
 
-def _render_error(request: Request, error: GatewayError) -> Response:
+def render_error(request: Request, error: GatewayError) -> Response:
+    """The page that says what went wrong."""
     return render_page("problem.html", status=error.status, title=error.title, detail=error.detail)
 
 
@@ -408,5 +400,5 @@ _TEMPLATES: Final = _environment()
 
 
 PAGES = Api(
-    _router, ("/p/", "/static/", "/versions", "/examples", "/corrections", "/history", "/api", "/readme"), _render_error
+    _router, ("/p/", "/static/", "/versions", "/examples", "/corrections", "/history", "/api", "/readme"), render_error
 )

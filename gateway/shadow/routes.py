@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from fastapi import APIRouter, Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi import APIRouter, Response
 
-from gateway.errors import GatewayError, UnauthorizedError, UnavailableError
-from gateway.gateway import Gateway, get_gateway
+from gateway.errors import UnavailableError
+from gateway.gateway import Gateway
 from gateway.http.api import Api
-from gateway.pages.routes import render_page
+from gateway.pages.routes import PageGateway, render_error, render_page
 from gateway.shadow.pair_table import PAGE, Pair
 
 _router = APIRouter()
@@ -18,12 +17,8 @@ _DIGITS: Final = 9
 
 
 @_router.get("/shadow")
-async def page(request: Request, start: str = "") -> Response:
+async def page(gateway: PageGateway, start: str = "") -> Response:
     """The pairs of the caller's own requests, or as an admin of all."""
-    try:
-        gateway = await get_gateway(request)
-    except UnauthorizedError:
-        return RedirectResponse("/login", 303)
     first = int(start[:_DIGITS]) if start.isdecimal() else 0
     pairs, has_more = await _pairs(gateway, first)
     return render_page(
@@ -46,8 +41,4 @@ async def _pairs(gateway: Gateway, start: int) -> tuple[list[Pair], bool]:
     return await table.page(version, owner, start)
 
 
-def _render_error(request: Request, error: GatewayError) -> Response:
-    return render_page("problem.html", status=error.status, title=error.title, detail=error.detail)
-
-
-SHADOW = Api(_router, ("/shadow",), _render_error)
+SHADOW = Api(_router, ("/shadow",), render_error)
