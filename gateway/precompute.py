@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final
 
@@ -68,31 +69,31 @@ async def _send(lines: list[Line], client: httpx.AsyncClient, concurrency: int, 
     task = bar.add_task("", total=len(lines))
 
     def on_line(line: Line) -> None:
-        bar.update(task, completed=runner.num_done, description=f"{_rate(runner, start)} a second")
+        bar.update(task, completed=counts.total(), description=f"{_rate(counts, start)} a second")
         if line.problem is not None:
             _say(f"line {line.number}: {line.problem}")
 
     async with client:
         gateway = GatewayClient(client, refresh=refresh)
         await gateway.connect()
-        runner, start = LineRunner(gateway.predict, on_line), time.monotonic()
+        counts, start = Counter[str](), time.monotonic()
         try:
             with bar:
-                await runner.run(lines, concurrency)
+                await send_lines(lines, gateway, concurrency, counts, on_line)
         finally:  # also after Ctrl-C
-            _say(_summary(runner, len(lines), start))
-    return runner.num_failed
+            _say(_summary(counts, len(lines), start))
+    return counts["failed"]
 
 
-def _summary(runner: LineRunner, num_lines: int, start: float) -> str:
-    counts = f"{runner.num_new:,} new, {runner.num_cached:,} already cached"
-    rest = num_lines - runner.num_done
+def _summary(counts: Counter[str], num_lines: int, start: float) -> str:
+    ended = f"{counts['new']:,} new, {counts['cached']:,} already cached, {counts['failed']:,} failed"
+    rest = num_lines - counts.total()
     unsent = f", {rest:,} not finished; run it again to continue" if rest else ""
-    return f"{num_lines:,} lines: {counts}, {runner.num_failed:,} failed{unsent} ({_rate(runner, start)} a second)"
+    return f"{num_lines:,} lines: {ended}{unsent} ({_rate(counts, start)} a second)"
 
 
-def _rate(runner: LineRunner, start: float) -> str:
-    return f"{runner.num_done / (time.monotonic() - start):,.1f}"
+def _rate(counts: Counter[str], start: float) -> str:
+    return f"{counts.total() / (time.monotonic() - start):,.1f}"
 
 
 def _say(text: str) -> None:
@@ -216,57 +217,37 @@ class Line:
     problem: str | None = None
 
 
-class LineRunner:
-    """Sends the lines of a file, several at once, and counts what became of them.
+async def send_lines(
+    lines: list[Line], gateway: GatewayClient, concurrency: int, counts: Counter[str], on_line: Callable[[Line], None]
+) -> None:
+    """Send all lines, `concurrency` at once.
 
     Args:
-        predict: makes one prediction; whether the cache had its answer.
+        counts: counts what became of the lines: new, cached or failed.
         on_line: is called after each line, with its problem if it failed.
+
+    Raises:
+        GatewayUnusableError: the rest was not sent.
     """
+    waiting = iter(lines)
 
-    def __init__(
-        self, predict: Callable[[Mapping[str, Any]], Awaitable[bool]], on_line: Callable[[Line], None]
-    ) -> None:
-        self._predict = predict
-        self._on_line = on_line
-        self.num_new = self.num_cached = self.num_failed = 0
+    async def work() -> None:
+        for line in waiting:
+            outcome = "failed"
+            if line.problem is None:
+                try:
+                    outcome = "cached" if await gateway.predict(line.inputs) else "new"
+                except LineError as error:
+                    line = replace(line, problem=str(error))
+            counts[outcome] += 1
+            on_line(line)
 
-    @property
-    def num_done(self) -> int:
-        """The number of lines that were answered or failed."""
-        return self.num_new + self.num_cached + self.num_failed
-
-    async def run(self, lines: Iterable[Line], concurrency: int) -> None:
-        """Send all lines, `concurrency` at once.
-
-        Raises:
-            GatewayUnusableError: the rest was not sent.
-        """
-        waiting = iter(lines)
-
-        async def work() -> None:
-            for line in waiting:
-                self._on_line(await self._send(line))
-
-        workers = [asyncio.create_task(work()) for _ in range(concurrency)]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for worker in workers:
-                worker.cancel()
-
-    async def _send(self, line: Line) -> Line:
-        """Have a line answered; returns it, with the problem if there is one."""
-        if line.problem is None:
-            try:
-                was_cached = await self._predict(line.inputs)
-            except LineError as error:
-                line = replace(line, problem=str(error))
-            else:
-                self.num_cached += was_cached
-                self.num_new += not was_cached
-        self.num_failed += line.problem is not None
-        return line
+    workers = [asyncio.create_task(work()) for _ in range(concurrency)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
 
 
 def read_lines(lines: Iterable[bytes]) -> Iterator[Line]:

@@ -5,19 +5,13 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from collections import Counter
 
 import httpx
 import pytest
 from typer.testing import CliRunner
 
-from gateway.precompute import (
-    GatewayClient,
-    GatewayUnusableError,
-    Line,
-    LineRunner,
-    app,
-    read_lines,
-)
+from gateway.precompute import GatewayClient, GatewayUnusableError, Line, app, read_lines, send_lines
 from tests.gateway.fake_cog import FakeCog
 from tests.gateway.gateway_server import GatewayServer
 from tests.gateway.open_app import CACHE, make_keys, open_app
@@ -35,10 +29,10 @@ async def precomputed(client: httpx.AsyncClient, lines, *, refresh=False, concur
     problems: list[Line] = []
     gateway = GatewayClient(client, refresh=refresh)
     await gateway.connect()
-    runner = LineRunner(gateway.predict, lambda line: line.problem and problems.append(line))
-    await runner.run(lines, concurrency)
-    assert runner.num_done == len(lines)
-    return runner.num_new, runner.num_cached, problems
+    counts = Counter()
+    await send_lines(lines, gateway, concurrency, counts, lambda line: line.problem and problems.append(line))
+    assert counts.total() == len(lines)
+    return counts["new"], counts["cached"], problems
 
 
 def test_both_shapes_of_lines_are_read_and_wrong_ones_are_explained():
