@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from errno import ECONNREFUSED
@@ -259,14 +259,32 @@ def _acknowledge_at_once(response: aiohttp.ClientResponse) -> None:
 
 
 async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[UpstreamEvent]:
-    reader = EventReader()
+    """The server-sent events of a stream of UTF-8; comments and unknown fields are skipped."""
+    rest, name, data = bytearray(), "message", list[str]()
     async for chunk in chunks:
-        for event in reader.feed(chunk):
-            try:
-                data = json.loads(event.data)
-            except ValueError as error:
-                raise UpstreamError(f"event {event.name} is not JSON: {error}") from error
-            yield UpstreamEvent(event.name, data)
+        rest += chunk
+        if b"\n" not in chunk:
+            continue
+        # Only LF and CR LF end a line: JSON may have other separators, such as U+2028, unescaped.
+        *lines, rest = rest.split(b"\n")
+        for raw in lines:
+            line = raw.removesuffix(b"\r").decode(errors="replace")
+            key, _, value = line.partition(":")
+            if key == "event":
+                name = value.removeprefix(" ") or "message"
+            elif key == "data":
+                data.append(value.removeprefix(" "))
+            elif not line:
+                if data:
+                    yield _event(name, "\n".join(data))
+                name, data = "message", []
+
+
+def _event(name: str, data: str) -> UpstreamEvent:
+    try:
+        return UpstreamEvent(name, json.loads(data))
+    except ValueError as error:
+        raise UpstreamError(f"event {name} is not JSON: {error}") from error
 
 
 def _refusal(status: int, body: bytes) -> Exception:
@@ -290,43 +308,3 @@ def _invalid_input(body: bytes) -> GatewayError:
         text = body[:500].decode(errors="replace")
         return InvalidInputError(f"- input: {text}", fields=(FieldError(("input",), text),))
     return InvalidInputError.of(fields)
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSentEvent:
-    """One server-sent event with its name and data."""
-
-    name: str
-    data: str
-
-
-class EventReader:
-    """Reads events from a stream of UTF-8; comments and unknown fields are skipped."""
-
-    def __init__(self) -> None:
-        self._rest = bytearray()  # the beginning of a line
-        self._name = ""
-        self._data: list[str] = []
-
-    def feed(self, chunk: bytes) -> Iterator[ServerSentEvent]:
-        """The events that are complete with the next bytes of the stream. All are to be taken."""
-        self._rest += chunk
-        if b"\n" not in chunk:
-            return
-        # Only LF and CR LF end a line: JSON may have other separators, such as U+2028, unescaped.
-        *lines, self._rest = self._rest.split(b"\n")
-        for raw in lines:
-            line = raw.removesuffix(b"\r").decode(errors="replace")
-            if line:
-                self._take(line)
-                continue
-            if self._data:
-                yield ServerSentEvent(self._name or "message", "\n".join(self._data))
-            self._name, self._data = "", []
-
-    def _take(self, line: str) -> None:
-        key, _, value = line.partition(":")
-        if key == "event":
-            self._name = value.removeprefix(" ")
-        elif key == "data":
-            self._data.append(value.removeprefix(" "))
