@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from yarl import URL
 
 from gateway.errors import BadRequestError, FieldError, GatewayError, InvalidInputError, NotFoundError, UnavailableError
-from gateway.gateway import Gateway, get_gateway, get_whole_gateway
+from gateway.gateway import Gateway, TheGateway, get_whole_gateway
 from gateway.http.api import Api
 from gateway.http.bodies import read_bytes
 from gateway.http.webhook_client import WebhookError, check_webhook
@@ -33,12 +33,11 @@ _PASSED_BACK: Final = ("content-type", "location", "cache-control", "retry-after
 _RELAY: Final = "/cog-webhooks"
 _RELAYED: Final = ("content-type", "user-agent", "traceparent", "tracestate")
 _JSON_FACTOR: Final = 6  # bytes of JSON for a byte of output, at most
-_Gateway = Annotated[Gateway, Depends(get_gateway)]
 
 
 @_router.post("/predictions")
 @_router.put("/predictions/{prediction_id}")
-async def predict(request: Request, gateway: _Gateway, prediction_id: str | None = None) -> Response:
+async def predict(request: Request, gateway: TheGateway, prediction_id: str | None = None) -> Response:
     """Start a prediction; the answer is Cog's, whole or as a stream."""
     body = await read_bytes(request, max_bytes=gateway.settings.max_body_bytes)
     _, upstream = _server_for_all(gateway)
@@ -58,14 +57,14 @@ async def predict(request: Request, gateway: _Gateway, prediction_id: str | None
 
 
 @_router.post("/predictions/{prediction_id}/cancel")
-async def cancel(request: Request, gateway: _Gateway, prediction_id: str) -> Response:
+async def cancel(request: Request, gateway: TheGateway, prediction_id: str) -> Response:
     """Cancel a prediction that was started here."""
     return await _pass_on(request, *_server_for_all(gateway), f"predictions/{quote(prediction_id, safe='')}/cancel")
 
 
 @_router.get("/health-check")
 @_router.get("/openapi.json")
-async def look(request: Request, gateway: _Gateway) -> Response:
+async def look(request: Request, gateway: TheGateway) -> Response:
     """Ask for Cog's health, or for the model's schema."""
     return await _pass_on(request, *_server(gateway), request.url.path)
 

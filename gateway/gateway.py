@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from gateway.cache.answer_cache import open_cache
 from gateway.corrections.correction_file import CorrectionFile
@@ -99,6 +100,9 @@ async def get_whole_gateway(request: Request) -> Gateway:
     gateway = request.app.state.gateway
     assert isinstance(gateway, Gateway), "the application has started"
     return gateway
+
+
+TheGateway = Annotated[Gateway, Depends(get_gateway)]
 
 
 @asynccontextmanager

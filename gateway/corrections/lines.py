@@ -9,7 +9,7 @@ from dataclasses import replace
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from gateway.corrections.correction import Correction, Kind, State
-from gateway.predictions.prediction import new_id, now
+from gateway.predictions.prediction import adapter_of, new_id, now
 
 EXPECTED = 'a line is {"input": {…}, "output": …, "given": …, "note": "…", "kind": "correction", "state": "accepted"}'
 
@@ -44,7 +44,6 @@ class CorrectionLine(BaseModel):
         """
         if (self.output is None) != (self.kind is Kind.REPORT):
             raise ValueError(f"output: a {self.kind} has {'no answer' if self.kind is Kind.REPORT else 'one'}")
-        adapter = self.input.get("adapter")
         return Correction(
             id=new_id(),
             kind=self.kind,
@@ -54,7 +53,7 @@ class CorrectionLine(BaseModel):
             note=self.note,
             created_at=now(),
             state=self.state,
-            adapter=adapter if isinstance(adapter, str) and adapter else None,
+            adapter=adapter_of(self.input),
         )
 
 

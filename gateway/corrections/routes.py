@@ -7,25 +7,24 @@ import json
 import sqlite3
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from gateway.corrections.correction import Correction, Kind, State
 from gateway.corrections.correction_file import CorrectionFile
 from gateway.errors import FieldError, ForbiddenError, InvalidInputError, NotFoundError, UnavailableError
-from gateway.gateway import Gateway, get_gateway
+from gateway.gateway import Gateway, TheGateway
 from gateway.http.api import Api
 from gateway.http.bodies import read_body
-from gateway.predictions.prediction import Prediction, Status, new_id, now, output_text
+from gateway.predictions.prediction import Prediction, Status, adapter_of, new_id, now, output_text
 from gateway.replicate.objects import base_url, render_problem
 from gateway.replicate.requests import decode_cursor, encode_cursor
 from gateway.upstream.model_server import CHECKED
 
 _router = APIRouter(prefix="/v1/corrections")
-_Gateway = Annotated[Gateway, Depends(get_gateway)]
 MAX_NOTE: Final = 2000  # characters
 _Choice = TypeVar("_Choice", Kind, State)
 _Value = TypeVar("_Value")
@@ -62,7 +61,7 @@ class DecisionBody(_Body):
 
 
 @_router.post("")
-async def propose(request: Request, gateway: _Gateway) -> Response:
+async def propose(request: Request, gateway: TheGateway) -> Response:
     """Keep a correction of a prediction that the caller can see."""
     file = corrections_of(gateway)
     body = await read_body(request, ProposalBody, max_bytes=gateway.settings.max_body_bytes)
@@ -72,7 +71,6 @@ async def propose(request: Request, gateway: _Gateway) -> Response:
     given = output_text(prediction.output)
     accepted = body.state is State.ACCEPTED
     caller = None if gateway.caller is None else gateway.caller.name
-    adapter = prediction.input.get("adapter")
     correction = Correction(
         id=new_id(),
         kind=body.kind,
@@ -85,7 +83,7 @@ async def propose(request: Request, gateway: _Gateway) -> Response:
         prediction=prediction.id,
         model=prediction.model,
         version=prediction.version,
-        adapter=adapter if isinstance(adapter, str) and adapter else None,
+        adapter=adapter_of(prediction.input),
         owner=caller,
         decided_by=caller if accepted else None,
         decided_at=now() if accepted else None,
@@ -95,7 +93,7 @@ async def propose(request: Request, gateway: _Gateway) -> Response:
 
 
 @_router.post("/check")
-async def check(request: Request, gateway: _Gateway) -> Response:
+async def check(request: Request, gateway: TheGateway) -> Response:
     """Whether an answer is one of the prediction's model, and how the model would write it. Nothing is kept."""
     body = await read_body(request, CheckBody, max_bytes=gateway.settings.max_body_bytes)
     prediction = await _ended(gateway, body.prediction)
@@ -109,7 +107,7 @@ async def check(request: Request, gateway: _Gateway) -> Response:
 @_router.get("")
 async def list_corrections(
     request: Request,
-    gateway: _Gateway,
+    gateway: TheGateway,
     kind: str | None = None,
     state: str | None = None,
     prediction: str | None = None,
@@ -133,13 +131,13 @@ async def list_corrections(
 
 
 @_router.get("/{correction_id}")
-async def get_correction(gateway: _Gateway, correction_id: str) -> Response:
+async def get_correction(gateway: TheGateway, correction_id: str) -> Response:
     """One correction."""
     return JSONResponse(correction_object(await _find(gateway, correction_id)))
 
 
 @_router.patch("/{correction_id}")
-async def decide(request: Request, gateway: _Gateway, correction_id: str) -> Response:
+async def decide(request: Request, gateway: TheGateway, correction_id: str) -> Response:
     """Accept or reject a correction, share it with all keys, or change its note; for admins."""
     body = await read_body(request, DecisionBody, max_bytes=gateway.settings.max_body_bytes)
     correction = await _find(gateway, correction_id)
@@ -153,7 +151,7 @@ async def decide(request: Request, gateway: _Gateway, correction_id: str) -> Res
 
 
 @_router.delete("/{correction_id}")
-async def delete(gateway: _Gateway, correction_id: str) -> Response:
+async def delete(gateway: TheGateway, correction_id: str) -> Response:
     """Delete a correction for ever: one's own, or as an admin any."""
     if not await _written(corrections_of(gateway).remove, correction_id):
         raise NotFoundError(f"you have no correction {correction_id[:100]}")

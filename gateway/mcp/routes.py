@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Final
 
 import pydantic_core
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from gateway.errors import GatewayError, InvalidInputError
-from gateway.gateway import Gateway, get_gateway
+from gateway.gateway import Gateway, TheGateway
 from gateway.http.api import Api
 from gateway.http.bodies import read_bytes
 from gateway.mcp.tool import Object, error_result, result_object, tool_name, tool_object
@@ -53,7 +53,7 @@ class _RpcError(GatewayError):
 
 
 @_router.post("/mcp")
-async def take_message(request: Request, gateway: Annotated[Gateway, Depends(get_gateway)]) -> Response:
+async def take_message(request: Request, gateway: TheGateway) -> Response:
     """Answer one message; what needs no answer is accepted."""
     message = await _read(request, gateway)
     if message.method is None or message.id is None:

@@ -7,10 +7,10 @@ import re
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Annotated, Final
+from typing import Final
 
 import httpx
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -18,7 +18,7 @@ from pydantic import JsonValue
 
 from gateway.cache.answer_cache import is_from_cache
 from gateway.errors import GatewayError
-from gateway.gateway import Gateway, get_gateway
+from gateway.gateway import Gateway, TheGateway
 from gateway.http.api import Api
 from gateway.metrics.meters import Meters
 from gateway.predictions.live_prediction import LivePrediction
@@ -154,7 +154,7 @@ def _count(value: JsonValue) -> float:
 
 
 @_router.get("/metrics")
-async def metrics(gateway: Annotated[Gateway, Depends(get_gateway)]) -> Response:
+async def metrics(gateway: TheGateway) -> Response:
     """All counters, gauges and histograms of this gateway since its start.
 
     What begins with gateway_ is there under its name of earlier versions as well, for dashboards that ask for door_.

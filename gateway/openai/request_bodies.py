@@ -114,11 +114,13 @@ class SharedBody(CommonBody):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """An object within a body."""
+
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class JsonSchemaFormat(_Part):
+class JsonSchemaFormat(Part):
     """The schema of an answer with its name; only the schema counts."""
 
     name: str | None = None
@@ -127,7 +129,7 @@ class JsonSchemaFormat(_Part):
     strict: bool | None = None
 
 
-class ResponseFormat(_Part):
+class ResponseFormat(Part):
     """What kind of text the answer is."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -140,20 +142,20 @@ class ResponseFormat(_Part):
         return self
 
 
-class Tool(_Part):
+class Tool(Part):
     """A tool; all of them are functions."""
 
     type: Literal["function"]
     function: Function
 
 
-class FunctionName(_Part):
+class FunctionName(Part):
     """The name of the function that a `ToolChoice` asks for."""
 
     name: str
 
 
-class ToolChoice(_Part):
+class ToolChoice(Part):
     """The function that the model must call."""
 
     type: Literal["function"]

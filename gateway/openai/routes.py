@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Final
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from gateway.errors import GatewayError
-from gateway.gateway import Gateway, get_gateway
+from gateway.gateway import Gateway, TheGateway
 from gateway.http.api import Api
 from gateway.http.bodies import read_body
 from gateway.openai.choices import Answer, Choices, Piece, run_choices, usage_object
@@ -25,7 +25,6 @@ from gateway.upstream.model_info import ModelInfo
 
 _DONE: Final = b"data: [DONE]\n\n"
 _router = APIRouter(prefix="/v1")
-TheGateway = Annotated[Gateway, Depends(get_gateway)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +117,17 @@ async def _answer(call: _Call) -> Response:
             shape, envelope = _begin(call, choices)
             whole = [shape.whole(index, answer) for index, answer in enumerate(answers)]
             return JSONResponse(envelope.around(shape.name, whole, usage=usage_object(answers, call.n)))
-    chunks = _stream(call)
-    first = await anext(chunks)  # what fails before it has a status of its own
+    return await streamed(_stream(call))
+
+
+async def streamed(events: AsyncIterator[bytes]) -> Response:
+    """An answer that is a stream of events; what fails before the first event has a status of its own."""
+    first = await anext(events, b"")
 
     async def content() -> AsyncIterator[bytes]:
         yield first
-        async for chunk in chunks:
-            yield chunk
+        async for event in events:
+            yield event
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(content(), headers=headers, media_type="text/event-stream")

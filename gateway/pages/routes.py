@@ -315,10 +315,10 @@ def _title(prediction: Prediction, info: ModelInfo | None, gateway: Gateway) -> 
     return shortened(next((text for text in texts if isinstance(text, str) and text.strip()), "Prediction"))
 
 
-def shortened(text: str, limit: int = _TITLE) -> str:
+def shortened(text: str) -> str:
     """A text on one line, cut off where it is longer."""
-    text = " ".join(text[: 4 * limit].split())
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    text = " ".join(text[: 4 * _TITLE].split())
+    return text if len(text) <= _TITLE else f"{text[: _TITLE - 1]}…"
 
 
 def _said(inputs: Mapping[str, JsonValue]) -> list[JsonValue]:

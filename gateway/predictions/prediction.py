@@ -110,6 +110,12 @@ def seconds_between(start: str, end: str) -> float:
     return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
 
 
+def adapter_of(inputs: Mapping[str, JsonValue]) -> str | None:
+    """The name of the adapter that predict() is asked for (docs/adapters.md)."""
+    name = inputs.get("adapter")
+    return name if isinstance(name, str) and name else None
+
+
 def output_text(output: JsonValue) -> str:
     """An output as people read it: pieces of text joined, anything else as JSON."""
     if isinstance(output, list) and all(isinstance(piece, str) for piece in output):

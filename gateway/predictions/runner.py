@@ -16,7 +16,7 @@ from gateway.cache.answer_cache import AnswerCache, CacheUse, marked_as_new, met
 from gateway.errors import TooManyPredictionsError, UnavailableError
 from gateway.keys.callers import Caller
 from gateway.predictions.live_prediction import LivePrediction
-from gateway.predictions.prediction import Prediction, Status, new_id, now
+from gateway.predictions.prediction import Prediction, Status, adapter_of, new_id, now
 from gateway.predictions.prediction_task import PredictionTask, ask_apart
 from gateway.predictions.store import Store
 from gateway.upstream.model_server import CHECK
@@ -99,7 +99,7 @@ class Runner:
                 if original is not None:
                     return await self._start_as_copy(prediction, original)
         self._check_room()
-        turn = Turn(prediction.owner, _adapter(prediction.input))
+        turn = Turn(prediction.owner, adapter_of(prediction.input))
         if not self._pool.has_room(turn):
             await self._check_inputs(prediction.input)
             self._check_room()  # others may have come meanwhile
@@ -137,7 +137,7 @@ class Runner:
         return await ask_apart(
             asked,
             self._pool,
-            Turn(prediction.owner, _adapter(prediction.input)),
+            Turn(prediction.owner, adapter_of(prediction.input)),
             seconds=CHECK_SECONDS,
             max_bytes=self._max_output_bytes,
             context={CHECK: answer},
@@ -265,12 +265,6 @@ class Runner:
             live.finish(final)
         finally:
             self._active.pop(live.id, None)
-
-
-def _adapter(inputs: Mapping[str, JsonValue]) -> str | None:
-    """The name of the adapter that predict() is asked for (docs/adapters.md)."""
-    name = inputs.get("adapter")
-    return name if isinstance(name, str) and name else None
 
 
 def prefix_of(inputs: Mapping[str, JsonValue], names: tuple[str, ...]) -> bytes | None:

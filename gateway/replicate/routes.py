@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from gateway.cache.answer_cache import CacheUse
 from gateway.errors import NotFoundError
-from gateway.gateway import Gateway, get_gateway, get_whole_gateway
+from gateway.gateway import Gateway, TheGateway, get_whole_gateway
 from gateway.http.api import Api
 from gateway.http.bodies import read_body, read_bytes
 from gateway.predictions.live_prediction import (
@@ -55,7 +55,6 @@ from gateway.upstream.model_info import ModelInfo
 
 _CANCEL_SECONDS = 5.0  # for a prediction to end after it was cancelled, before the answer is sent
 _router = APIRouter(prefix="/v1")
-TheGateway = Annotated[Gateway, Depends(get_gateway)]
 QUIET_SECONDS: Final = 15.0  # then a comment is sent, so that nothing between takes the connection for dead
 # What else Replicate's clients ask for; the last four are not served.
 _OTHER: Final = ("account", "files", "search", "hardware", "collections", "trainings")

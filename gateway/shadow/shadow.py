@@ -57,7 +57,6 @@ class Shadow:
         table: keeps the pairs; None where nothing is kept.
         corrections: has people's examples; None where nothing is kept.
         playground: the operator's file with examples.
-        max_seconds: how long the candidate may take.
     """
 
     def __init__(
@@ -72,7 +71,6 @@ class Shadow:
         table: PairTable | None,
         corrections: CorrectionFile | None,
         playground: Path | None,
-        max_seconds: float = MAX_SECONDS,
     ) -> None:
         self.name = name
         self.share = share
@@ -84,7 +82,6 @@ class Shadow:
         self._max_output_bytes = max_output_bytes
         self._corrections = corrections
         self._playground = playground
-        self._max_seconds = max_seconds
         self._num_asked = 0
         self._following = set[asyncio.Task[None]]()
 
@@ -128,8 +125,7 @@ class Shadow:
         self._num_asked += 1
         try:
             asked = Prediction(new_id(), given.model, given.version, given.input, now())
-            seconds = self._max_seconds
-            said = await ask_apart(asked, self._pool, Turn(), seconds=seconds, max_bytes=self._max_output_bytes)
+            said = await ask_apart(asked, self._pool, Turn(), seconds=MAX_SECONDS, max_bytes=self._max_output_bytes)
         finally:
             self._num_asked -= 1
         if said.error == INTERRUPTED:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from gateway.openai.error_objects import ApiError
-from gateway.openai.request_bodies import SAME_NAME, ChatBody, CommonBody, only
+from gateway.openai.request_bodies import SAME_NAME, ChatBody, CommonBody, Part, only
 
 LOGPROBS: Final = "message.output_text.logprobs"
 # What this API calls the parameters of chat completions.
@@ -26,11 +26,7 @@ def _as_items(value: object) -> object:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class TextFormat(_Part):
+class TextFormat(Part):
     """What kind of text the answer is."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -53,14 +49,14 @@ class TextFormat(_Part):
         return {"type": self.type, "json_schema": {"name": self.name, "schema": self.schema_}}
 
 
-class TextOptions(_Part):
+class TextOptions(Part):
     """How the answer's text is."""
 
     format: TextFormat | None = None
     verbosity: Annotated[JsonValue, only("medium")] = None
 
 
-class FunctionTool(_Part):
+class FunctionTool(Part):
     """A tool; all of them are functions."""
 
     type: Literal["function"]
@@ -70,14 +66,14 @@ class FunctionTool(_Part):
     strict: bool | None = None
 
 
-class NamedFunction(_Part):
+class NamedFunction(Part):
     """The function that the model must call."""
 
     type: Literal["function"]
     name: str
 
 
-class Reasoning(_Part):
+class Reasoning(Part):
     """What the model thinks before it answers, which here is nothing, so there is no summary of it either."""
 
     effort: Annotated[JsonValue, only("none")] = None
@@ -85,7 +81,7 @@ class Reasoning(_Part):
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class ResponseStreamOptions(_Part):
+class ResponseStreamOptions(Part):
     """Options of a stream."""
 
     include_obfuscation: Annotated[JsonValue, only(False)] = None

@@ -8,13 +8,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import JsonValue
 
 from gateway.cache.answer_cache import CacheUse
 from gateway.errors import NotFoundError
-from gateway.gateway import Gateway, get_gateway
+from gateway.gateway import Gateway, TheGateway
 from gateway.http.api import Api
 from gateway.http.bodies import read_body
 from gateway.openai.choices import Choices, Piece, run_choices, start_prediction
@@ -23,13 +23,12 @@ from gateway.openai.model_inputs import ModelInputs, chat_inputs
 from gateway.openai.responses.body import ResponsesBody, param_name, renamed
 from gateway.openai.responses.items import REFERENCE, Item, Message, messages_of, read_items
 from gateway.openai.responses.objects import PREFIX, Asked, Events, response_of_item
-from gateway.openai.routes import check_model
+from gateway.openai.routes import check_model, streamed
 from gateway.predictions.live_prediction import LivePrediction
 from gateway.predictions.prediction import Prediction, new_id
 from gateway.upstream.model_info import ModelInfo
 
 _router = APIRouter(prefix="/v1/responses")
-TheGateway = Annotated[Gateway, Depends(get_gateway)]
 
 
 @_router.post("")
@@ -48,7 +47,7 @@ async def create_response(request: Request, gateway: TheGateway) -> Response:
     if body.is_stored:
         inputs = replace(inputs, request={**body.kept, "input": [*items]})
     if body.stream:
-        return await _streamed(_events(body, _run(request, gateway, info, inputs, body)))
+        return await streamed(_events(body, _run(request, gateway, info, inputs, body)))
     async with _run(request, gateway, info, inputs, body) as choices:
         asked = Asked.of(choices.predictions[0].snapshot(), body)
         if body.background:
@@ -67,7 +66,7 @@ async def get_response(
         return JSONResponse(Asked.of(prediction, body).shown(prediction))
     live = gateway.runner.find(prediction.id) or LivePrediction(prediction, max_bytes=0)
     choices = Choices([live], [ModelInputs({}, dict(prediction.input))])
-    return await _streamed(_events(body, contextlib.nullcontext(choices), starting_after))
+    return await streamed(_events(body, contextlib.nullcontext(choices), starting_after))
 
 
 @_router.delete("/{response_id}")
@@ -204,18 +203,6 @@ async def _events(
             if not events.has_begun:
                 raise
             yield events.fail(error)
-
-
-async def _streamed(events: AsyncIterator[bytes]) -> Response:
-    first = await anext(events, b"")  # what fails before it has a status of its own
-
-    async def content() -> AsyncIterator[bytes]:
-        yield first
-        async for event in events:
-            yield event
-
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(content(), headers=headers, media_type="text/event-stream")
 
 
 RESPONSES = Api(_router, ("/v1/responses",), render_error)
