@@ -11,12 +11,16 @@ from pipeline.paths import CODE, ENVIRONMENT, ROOT
 from serving.devices import has_cuda_device
 
 
-def ensure(name: str) -> None:
+def ensure(name: str, for_help: str | None = None) -> None:
     """Restart the script inside environment `name`, which is installed first if its requirement files changed.
 
     Takes milliseconds if the environment is complete. Exits with a message if it cannot be installed.
+
+    Args:
+        name: the environment.
+        for_help: a smaller one, which is enough for --help; None for none.
     """
-    venv = installed_environment(name)
+    venv = installed_environment(for_help if for_help and "--help" in sys.argv[1:] else name)
     # Programs that are started by name must come from the environment too: Cog's server starts its worker as `python`.
     first, path = f"{venv / 'bin'}{os.pathsep}", os.environ.get("PATH", os.defpath)
     os.environ.update(VIRTUAL_ENV=str(venv), PATH=path if path.startswith(first) else first + path)

@@ -22,7 +22,7 @@ UV_VERSION = (ROOT / "requirements" / "uv.txt").read_text("utf-8").split()[0].pa
 SCRIPT = """
 import sys
 from _environment import ensure
-ensure(sys.argv[1])
+ensure(sys.argv[1], for_help="cpu")
 import tiny
 print(tiny.VERSION, sys.prefix, sys.argv[1:])
 """
@@ -144,6 +144,26 @@ def test_dev_extends_cpu_in_the_same_folder(tree):
     tree.require("dev", "-r cpu.txt")
     assert tree.run("dev")[0] == 0
     assert tree.run("cpu")[2] == "", "what dev installed is not installed again for cpu"
+
+
+def test_help_needs_no_more_than_the_smaller_environment(tree):
+    tree.require("dev", "-r cpu.txt\nnothing-has-this-name==1")
+    assert tree.run("dev", "--help")[:2] == (0, f"1 {tree.folder}/.venv ['dev', '--help']\n")
+    assert tree.run("dev")[0] == 1
+
+
+@pytest.mark.parametrize("script", ["train", "evaluate", "compare"])
+def test_help_of_users_scripts_imports_nothing_of_the_larger_environment(script, tmp_path):
+    lines = (ROOT / "requirements" / "dev.txt").read_text("utf-8").splitlines()
+    only_in_dev = {line.partition("==")[0].replace("-", "_") for line in lines if "==" in line}
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nclass Missing:\n    def find_spec(self, name, *_):\n"
+        f"        if name in {only_in_dev}: raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+    )
+    command = [sys.executable, str(ROOT / "scripts" / script), "--help"]
+    shown = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    assert shown.returncode == 0 and "Usage" in shown.stdout, shown.stderr
 
 
 def test_an_environment_that_extends_another_is_installed_after_it_in_the_same_folder(tree):
