@@ -82,7 +82,7 @@ def task_content(checkpoint: Path, name: str, choice: TaskChoice) -> dict[str, A
     content = {"task": task, **content, "name": name}
     match task:
         case "schema":
-            return _with_schema(content, choice)
+            return _with_schema(checkpoint, content, choice)
         case "chat":
             return {**content, "defaults": _chat_defaults(checkpoint, content, choice)}
     return content
@@ -125,13 +125,14 @@ def _chat_defaults(checkpoint: Path, content: dict[str, Any], choice: TaskChoice
     return {**ours, **content.get("defaults", {}), **system}
 
 
-def _with_schema(content: dict[str, Any], choice: TaskChoice) -> dict[str, Any]:
+def _with_schema(checkpoint: Path, content: dict[str, Any], choice: TaskChoice) -> dict[str, Any]:
     if choice.template is not None and choice.system is not None:
         raise PackageError("--template is a whole prompt, --system one message of a conversation; give one of them")
     if choice.schema is not None:
         content = {**content, "schema": _read_json(choice.schema)}
     if "schema" not in content:
-        raise PackageError("the task schema needs a JSON Schema: give --schema with its file")
+        needed = "the task schema needs a JSON Schema: give --schema with its file"
+        raise PackageError(f"{needed}{_other_task(checkpoint)}")
     if choice.template is not None:
         content = {**_without(content, "chat"), "template": _read_text(choice.template)}
     elif choice.system is not None:
@@ -139,6 +140,15 @@ def _with_schema(content: dict[str, Any], choice: TaskChoice) -> dict[str, Any]:
     elif not {"template", "chat"} & content.keys():
         content["chat"] = {}
     return content if choice.examples is None else _with_format(content, choice.examples)
+
+
+def _other_task(checkpoint: Path) -> str:
+    """What to say of a checkpoint that has no schema because its task.json is for another task."""
+    own = checkpoint / TASK_FILE
+    task = _read_options(own).get("task") if own.is_file() else None
+    if task in (None, "schema"):
+        return ""
+    return f". {checkpoint} has a model for the task {task}; scripts/new_package --weights takes another folder"
 
 
 def _with_format(content: dict[str, Any], examples: Path) -> dict[str, Any]:

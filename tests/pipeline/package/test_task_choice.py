@@ -111,6 +111,14 @@ def test_conflicting_options_are_reported(tmp_path: Path, schema: Path, options:
     assert message in str(error.value)
 
 
+def test_a_checkpoint_of_another_task_is_named_where_the_schema_is_missing(tmp_path: Path) -> None:
+    write(tmp_path / "task.json", {"task": "honeycomb", "name": "theirs"})
+    with pytest.raises(PackageError) as error:
+        chosen(tmp_path, task="schema")
+    assert "give --schema" in str(error.value)
+    assert f"{tmp_path} has a model for the task honeycomb; scripts/new_package --weights takes" in str(error.value)
+
+
 def test_each_text_of_a_schema_task_is_an_input(tmp_path: Path) -> None:
     source = predict_source({"task": "schema", "inputs": ["question", "table_rows"]})
     inputs = read_inputs(source, "Predictor")
