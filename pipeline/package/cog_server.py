@@ -43,6 +43,11 @@ SPARE_SHARE = 0.25  # of the concurrency: predictions that Cog takes beyond it w
 _KNOWN_WARNINGS = (
     "ignore:Predictor.predict() is deprecated:DeprecationWarning,ignore:BasePredictor is deprecated:DeprecationWarning"
 )
+# As COG_LOG_LEVEL=warning, without the same warning in the log of Cog's Rust part, which is not among Python's.
+_LOG = (
+    "coglet=warn,coglet::predictor=error,coglet::setup=info,coglet::user=info,"
+    "coglet_worker=warn,coglet_worker::schema=off,coglet_worker::protocol=off"
+)
 _READY = """
 READY on {url}  (Ctrl-C ends it)
 {gateway}
@@ -130,7 +135,7 @@ class Server:
         self._host = host
         self._env = {
             "LOG_FORMAT": "console",
-            "COG_LOG_LEVEL": "warning",
+            **({} if "COG_LOG_LEVEL" in os.environ else {"RUST_LOG": _LOG}),
             "PYTHONWARNINGS": _KNOWN_WARNINGS,
             **({} if gateway is None else {"TOKEN_TRACE": "1", "CONFIDENCE": "1"}),  # the playground shows them
             **os.environ,

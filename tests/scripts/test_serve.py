@@ -42,6 +42,7 @@ def test_it_prints_a_request_that_works_and_shuts_down_with_0(serve, tmp_path, p
     serve.append(server)
     server.wait_for("/health-check")
     assert f"READY on http://127.0.0.1:{port}" in server.said
+    assert "deprecated" not in server.said, "users of the server cannot change predict.py's method"
     command = re.search(r"^  (curl .*\\\n.*)$", server.said, re.MULTILINE)[1].replace("\\\n", " ")
     words = shlex.split(command)
     answer = httpx.post(words[2], content=words[words.index("-d") + 1], headers={"Content-Type": "application/json"})
