@@ -156,6 +156,7 @@ class Model:
     def close(self) -> None:
         """End all answers with EngineDeadError, and stop the engine. May be called twice."""
         self.engine.close()
+        gc.unfreeze()  # what `load` froze could never be freed; at exit duckdb would report that as leaked
 
     def answer(self, **inputs: Any) -> Answer:
         """The answer to inputs by name, which are those of the task and `adapter`."""

@@ -52,6 +52,14 @@ async def test_three_lines_give_an_answer(folder: Path) -> None:
     model.close()
 
 
+async def test_what_belongs_to_a_closed_model_can_be_collected(folder: Path) -> None:
+    """Else an interpreter that ends cannot free it either, and duckdb's types are reported as leaked."""
+    model = await Model.open(folder)
+    assert gc.get_freeze_count() > 0
+    model.close()
+    assert gc.get_freeze_count() == 0
+
+
 async def test_an_answer_has_pieces_and_then_what_is_known_of_it(folder: Path) -> None:
     model = await Model.open(str(folder))
     writes(model, '{"n": 12}')
