@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -116,8 +116,9 @@ def train_task(options: TrainOptions) -> None:
             shutil.copyfile(choice.folder / SCHEMA_FILE, kept)
             print(f"The schema is in {kept}. To choose another, edit that file and give it with --schema.")
         steps = plan(options, choice, work)
-        print("\n" + step_list(steps))
-        do_steps(steps, work / _STATE, digest_of(choice.folder), partial(run_command, lock=lock))
+        state, digest = work / _STATE, digest_of(choice.folder)
+        print("\n" + step_list(steps, done_steps(steps, state, digest)))
+        do_steps(steps, state, digest, partial(run_command, lock=lock))
         minutes = (time.monotonic() - started) / 60
         print("\n" + write_card(options.out, choice, options.base, _measured(work, options.out), minutes=minutes))
         base = str(Path(options.base).resolve()) if Path(options.base).is_dir() else options.base
@@ -240,9 +241,10 @@ def _quantized_steps(options: TrainOptions, choice: Choice, work: Path, base: Pa
     ]
 
 
-def step_list(steps: Sequence[Step]) -> str:
-    """A line for each step, with its number and about how long it takes."""
-    lines = (f"{step.name}, about {max(1, round(step.minutes))} min" for step in steps)
+def step_list(steps: Sequence[Step], done: Collection[str] = ()) -> str:
+    """A line for each step, with its number and about how long it takes, unless its name is among those done before."""
+    times = ("done before" if step.name in done else f"about {max(1, round(step.minutes))} min" for step in steps)
+    lines = (f"{step.name}, {time}" for step, time in zip(steps, times, strict=True))
     return "\n".join(f"[{number}/{len(steps)}] {line}" for number, line in enumerate(lines, 1))
 
 
@@ -302,6 +304,12 @@ def do_steps(
         run.do(step, f"[{number}/{total or len(steps)}] {step.name}")
 
 
+def done_steps(steps: Sequence[Step], state: Path, data: str) -> set[str]:
+    """The names of the steps that `do_steps`, which has the same arguments, would find done."""
+    run = _Run(state, data, run_command)
+    return {step.name for step in steps if run.finds_done(step)}
+
+
 class _Run:
     """A run of `do_steps`, which has the arguments."""
 
@@ -312,17 +320,21 @@ class _Run:
         except (OSError, ValueError):
             self._known = {}
 
+    def finds_done(self, step: Step) -> bool:
+        """Whether the next step is done; its command joins those by which the steps after it are known."""
+        self._chain = hashlib.sha256(f"{self._chain} {shlex.join(step.words)}".encode()).hexdigest()
+        return self._known.get(step.name) == f"done {self._chain}" and step.leaves.exists()
+
     def do(self, step: Step, title: str) -> None:
         """Run a step that is not done yet, and if it is refused, what is to be done instead.
 
         Raises:
             CheckpointError: it failed.
         """
-        self._chain = hashlib.sha256(f"{self._chain} {shlex.join(step.words)}".encode()).hexdigest()
-        state, is_refused = self._known.get(step.name), f"refused {self._chain}"
-        if state == f"done {self._chain}" and step.leaves.exists():
+        if self.finds_done(step):
             say(f"{title}: done before")
             return
+        state, is_refused = self._known.get(step.name), f"refused {self._chain}"
         if state == is_refused and step.instead is not None:
             self._do_instead(step, step.instead, title)
             return

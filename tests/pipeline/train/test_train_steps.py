@@ -14,7 +14,7 @@ import torch
 
 from pipeline.prepare.command import REFUSED
 from pipeline.train.optimizer import default_rate
-from pipeline.train.train_task import Step, base_steps, do_steps, step_size
+from pipeline.train.train_task import Step, base_steps, do_steps, done_steps, step_list, step_size
 from pipeline.weights.errors import CheckpointError
 
 
@@ -61,6 +61,13 @@ def test_a_failure_of_what_is_done_instead_goes_on_there(steps: list[Step], tmp_
     assert run(steps, tmp_path, {"prepare": REFUSED, "sixteen": 1}) == ["train", "prepare", "sixteen"]
     assert run(steps, tmp_path, {}) == ["sixteen", "judge"]
     assert (tmp_path / "checkpoint").read_text() == "sixteen"
+
+
+def test_a_resumed_plan_says_which_steps_are_done(steps: list[Step], tmp_path: Path) -> None:
+    assert run(steps, tmp_path, {"prepare": REFUSED, "judge": 1}) == ["train", "prepare", "sixteen", "judge"]
+    done = done_steps(steps, tmp_path / "state.json", "data")
+    assert step_list(steps, done) == "[1/3] train, done before\n[2/3] prepare, done before\n[3/3] judge, about 1 min"
+    assert not done_steps(steps, tmp_path / "state.json", "other data")
 
 
 def test_another_failure_is_no_refusal(steps: list[Step], tmp_path: Path) -> None:
