@@ -23,7 +23,8 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "least"), [("dev", 190), ("reported", 190), ("times", 100), ("families", 100), ("families-2", 200), ("families-3", 120)]
+    ("name", "least"),
+    [("dev", 190), ("reported", 190), ("times", 100), ("families", 100), ("families-2", 200), ("families-3", 120)],
 )
 def test_every_question_has_valid_accepted_queries(name: str, least: int) -> None:
     cases, refused = QueryEvaluation("json").read_cases(PEOPLE / f"{name}.jsonl")

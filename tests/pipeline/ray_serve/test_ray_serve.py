@@ -173,7 +173,7 @@ def test_a_prediction_can_be_cancelled(service: RayService) -> None:
 
 @pytest.mark.slow
 async def test_a_replica_is_added_while_requests_wait(tmp_path: Path, weights: list[dict[str, str]]) -> None:
-    slow = {**weights[0], "FAKE_STEP_SECONDS": "0.1"}  # requests wait without using the cores that the replica starts on
+    slow = {**weights[0], "FAKE_STEP_SECONDS": "0.1"}  # requests wait, and the cores are free for the replica
     with started(tmp_path, slow, "--replicas", "1", "--max-replicas", "2") as service:
         load = Load(service.url, at_once=50)  # more than the places of a replica, of which cog.yaml has 32
         running = asyncio.create_task(load.run())
