@@ -41,12 +41,14 @@ class MaskedProducts:
 class Activations(StrEnum):
     """What the inputs of the linear layers' matmuls are rounded to. Sums and everything else are float32.
 
-    Only BFLOAT16 rounds those of unquantized layers (`rounds_dense`).
+    `rounds_dense` says whether those of unquantized layers are rounded.
     """
 
     FLOAT32 = "float32"  # not rounded
     INT16 = "int16"  # one scale for each row and group: faster on CPUs, with exact sums
-    INT8 = "int8"  # like INT16 in 8 bits, fastest without AMX tiles; attention in bfloat16 where the CPU multiplies it
+    # Like INT16 in 8 bits, fastest without AMX tiles. Attention and unquantized layers are bfloat16 where the CPU has
+    # dot products of it.
+    INT8 = "int8"
     BFLOAT16 = "bfloat16"  # weights and attention too: fastest with AMX tiles; without them this means INT8
 
 
@@ -54,9 +56,16 @@ BFLOAT16_GROUPS = 64  # for weights whose group size is not a multiple of this, 
 INT8_MAX_GROUP = 512  # for weights with larger groups, INT8 means INT16
 
 
-def rounds_dense(weight: Tensor, activations: Activations) -> bool:
-    """Whether an unquantized linear layer [N, K] and its inputs are rounded to bfloat16."""
-    return activations is Activations.BFLOAT16 and weight.shape[0] % 16 == 0 and weight.shape[1] % 32 == 0
+def rounds_dense(weight: Tensor, activations: Activations, *, has_dots: bool = False) -> bool:
+    """Whether an unquantized linear layer [N, K] and its inputs are rounded to bfloat16.
+
+    Args:
+        weight: of the layer.
+        activations: what inputs are rounded to.
+        has_dots: whether the kernels have dot products of bfloat16 beside inputs in 8 bits.
+    """
+    rounds = activations is Activations.BFLOAT16 or (has_dots and activations is Activations.INT8)
+    return rounds and weight.shape[0] % 16 == 0 and weight.shape[1] % 32 == 0
 
 
 PADDING_SLOT = -1  # the slot of rows behind the last request's, which only kernels for GPUs get and nothing stores

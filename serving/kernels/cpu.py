@@ -209,7 +209,7 @@ class CpuKernels:
 
     def place_linear(self, weight: Tensor) -> Tensor:
         """See `Kernels.place_linear`."""
-        if not rounds_dense(weight, self._activations):
+        if not rounds_dense(weight, self._activations, has_dots=self._library.has_dots):
             return weight
         return self._arena.empty(tuple(weight.shape), torch.bfloat16).copy_(weight)
 

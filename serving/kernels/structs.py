@@ -198,8 +198,9 @@ def awq_struct(weight: AwqWeight, activations: Activations) -> CAwq:
 
 def dense_struct(weight: Tensor, activations: Activations = Activations.FLOAT32) -> CDense:
     """A dense weight [N, K] and the rounding of its inputs, for which `Kernels.place_linear` has prepared it."""
-    rounds = weight.dtype is torch.bfloat16 and rounds_dense(weight, activations)
-    inputs = Activations.BFLOAT16 if rounds else Activations.FLOAT32
+    # The library itself ignores INT8 without dot products.
+    rounds = weight.dtype is torch.bfloat16 and rounds_dense(weight, activations, has_dots=True)
+    inputs = activations if rounds else Activations.FLOAT32
     return CDense(weight.data_ptr(), _DTYPES[weight.dtype], _INPUTS[inputs], weight.shape[1], weight.shape[0])
 
 

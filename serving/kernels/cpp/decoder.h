@@ -65,9 +65,12 @@ inline int64_t shared_floats(const Decoder& d, int64_t tokens) {
 inline void linear(Pool& pool, const Linear& w, const float* x, int64_t rows, float* out) {
   if (w.parts == 0) return awq_gemm(pool, w.awq, x, rows, out);
   int64_t total = 0, start = 0;
+  bool rounded = false;
   for (int64_t i = 0; i < w.parts; i++) total += w.dense[i].out;
-  for (int64_t i = 0; i < w.parts; start += w.dense[i++].out)
-    dense_gemm(pool, w.dense[i], x, rows, out + start, total);
+  for (int64_t i = 0; i < w.parts; start += w.dense[i++].out) {
+    if (rounds_inputs(w.dense[i]) && !rounded) round_inputs(pool, w.dense[i], x, rows), rounded = true;
+    multiply_dense(pool, w.dense[i], x, rows, out + start, total);
+  }
 }
 
 // The linear layers of a decoder layer, by the place of their first projection in it.

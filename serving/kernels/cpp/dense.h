@@ -2,7 +2,8 @@
 // unquantized checkpoints. float16 and bfloat16 are widened to float32 on loading, which is exact.
 //
 // x[m] · w[n]: lane l sums the k ≡ l (mod W) in order of k, then the lanes are summed in a fixed order. The result does
-// not depend on M or on which other products are computed.
+// not depend on M or on which other products are computed. Where both are bfloat16 (dense_bf16.h), a lane sums pairs of
+// neighbouring k's.
 #pragma once
 
 #include <algorithm>
@@ -22,29 +23,60 @@ struct Dense {
 
 constexpr int kWeightRows = 4;  // rows of weights multiplied at a time
 
-// MM rows of x against kWeightRows rows of weights.
-template <int MM, class T>
-inline void dot_tile(const T* const* w, const float* x, int64_t depth, float* out, int64_t ldo) {
-  vf acc[kWeightRows][MM] = {};
-  auto step = [&](int64_t k, int n_lanes) __attribute__((always_inline)) {
-    vf value[MM];
-#pragma GCC unroll 4
+// How weights are multiplied with inputs of type X, kWidth of them at a time.
+template <class X>
+struct Product;
+
+template <>
+struct Product<float> {
+  static constexpr int kWidth = W, kHeight = 3;  // rows of inputs for which there are registers
+  static vf input(const float* x, int n) { return loadf_n(x, n); }
+  template <class T>
+  static vf weight(const T* w, int n) {
+    return widen_n(w, n);
+  }
+  static void add(vf& acc, vf weight, vf input) { acc = fma(weight, input, acc); }
+};
+
+template <>
+struct Product<BFloat16> {  // for weights in bfloat16, and a depth that is a multiple of kWidth
+  static constexpr int kWidth = 2 * W, kHeight = W == 16 ? 6 : 3;
+  static vu input(const BFloat16* x, int) { return load<vu>(x); }
+  static vu weight(const BFloat16* w, int) { return load<vu>(w); }
+  static void add(vf& acc, vu weight, vu input) { add_dot_bfloat16(acc, weight, input); }
+};
+
+// Adds the products of k = first … last - 1: MM rows of x with kWeightRows rows of weights, which are `depth` apart.
+template <int MM, class T, class X>
+[[gnu::always_inline]] inline void add_products(const T* const* w, const X* x, int64_t depth, int64_t first,
+                                                int64_t last, vf (&acc)[kWeightRows][MM]) {
+  using P = Product<X>;
+  auto step = [&](int64_t k, int count) __attribute__((always_inline)) {
+    decltype(P::input(x, count)) value[MM];
+#pragma GCC unroll 6
     for (int m = 0; m < MM; m++) {
-      value[m] = loadf_n(x + m * depth + k, n_lanes);
+      value[m] = P::input(x + m * depth + k, count);
       pin(value[m]);
     }
 #pragma GCC unroll 4
     for (int n = 0; n < kWeightRows; n++) {
-      vf weight = widen_n(w[n] + k, n_lanes);
+      auto weight = P::weight(w[n] + k, count);
       __builtin_prefetch(w[n] + kWeightRows * depth + k);  // probably the next rows
       pin(weight);
-#pragma GCC unroll 4
-      for (int m = 0; m < MM; m++) acc[n][m] = fma(weight, value[m], acc[n][m]);
+#pragma GCC unroll 6
+      for (int m = 0; m < MM; m++) P::add(acc[n][m], weight, value[m]);
     }
   };
-  int64_t k = 0;
-  for (; k + W <= depth; k += W) step(k, W);
-  if (k < depth) step(k, depth - k);
+  int64_t k = first;
+  for (; k + P::kWidth <= last; k += P::kWidth) step(k, P::kWidth);
+  if (k < last) step(k, last - k);
+}
+
+// MM rows of x against kWeightRows rows of weights.
+template <int MM, class T>
+inline void dot_tile(const T* const* w, const float* x, int64_t depth, float* out, int64_t ldo) {
+  vf acc[kWeightRows][MM] = {};
+  add_products<MM>(w, x, depth, 0, depth, acc);
 #pragma GCC unroll 4
   for (int m = 0; m < MM; m++) {
     const v4 sums = sum4(acc[0][m], acc[1][m], acc[2][m], acc[3][m]);
@@ -61,24 +93,62 @@ inline void dot_rows(const T* const* w, const float* x, int64_t rows, int64_t de
   if (rows - m == 1) dot_tile<1>(w, x + m * depth, depth, out + m * ldo, ldo);
 }
 
-constexpr int kRows = 12;  // rows of x at a time: as many as stay in the L1 cache
+constexpr int kRows = 12;  // rows of x at a time
 constexpr int kUnit = 64;  // rows of weights in a unit of work
+constexpr int64_t kDepthBytes = 2048;  // of a row at a time: kRows rows of x stay in the L1 cache
 // Fewer products than this (about 0.1 ms with cold caches) take less time than waking another thread.
 constexpr int64_t kMinParallelProducts = 1 << 20;
 
+// add_products to sums[n][m], which begin at 0 with first = 0. Where it is inlined, GCC 12 keeps sums in memory.
+template <int MM, class T, class X>
+[[gnu::noinline]] void add_tile(const T* const* w, const X* x, int64_t depth, int64_t first, int64_t last,
+                                vf (*sums)[kRows]) {
+  vf acc[kWeightRows][MM] = {};
+  if (first) {
+#pragma GCC unroll 4
+    for (int n = 0; n < kWeightRows; n++)
+#pragma GCC unroll 6
+      for (int m = 0; m < MM; m++) acc[n][m] = sums[n][m];
+  }
+  add_products<MM>(w, x, depth, first, last, acc);
+#pragma GCC unroll 4
+  for (int n = 0; n < kWeightRows; n++)
+#pragma GCC unroll 6
+    for (int m = 0; m < MM; m++) sums[n][m] = acc[n][m];
+}
+
+// The same for rows m … rows - 1 of x, in tiles of MM and one of what is left.
+template <int MM, class T, class X>
+inline void add_rows(const T* const* w, const X* x, int64_t m, int64_t rows, int64_t depth, int64_t first, int64_t last,
+                     vf (*sums)[kRows]) {
+  for (; m + MM <= rows; m += MM)
+    add_tile<MM>(w, x + m * depth, depth, first, last, reinterpret_cast<vf(*)[kRows]>(&sums[0][m]));
+  if constexpr (MM > 1)
+    if (m < rows) add_rows<MM - 1>(w, x, m, rows, depth, first, last, sums);
+}
+
 // Multiplies all rows of x with rows first … last - 1 of the weights, at most kUnit. Results are collected in a local
 // buffer first: rows of `out` are far apart, often by a power of two, and would evict each other from the cache.
-template <class T>
-void dense_range(const T* data, const Dense& d, int64_t first, int64_t last, const float* x, int64_t rows,
-                 float* out, int64_t ldo) {
+template <class T, class X>
+void dense_range(const T* data, const Dense& d, int64_t first, int64_t last, const X* x, int64_t rows, float* out,
+                 int64_t ldo) {
+  vf sums[kUnit][kRows];
   float results[kRows][kUnit];
+  // A few rows stay in the cache anyway, and weights are read faster in one piece.
+  const int64_t step = rows > 4 ? kDepthBytes / sizeof(X) : d.in;
   for (int64_t m = 0; m < rows; m += kRows) {
     const int64_t height = std::min<int64_t>(kRows, rows - m);
-    for (int64_t n = first; n < last; n += kWeightRows) {
-      const T* w[kWeightRows];
-      for (int64_t i = 0; i < kWeightRows; i++) w[i] = data + std::min(n + i, last - 1) * d.in;
-      dot_rows(w, x + m * d.in, height, d.in, &results[0][n - first], kUnit);
-    }
+    for (int64_t k = 0; k < d.in; k += step)
+      for (int64_t n = first; n < last; n += kWeightRows) {
+        const T* w[kWeightRows];
+        for (int64_t i = 0; i < kWeightRows; i++) w[i] = data + std::min(n + i, last - 1) * d.in;
+        add_rows<Product<X>::kHeight>(w, x + m * d.in, 0, height, d.in, k, std::min(d.in, k + step), &sums[n - first]);
+      }
+    for (int64_t n = 0; n < last - first; n += kWeightRows)
+      for (int64_t i = 0; i < height; i++) {
+        const v4 row = sum4(sums[n][i], sums[n + 1][i], sums[n + 2][i], sums[n + 3][i]);
+        std::memcpy(&results[i][n], &row, sizeof row);
+      }
     for (int64_t i = 0; i < height; i++)
       std::memcpy(out + (m + i) * ldo + first, results[i], (last - first) * sizeof(float));
   }
@@ -145,11 +215,10 @@ inline void masked_products(Pool& pool, const Dense& d, const MaskedProducts& c,
   });
 }
 
-inline void dense_gemm_float32(Pool& pool, const Dense& d, const float* x, int64_t rows, float* out, int64_t ldo) {
-  with_type(d.data, d.dtype, [&](auto data) {
-    pool.each_range(d.out, kUnit, [&](int64_t first, int64_t last) {
-      dense_range(data, d, first, last, x, rows, out, ldo);
-    });
+template <class T, class X>
+void dense_product(Pool& pool, const T* data, const Dense& d, const X* x, int64_t rows, float* out, int64_t ldo) {
+  pool.each_range(d.out, kUnit, [&](int64_t first, int64_t last) {
+    dense_range(data, d, first, last, x, rows, out, ldo);
   });
 }
 

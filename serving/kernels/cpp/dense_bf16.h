@@ -1,9 +1,11 @@
-// The matmul of dense.h with weights in bfloat16 and inputs rounded to bfloat16, on AMX tiles; vLLM rounds the same way.
+// The matmul of dense.h with weights in bfloat16 and inputs rounded to bfloat16, on AMX tiles or, without them, on dot
+// products of pairs (VDPBF16PS); vLLM rounds the same way.
 //
-// 16 rows of a weight [N, K] by 32 k's are a tile as they lie in the checkpoint's memory, so weights have no second copy
+// On tiles, 16 rows of a weight [N, K] by 32 k's are a tile as they lie in the checkpoint's memory, so weights have no second copy
 // in another layout. A row's sum takes the k's in the same order whatever else is in the tiles, so its bits do not depend
 // on the other rows or on their number.
-// Source: Intel Architecture Instruction Set Extensions Programming Reference, chapter 3 (TDPBF16PS).
+// Source: Intel Architecture Instruction Set Extensions Programming Reference, chapter 3 (TDPBF16PS); Intel 64 and IA-32
+// Architectures Software Developer's Manual, volume 2 (VDPBF16PS).
 #pragma once
 
 #include "awq_bf16.h"
@@ -11,9 +13,20 @@
 
 namespace hk {
 
+// Whether inputs are rounded to bfloat16: as those of 4-bit matmuls with AMX, beside int8 inputs without it.
+inline bool rounds_inputs(const Dense& d) {
+#if defined(HK_AMX_BF16)
+  return d.inputs == kBFloat16Inputs;
+#elif defined(HK_BF16_DOTS)
+  return d.inputs == kInt8Inputs;
+#else
+  return false;
+#endif
+}
+
 // What dense_gemm needs in the pool's shared buffer.
 inline int64_t dense_floats(const Dense& d, int64_t rows) {
-  return d.inputs == kBFloat16Inputs ? (rows + 15) / 16 * 16 * d.in / 2 : 0;
+  return rounds_inputs(d) ? (rows + 15) / 16 * 16 * d.in / 2 : 0;
 }
 
 #if defined(HK_AMX_BF16)
@@ -71,24 +84,50 @@ void columns_bf16(const Dense& d, int64_t column, const BFloat16Rows& x, int64_t
   _tile_release();
 }
 
-inline void dense_gemm_bf16(Pool& pool, const Dense& d, const float* x, int64_t rows, float* out, int64_t ldo) {
-  if (rows == 0) return;
+// Rounds the inputs of weights like `d` into pool.shared(), which must hold dense_floats(d, rows).
+inline void round_inputs(Pool& pool, const Dense& d, const float* x, int64_t rows) {
+  round_rows(pool, x, rows, {reinterpret_cast<uint8_t*>(pool.shared()), d.in});
+}
+
+inline void multiply_rounded(Pool& pool, const Dense& d, int64_t rows, float* out, int64_t ldo) {
   const BFloat16Rows halves{reinterpret_cast<uint8_t*>(pool.shared()), d.in};
-  round_rows(pool, x, rows, halves);
   each_block(pool, rows, d.in, (d.out + 31) / 32, [&](int64_t first, int64_t last, int64_t pair) {
     if (d.out - 32 * pair > 16) return columns_bf16<2>(d, 32 * pair, halves, first, last, out, ldo);
     columns_bf16<1>(d, 32 * pair, halves, first, last, out, ldo);
   });
 }
 
+#elif defined(HK_BF16_DOTS)
+
+inline void round_inputs(Pool& pool, const Dense& d, const float* x, int64_t rows) {
+  BFloat16* halves = reinterpret_cast<BFloat16*>(pool.shared());
+  pool.each_range(rows * d.in, 8 * 1024, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i += W) round_to_bfloat16(loadf(x + i), halves + i);
+  });
+}
+
+inline void multiply_rounded(Pool& pool, const Dense& d, int64_t rows, float* out, int64_t ldo) {
+  const auto *weights = static_cast<const BFloat16*>(d.data), *halves = reinterpret_cast<BFloat16*>(pool.shared());
+  dense_product(pool, weights, d, halves, rows, out, ldo);
+}
+
+#else
+
+inline void round_inputs(Pool&, const Dense&, const float*, int64_t) {}
+inline void multiply_rounded(Pool&, const Dense&, int64_t, float*, int64_t) {}
+
 #endif
+
+// Multiplies x, or what round_inputs made of it where rounds_inputs(d).
+inline void multiply_dense(Pool& pool, const Dense& d, const float* x, int64_t rows, float* out, int64_t ldo) {
+  if (rounds_inputs(d)) return multiply_rounded(pool, d, rows, out, ldo);
+  with_type(d.data, d.dtype, [&](auto data) { dense_product(pool, data, d, x, rows, out, ldo); });
+}
 
 // pool.shared() must hold dense_floats(d, rows).
 inline void dense_gemm(Pool& pool, const Dense& d, const float* x, int64_t rows, float* out, int64_t ldo) {
-#if defined(HK_AMX_BF16)
-  if (d.inputs == kBFloat16Inputs) return dense_gemm_bf16(pool, d, x, rows, out, ldo);
-#endif
-  dense_gemm_float32(pool, d, x, rows, out, ldo);
+  if (rounds_inputs(d)) round_inputs(pool, d, x, rows);
+  multiply_dense(pool, d, x, rows, out, ldo);
 }
 
 }  // namespace hk

@@ -11,6 +11,11 @@
 #define HK_AMX_BF16
 #endif
 
+// HK_EMULATE_BF16: the code for dot products without the instruction, for tests; it needs vectors of 512 bits.
+#if !defined(HK_AMX_BF16) && ((defined(HK_AVX512) && defined(__AVX512BF16__)) || defined(HK_EMULATE_BF16))
+#define HK_BF16_DOTS
+#endif
+
 namespace hk {
 
 #if defined(HK_AMX_BF16)

@@ -7,12 +7,13 @@ import torch
 
 from lab.gpu.kernel_operands import bitmasks_of, int32, poisoned
 from serving.kernels.base import Activations, MaskedProducts, rounds_dense
+from serving.kernels.library import CpuLibrary
 from serving.kernels.reference import ReferenceKernels
 from serving.kernels.shape_checks import KernelArgumentError
 
 ROWS = [*range(1, 18), 64, 65, 127, 128, 129]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
-SHAPES = [(576, 257), (576, 63), (40, 66), (37, 5), (128, 1)]  # (inputs, outputs)
+SHAPES = [(576, 257), (1300, 70), (576, 63), (40, 66), (37, 5), (128, 1)]  # (inputs, outputs)
 
 
 def multiply(kernels, weight, x):
@@ -32,20 +33,22 @@ def test_every_number_of_rows_gives_the_product_with_the_same_bits(cpu_float32, 
         assert torch.equal(multiply(cpu_float32, weight, x[:rows]), alone[:rows]), rows
 
 
-@pytest.mark.parametrize("shape", [(576, 144), (32, 16), (896, 40), (40, 64), (2176, 48)], ids=str)
+@pytest.mark.parametrize("shape", [(576, 144), (32, 16), (896, 40), (40, 64), (2176, 48), (1088, 80)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_linear_layers_round_as_they_say_and_give_a_row_the_same_bits_in_any_batch(
-    cpu, activations, reference, shape, dtype
+    cpu, activations, library_path, shape, dtype
 ):
     weight, x = torch.randn(shape[1], shape[0]).to(dtype), torch.randn(129, shape[0])
     expected, alone = poisoned(129, shape[1]), poisoned(129, shape[1])
+    rounds = rounds_dense(weight, activations, has_dots=CpuLibrary(library_path, 1).has_dots)
+    reference = ReferenceKernels(activations=Activations.BFLOAT16 if rounds else Activations.FLOAT32)
     reference.dense_gemm(x, reference.place_linear(weight), expected, rounds=True)
     weight = cpu.place_linear(weight)
     for i in range(129):
         cpu.dense_gemm(x[i : i + 1], weight, alone[i : i + 1], rounds=True)
     scale = x.abs() @ weight.float().abs().T  # rounding errors are relative to this
     assert ((alone - expected).abs() / scale).max() < 2e-6
-    assert torch.equal(alone, multiply(cpu, weight, x)) != rounds_dense(weight, activations)
+    assert torch.equal(alone, multiply(cpu, weight, x)) != rounds
     wide = poisoned(129, shape[1] + 16)
     for rows in ROWS:
         for first in (0, 129 - rows):
