@@ -15,9 +15,6 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gateway.settings import rename_old_variables
-
-_KEY = ["GATEWAY_API_KEY", "DOOR_API_KEY"]  # environment variables; the second is the old name
 app = typer.Typer(add_completion=False)
 _console = Console(stderr=True)
 _TIMEOUT = httpx.Timeout(10, read=90, pool=None)  # the gateway holds an answer back for up to 60 seconds
@@ -33,7 +30,7 @@ _NOT_KEPT: Final = (
 def precompute(
     file: Annotated[typer.FileBinaryRead, typer.Argument(metavar="FILE", help="inputs as JSON Lines; - is stdin")],
     server: Annotated[str, typer.Option(help="address of the gateway")] = "http://127.0.0.1:8080",
-    key: Annotated[str | None, typer.Option(envvar=_KEY, help="API key, if it asks for one")] = None,
+    key: Annotated[str | None, typer.Option(envvar="GATEWAY_API_KEY", help="API key, if it asks for one")] = None,
     concurrency: Annotated[int, typer.Option(min=1, max=100, help="predictions at the same time")] = 8,
     refresh: Annotated[bool, typer.Option("--refresh", help="have every answer written again")] = False,
 ) -> None:
@@ -45,7 +42,6 @@ def precompute(
 
     Exit codes: 0 all are cached, 1 a line failed, 2 file or gateway unusable.
     """
-    rename_old_variables()
     lines = list(read_lines(file))
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     # No proxy from the environment: a gateway is often on this machine or in its network.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
@@ -127,10 +126,6 @@ class GatewaySettings(BaseSettings):
     _addresses: set[str] = PrivateAttr(default_factory=set)  # all that `servers` has ever said
     keys: Literal["required", "off"] = Field("off", description="required: each request needs a key of scripts/keys")
 
-    def __init__(self, **values: Any) -> None:
-        rename_old_variables()
-        super().__init__(**values)
-
     @field_validator("upstreams", "webhook_hosts", "prefix_inputs", "cors_origins", "hosts", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
@@ -157,6 +152,9 @@ class GatewaySettings(BaseSettings):
         Raises:
             SettingsError: a cache of answers cannot work, or a setting is for something that there is not.
         """
+        # Names of an earlier version. With DOOR_KEYS unread, a gateway that should ask for keys would ask nobody.
+        if old := [name for name in map(str.upper, type(self).model_fields) if f"DOOR_{name}" in os.environ]:
+            raise SettingsError(f"DOOR_{old[0]}: this setting is called GATEWAY_{old[0]} now; rename it")
         unused = sorted({"shadow_share", "shadow_name"} & self.model_fields_set)
         if self.shadow is None and unused:
             text = f"GATEWAY_{unused[0].upper()}: no candidate is asked; set GATEWAY_SHADOW too, or remove it"
@@ -243,18 +241,6 @@ def local_url(host: str, port: int) -> str:
     """The address of a server that listens at `host`, from this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def rename_old_variables() -> None:
-    """Give the environment variables DOOR_… of earlier versions their new names, with a line on stderr for each.
-
-    Where a variable is set under both names, the new one counts.
-    """
-    for name in map(str.upper, (*GatewaySettings.model_fields, "api_key")):
-        value = os.environ.pop(f"DOOR_{name}", None)
-        if value is not None:
-            os.environ.setdefault(f"GATEWAY_{name}", value)
-            sys.stderr.write(f"DOOR_{name} is now called GATEWAY_{name}; the old name still works, but rename it.\n")
 
 
 def _folder() -> Path:

@@ -11,7 +11,6 @@ from gateway.errors import TooManyPredictionsError, UnauthorizedError
 from gateway.keys.key_file import ApiKey, KeyFile
 
 COOKIE = "gateway_key"
-_OLD_COOKIE = "door_key"  # the name in browsers that logged in at an earlier version
 _BUSY_SECONDS = 1.0  # after which one of a caller's predictions may have ended
 
 
@@ -95,4 +94,4 @@ def key_of(request: HTTPConnection) -> str | None:
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() in ("bearer", "token"):
         return key.strip()
-    return request.cookies.get(COOKIE) or request.cookies.get(_OLD_COOKIE)
+    return request.cookies.get(COOKIE) or None

@@ -155,13 +155,8 @@ def _count(value: JsonValue) -> float:
 
 @_router.get("/metrics")
 async def metrics(gateway: TheGateway) -> Response:
-    """All counters, gauges and histograms of this gateway since its start.
-
-    What begins with gateway_ is there under its name of earlier versions as well, for dashboards that ask for door_.
-    """
-    lines = generate_latest(gateway.meters.registry).splitlines(keepends=True)
-    old = [line.replace(b"gateway_", b"door_", 1) for line in lines if re.match(rb"(# \w+ )?gateway_", line)]
-    return Response(b"".join(lines + old), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    """All counters, gauges and histograms of this gateway since its start."""
+    return Response(generate_latest(gateway.meters.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 def _render_error(request: Request, error: GatewayError) -> Response:

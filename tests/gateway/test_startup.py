@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 
@@ -10,7 +9,7 @@ import pytest
 
 from gateway.gateway import open_gateway
 from gateway.predictions.store import Store
-from gateway.settings import GatewaySettings
+from gateway.settings import GatewaySettings, SettingsError
 
 CACHE = {"cache_mb": 1, "weights_digest": "d" * 64}
 
@@ -54,23 +53,10 @@ async def test_a_file_that_is_no_database_is_closed(tmp_path, check_threads):
     await again.close()
 
 
-def test_old_names_of_variables_work_and_a_line_names_the_new_ones(monkeypatch, capsys):
-    for name in ("PORT", "KEYS", "UPSTREAMS"):
-        monkeypatch.setenv(f"GATEWAY_{name}", "")  # so that what the settings set is undone
-        monkeypatch.delenv(f"GATEWAY_{name}")
-    monkeypatch.setenv("DOOR_PORT", "9001")
-    monkeypatch.setenv("DOOR_UPSTREAMS", "http://127.0.0.1:1,http://127.0.0.1:2")
-    monkeypatch.setenv("DOOR_KEYS", "off")
-    monkeypatch.setenv("GATEWAY_KEYS", "required")
-    settings = GatewaySettings()
-    assert (settings.port, len(settings.upstreams), settings.keys) == (9001, 2, "required")
-    said = capsys.readouterr().err.splitlines()
-    assert sorted(line.split(";")[0] for line in said) == [
-        f"DOOR_{name} is now called GATEWAY_{name}" for name in ("KEYS", "PORT", "UPSTREAMS")
-    ]
-    assert "DOOR_PORT" not in os.environ
-    assert GatewaySettings().port == 9001
-    assert capsys.readouterr().err == ""
+def test_an_old_name_of_a_variable_is_refused_with_the_new_one(monkeypatch):
+    monkeypatch.setenv("DOOR_KEYS", "required")
+    with pytest.raises(SettingsError, match="DOOR_KEYS: this setting is called GATEWAY_KEYS now"):
+        GatewaySettings().check()
 
 
 def test_a_folder_of_kept_predictions_of_an_earlier_version_stays_in_use(tmp_path, monkeypatch):

@@ -166,13 +166,6 @@ def test_a_port_in_use_is_one_line_that_names_the_option(serve, tmp_path, option
     assert server.said == f"{wanted}end the other server, or choose another port with {option}\n"
 
 
-def test_the_old_name_of_the_gateway_s_port_works(serve, tmp_path, port):
-    server = Serve(tmp_path, "--engine", "fake", "--port", str(port), "--door-port", str(port))
-    serve.append(server)
-    assert server.process.wait(60) == 1
-    server.wait_for("--gateway-port")
-
-
 def test_both_servers_cannot_have_one_port(serve, tmp_path, port):
     server = Serve(tmp_path, "--engine", "fake", "--port", str(port), "--gateway-port", str(port))
     serve.append(server)
