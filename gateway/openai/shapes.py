@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
 from pydantic import JsonValue
 
@@ -15,30 +14,6 @@ from gateway.openai.tool_calls import AnswerReader, CallPart
 from gateway.upstream.model_info import ModelInfo
 
 Object = dict[str, JsonValue]
-
-
-class Shape(Protocol):
-    """Writes the choices of one kind of answer."""
-
-    prefix: str
-    name: str
-    chunk_name: str
-
-    def whole(self, index: int, answer: Answer) -> Object:
-        """A choice with its answer."""
-        ...
-
-    def first(self, index: int) -> Object | None:
-        """A choice's part in a chunk before its text, where there is one."""
-        ...
-
-    def piece(self, index: int, text: str) -> Object | None:
-        """A choice's part in a chunk with new text; None while it would show nothing."""
-        ...
-
-    def last(self, index: int, answer: Answer) -> Object:
-        """A choice's part in its last chunk: why it ended, and all log probabilities."""
-        ...
 
 
 class ChatShape:
@@ -57,7 +32,7 @@ class ChatShape:
         self._readers: dict[int, AnswerReader] = {}  # of the choices that are streamed
 
     def whole(self, index: int, answer: Answer) -> Object:
-        """See `Shape.whole`. Of chosen calls, one that was cut is left out, because nobody could read its arguments."""
+        """A choice with its answer. Of chosen calls, one that was cut is left out: nobody could read its arguments."""
         reader, is_complete = self._make_reader(), answer.finish_reason == "stop"
         read = [reader.push(answer.text), reader.finish(is_complete=is_complete)]
         calls: dict[int, CallPart] = {}
@@ -75,20 +50,20 @@ class ChatShape:
             "finish_reason": _reason(answer, reader),
         }
 
-    def first(self, index: int) -> Object | None:
-        """See `Shape.first`."""
+    def first(self, index: int) -> Object:
+        """A choice's part in a chunk before its text."""
         self._readers[index] = reader = self._make_reader()
         content, parts = reader.push("")
         message: Object = {"role": "assistant", "content": None if reader.calls else content, "refusal": None}
         return _chat_part(index, message | self._delta(index, "", parts))
 
     def piece(self, index: int, text: str) -> Object | None:
-        """See `Shape.piece`."""
+        """A choice's part in a chunk with new text; None while it would show nothing."""
         delta = self._delta(index, *self._readers[index].push(text))
         return _chat_part(index, delta) if delta else None
 
     def last(self, index: int, answer: Answer) -> Object:
-        """See `Shape.last`."""
+        """A choice's part in its last chunk: why it ended, and all log probabilities."""
         reader = self._readers[index]
         delta = self._delta(index, *reader.finish(is_complete=answer.finish_reason == "stop"))
         ended = {"logprobs": _chat_logprobs(answer), "finish_reason": _reason(answer, reader)}
@@ -118,24 +93,26 @@ class CompletionShape:
     prefix, name, chunk_name = "cmpl-", "text_completion", "text_completion"
 
     def whole(self, index: int, answer: Answer) -> Object:
-        """See `Shape.whole`."""
+        """See `ChatShape.whole`."""
         return self.piece(index, answer.text) | self._end(answer)
 
-    def first(self, index: int) -> Object | None:
-        """See `Shape.first`."""
-        return None
+    def first(self, index: int) -> None:
+        """Nothing: a completion's first chunk has its first text."""
 
     def piece(self, index: int, text: str) -> Object:
-        """See `Shape.piece`."""
+        """See `ChatShape.piece`."""
         return {"index": index, "text": text, "logprobs": None, "finish_reason": None}
 
     def last(self, index: int, answer: Answer) -> Object:
-        """See `Shape.last`."""
+        """See `ChatShape.last`."""
         return self.piece(index, "") | self._end(answer)
 
     def _end(self, answer: Answer) -> Object:
         logprobs = None if answer.logprobs is None else _completion_logprobs(answer.logprobs)
         return {"logprobs": logprobs, "finish_reason": answer.finish_reason}
+
+
+Shape = ChatShape | CompletionShape
 
 
 @dataclass(frozen=True, slots=True)

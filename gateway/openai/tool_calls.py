@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
@@ -63,41 +63,23 @@ class CallPart:
     name: str | None = None
 
 
-class AnswerReader(Protocol):
-    """Reads an answer while it is written."""
+class TextReader:
+    """Reads an answer that is a text, while it is written."""
+
+    calls = 0
+    """The number of calls that are complete, if the answer is."""
 
     def push(self, text: str) -> tuple[str, list[CallPart]]:
         """What more text of the answer adds to its content, and to its calls."""
-        ...
-
-    def finish(self, *, is_complete: bool) -> tuple[str, list[CallPart]]:
-        """What the end adds, of an answer that is complete or was cut."""
-        ...
-
-    @property
-    def calls(self) -> int:
-        """The number of calls that are complete, if the answer is."""
-        ...
-
-
-class TextReader:
-    """Reads an answer that is a text. See `AnswerReader`."""
-
-    calls = 0
-
-    def push(self, text: str) -> tuple[str, list[CallPart]]:
-        """See `AnswerReader.push`."""
         return text, []
 
     def finish(self, *, is_complete: bool) -> tuple[str, list[CallPart]]:
-        """See `AnswerReader.finish`."""
+        """What the end adds, of an answer that is complete or was cut."""
         return "", []
 
 
 class ChosenCallsReader:
     """Reads an answer that is a text, then calls, each a line: `<tool_call>{"name": …, "arguments": …}`.
-
-    See `AnswerReader`.
 
     Args:
         is_json: whether a text is JSON, which has no calls behind it, and may have their mark in it.
@@ -111,7 +93,7 @@ class ChosenCallsReader:
         self.calls = 0
 
     def push(self, text: str) -> tuple[str, list[CallPart]]:
-        """See `AnswerReader.push`."""
+        """See `TextReader.push`."""
         if self._is_json and text:
             self._is_json, self._is_text = False, text[0] != _CALL[0]  # with which no JSON begins
         if self._is_text:
@@ -134,7 +116,7 @@ class ChosenCallsReader:
         return content, parts
 
     def finish(self, *, is_complete: bool) -> tuple[str, list[CallPart]]:
-        """See `AnswerReader.finish`."""
+        """See `TextReader.finish`."""
         return "" if self._has_calls else self._held, []
 
     def _part(self) -> CallPart | None:
@@ -156,7 +138,7 @@ class ChosenCallsReader:
 
 
 class ForcedCallReader:
-    """Reads an answer to `call_schema`. See `AnswerReader`.
+    """Reads an answer to `call_schema`.
 
     Args:
         functions: the functions of the schema.
@@ -170,7 +152,7 @@ class ForcedCallReader:
         self.calls = 1
 
     def push(self, text: str) -> tuple[str, list[CallPart]]:
-        """See `AnswerReader.push`."""
+        """See `TextReader.push`."""
         if not self._is_choice:
             return "", self._shown(text)
         self._held += text
@@ -185,13 +167,16 @@ class ForcedCallReader:
         return "", self._shown(ready)
 
     def finish(self, *, is_complete: bool) -> tuple[str, list[CallPart]]:
-        """See `AnswerReader.finish`."""
+        """See `TextReader.finish`."""
         return "", [] if is_complete or self._name is None else self._shown(self._held)
 
     def _shown(self, arguments: str) -> list[CallPart]:
         name = None if self._is_named else self._name
         self._is_named = True
         return [CallPart(0, arguments, name)] if arguments or name else []
+
+
+AnswerReader = TextReader | ChosenCallsReader | ForcedCallReader
 
 
 def _moved(schema: JsonValue, place: str) -> JsonValue:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from lab.bench.asker import Asker, Inputs
 from tasks.errors import TaskError
@@ -22,27 +22,6 @@ class QuestionError(Exception):
     """A question or a file of questions is invalid; the message says why."""
 
 
-class Questions(Protocol):
-    """A source of questions, the same for every engine."""
-
-    def __len__(self) -> int:
-        """Number of different questions."""
-        ...
-
-    @property
-    def warm_up(self) -> Sequence[Inputs]:
-        """Questions to warm up each engine."""
-        ...
-
-    def draw(self, count: int, seed: str, number: int = 0) -> list[Inputs]:
-        """`count` questions; the same for the same seed and number, others for another seed."""
-        ...
-
-    def before(self, questions: Sequence[Inputs], number: int) -> list[Inputs]:
-        """Other questions whose prompts have the same prefixes, to fill a prefix cache."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Team:
     """The columns of a team and its questions."""
@@ -52,7 +31,7 @@ class Team:
 
 
 class HoneycombQuestions:
-    """See `Questions`. A new order of columns makes a prompt that no cache has seen.
+    """A source of questions, the same for every engine. A new order of columns makes a prompt that no cache has seen.
 
     Args:
         teams: the sources of questions.
@@ -70,7 +49,10 @@ class HoneycombQuestions:
         return len(self._teams)
 
     def draw(self, count: int, seed: str, number: int = 0) -> list[Inputs]:
-        """Questions of different teams, with shuffled columns; after all teams, each asks its next question."""
+        """Questions of different teams, with shuffled columns; after all teams, each asks its next question.
+
+        They are the same for the same seed and number, and others for another seed.
+        """
         rng = random.Random(seed)
         found: list[Inputs] = []
         for i in range(count):
@@ -82,7 +64,7 @@ class HoneycombQuestions:
         return found
 
     def before(self, questions: Sequence[Inputs], number: int) -> list[Inputs]:
-        """Another question of the team with the same columns in the same order."""
+        """Another question of each team with the same columns in the same order, to fill a prefix cache."""
         asked = [self._teams[i % len(self._teams)].questions for i in range(len(questions))]
         return [
             {**inputs, "nlq": texts[(number + 1) % len(texts)]} for inputs, texts in zip(questions, asked, strict=True)
@@ -90,7 +72,7 @@ class HoneycombQuestions:
 
 
 class RequestFile:
-    """See `Questions`. Each draw takes the next lines, starting again after the last one.
+    """See `HoneycombQuestions`. Each draw takes the next lines, starting again after the last one.
 
     Args:
         questions: at least one.
@@ -112,7 +94,7 @@ class RequestFile:
         return self._taken > len(self._questions)
 
     def draw(self, count: int, seed: str, number: int = 0) -> list[Inputs]:
-        """See `Questions.draw`."""
+        """See `HoneycombQuestions.draw`."""
         key = seed, number, count
         if key not in self._drawn:
             self._drawn[key] = self._taken
@@ -123,6 +105,9 @@ class RequestFile:
     def before(self, questions: Sequence[Inputs], number: int) -> list[Inputs]:
         """The same questions, because others with the same prefixes are not known."""
         return list(questions)
+
+
+Questions = HoneycombQuestions | RequestFile
 
 
 def measured_questions(weights: Path, asker: Asker, requests: Path | None) -> Questions:
