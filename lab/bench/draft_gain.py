@@ -59,13 +59,13 @@ def measured_costs(result: Mapping[str, Any]) -> PassCosts:
     return PassCosts(times["vllm"]["until the first token"], one, drafted)
 
 
-def gpu_costs(gpu: Gpu, prompt: int = PROMPT, rows: int = MOST_ROWS) -> PassCosts:
+def gpu_costs(gpu: Gpu, rows: int = MOST_ROWS) -> PassCosts:
     """Costs of Mistral-7B in four bits on one card, computed."""
 
     def milliseconds(rows: int) -> float:
         return 1000 * max(MISTRAL_BYTES / gpu.bandwidth, 2 * MISTRAL_WEIGHTS * rows / gpu.flops) / EFFICIENCY
 
-    return PassCosts(milliseconds(prompt), milliseconds(1), milliseconds(rows) + DRAFTING)
+    return PassCosts(milliseconds(PROMPT), milliseconds(1), milliseconds(rows) + DRAFTING)
 
 
 def main(files: list[str]) -> None:

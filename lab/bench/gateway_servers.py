@@ -60,14 +60,16 @@ def gateway_server(folder: Path, upstream: str, *, max_active: int) -> Iterator[
 
 
 @contextmanager
-def served_playground(folder: Path, engine: str) -> Iterator[str]:
-    """All that scripts/serve starts, once the playground answers; its address."""
+def served_playground(
+    folder: Path, engine: str, *, public_url: str = "", seconds: float = START_SECONDS
+) -> Iterator[str]:
+    """All that scripts/serve starts, once the playground answers, within so many seconds; its address."""
     cog_port, port = free_port(), free_port()
     url = f"http://127.0.0.1:{port}/"
     options = ["--engine", engine, "--port", str(cog_port), "--gateway-port", str(port)]
     command = [sys.executable, str(ROOT / "scripts" / "serve"), *options]
-    env = {"GATEWAY_DATABASE": str(folder / f"{port}.sqlite")}
-    with running(command, env, folder / f"serve-{port}.log", url, 'id="input-title"'):
+    env = {"GATEWAY_DATABASE": str(folder / f"{port}.sqlite"), "GATEWAY_PUBLIC_URL": public_url}
+    with running(command, env, folder / f"serve-{port}.log", url, 'id="input-title"', seconds=seconds):
         yield url
 
 

@@ -11,7 +11,6 @@ import asyncio
 import dataclasses
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from typing import Any, Final
 import httpx
 
 from lab.bench.llama_build import MODEL, built_program
+from lab.endurance.cog_process import free_port
 from serving.config import Settings
 from serving.constraints import JsonSchemaConstraint
 from serving.errors import EngineDeadError, InvalidRequestError
@@ -40,7 +40,7 @@ _SPECULATION: Final = {"ngram": ("--spec-type", "ngram-mod")}
 
 def create(settings: Settings) -> LlamaEngine:
     """Start the server with all cores, and a slot for every request that is computed at once."""
-    port, cores = _free_port(), settings.num_threads or os.cpu_count() or 1
+    port, cores = free_port(), settings.num_threads or os.cpu_count() or 1
     slots = settings.max_num_seqs
     command = [
         *(str(built_program("llama-server")), "--model", str(settings.weights_dir / MODEL)),
@@ -113,12 +113,6 @@ class LlamaEngine:
         """See `Engine.close`."""
         self._server.kill()  # it keeps nothing
         self._server.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _body(request: GenerationRequest) -> dict[str, Any]:

@@ -35,13 +35,13 @@ BLOCK_SIZE = 16
 BANDWIDTH_BYTES = 512 * 2**20  # much larger than any cache
 
 
-def measure_in_process(weights: Path, *, repeats: int = 15) -> dict[str, Any]:
+def measure_in_process(weights: Path) -> dict[str, Any]:
     """Run `measure` in its own process, whose end frees the model's memory.
 
     Raises:
         OSError: it failed; the message is the end of its output.
     """
-    command = [sys.executable, "-m", "lab.bench.passes", str(weights), str(repeats)]
+    command = [sys.executable, "-m", "lab.bench.passes", str(weights)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise OSError("\n".join(done.stderr.splitlines()[-8:]))

@@ -162,8 +162,11 @@ class Peer:
         return {**os.environ, "PATH": path, "OMP_NUM_THREADS": str(num_cores())}
 
 
+_CORES: Mapping[str, object] = {"num_threads": num_cores()}
+
+
 def _paged(name: str, speculation: str) -> Peer:
-    return Peer(name, "dev", settings={"engine": "paged", "speculation": speculation, **_cores()}, is_fresh=True)
+    return Peer(name, "dev", settings={"engine": "paged", "speculation": speculation, **_CORES}, is_fresh=True)
 
 
 def _vllm(name: str, **settings: object) -> Peer:
@@ -171,7 +174,7 @@ def _vllm(name: str, **settings: object) -> Peer:
     return Peer(
         name,
         "vllm-suffix" if speculation == "suffix" else "vllm",  # it needs its own package
-        settings={"engine": "vllm", "max_model_len": 2048, **_cores(), **_VLLM_BEST, **settings},
+        settings={"engine": "vllm", "max_model_len": 2048, **_CORES, **_VLLM_BEST, **settings},
         form=_VLLM_FORM,
         is_fresh=speculation in ("suffix", "auto"),  # they learn from answers
         note=_VLLM_NOTE,
@@ -179,11 +182,7 @@ def _vllm(name: str, **settings: object) -> Peer:
 
 
 def _llama(name: str, form: Form = Form.GGUF, **settings: object) -> Peer:
-    return Peer(name, "dev", settings={"engine": LLAMA, **_cores(), **settings}, form=form)
-
-
-def _cores() -> dict[str, int]:
-    return {"num_threads": num_cores()}
+    return Peer(name, "dev", settings={"engine": LLAMA, **_CORES, **settings}, form=form)
 
 
 _ALL = (

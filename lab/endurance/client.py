@@ -81,21 +81,11 @@ class Client:
 
     async def ask_patiently(self, inputs: Mapping[str, Any]) -> ClientResult:
         """One prediction, sent again while the server is full."""
-        for _ in range(_TRIES):
-            answer = await self.ask(inputs)
-            if answer.status != "refused":
-                return answer
-            await asyncio.sleep(_RETRY_SECONDS)
-        return answer
+        return await _until_taken(lambda: self.ask(inputs))
 
     async def stream(self, prediction_id: str, inputs: Mapping[str, Any], end: End | None = None) -> ClientResult:
-        """One prediction, streamed, which the client may end early."""
-        for _ in range(_TRIES):
-            answer = await self._stream(prediction_id, inputs, end)
-            if answer.status != "refused":
-                return answer
-            await asyncio.sleep(_RETRY_SECONDS)
-        return answer
+        """One prediction, streamed, which the client may end early; sent again while the server is full."""
+        return await _until_taken(lambda: self._stream(prediction_id, inputs, end))
 
     async def _stream(self, prediction_id: str, inputs: Mapping[str, Any], end: End | None) -> ClientResult:
         began, text = time.perf_counter(), ""
@@ -126,6 +116,15 @@ class Client:
         """Ask the server to cancel a prediction, which may have ended."""
         async with self.session.post(f"/predictions/{prediction_id}/cancel") as response:
             await response.read()
+
+
+async def _until_taken(send: Callable[[], Awaitable[ClientResult]]) -> ClientResult:
+    for _ in range(_TRIES):
+        answer = await send()
+        if answer.status != "refused":
+            break
+        await asyncio.sleep(_RETRY_SECONDS)
+    return answer
 
 
 @asynccontextmanager
@@ -177,7 +176,7 @@ async def closed_loop(
 
 
 async def open_loop(
-    url: str, questions: Sequence[Mapping[str, Any]], *, rate: float, seconds: float, seed: int = 0
+    url: str, questions: Sequence[Mapping[str, Any]], *, rate: float, seconds: float
 ) -> list[ClientResult]:
     """Poisson arrivals, each asked once.
 
@@ -186,9 +185,8 @@ async def open_loop(
         questions: asked in turn.
         rate: arrivals a second.
         seconds: of arrivals; then the last answers are awaited.
-        seed: of the arrival times.
     """
-    rng, now, tasks = random.Random(seed), 0.0, []
+    rng, now, tasks = random.Random(0), 0.0, []
     async with opened(url) as client:
         began = time.monotonic()
         for number in itertools.count():

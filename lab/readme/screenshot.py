@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import httpx
 from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
 
-from lab.endurance.cog_process import free_port
-from pipeline.paths import ROOT
+from lab.bench.gateway_servers import served_playground
 
 LIMIT: Final = 150_000  # bytes of the picture
 _WARM_UP: Final = ("Slowest traces", "Latency by route", "Errors in the last hour")
 _EXAMPLE: Final = "Slow requests of one user"  # its answer has tokens of several origins
 _SECONDS: Final = 600  # for the start and for an answer
+_SHOWN_URL: Final = "http://127.0.0.1:8080"  # what the code says on everybody's machine
 _SIZE: Final[ViewportSize] = {"width": 1200, "height": 740}
 
 
@@ -35,13 +28,18 @@ def take_screenshot(path: Path) -> None:
     """Serve the default model, ask it, and write a PNG of the page.
 
     Raises:
-        PictureError: there is no Chromium, the server does not start, or the picture is too large.
+        PictureError: there is no Chromium, or the picture is too large.
+        ServerFailedError: the server does not start.
     """
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:
         raise PictureError("there is no Chromium on PATH: apt-get install chromium")
     options = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium's sandbox does not work for root
-    with _served() as address, sync_playwright() as playwright:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        served_playground(Path(folder), "auto", public_url=_SHOWN_URL, seconds=_SECONDS) as address,
+        sync_playwright() as playwright,
+    ):
         browser = playwright.chromium.launch(executable_path=program, args=options)
         page = browser.new_page(viewport=_SIZE, color_scheme="light", reduced_motion="reduce")
         page.goto(address)
@@ -60,36 +58,3 @@ def _ask(page: Page) -> None:
         expect(page.locator("#live")).to_contain_text("Answered in", timeout=1000 * _SECONDS)
     page.get_by_role("tab", name="Tokens").click()
     page.evaluate("document.activeElement.blur()")
-
-
-@contextmanager
-def _served() -> Iterator[str]:
-    """The address of a playground that forgets everything at the end."""
-    cog, gateway = free_port(), free_port()
-    command = [sys.executable, str(ROOT / "scripts" / "serve"), "--port", str(cog), "--gateway-port", str(gateway)]
-    with tempfile.TemporaryDirectory() as folder:
-        env = {
-            **os.environ,
-            "GATEWAY_DATABASE": str(Path(folder) / "predictions.sqlite"),
-            "GATEWAY_PUBLIC_URL": "http://127.0.0.1:8080",  # what the code says on everybody's machine
-        }
-        process = subprocess.Popen(command, env=env, start_new_session=True)
-        try:
-            address = f"http://127.0.0.1:{gateway}"
-            _wait(process, address)
-            yield address
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait()
-
-
-def _wait(process: subprocess.Popen[bytes], address: str) -> None:
-    deadline = time.monotonic() + _SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            if httpx.get(f"{address}/ready").status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.5)
-    raise PictureError(f"scripts/serve was not ready at {address}; the reason is above")
