@@ -108,13 +108,7 @@ class AnswerCache:
 async def open_cache(
     settings: GatewaySettings, store: Store, read_model: Callable[[], Awaitable[ModelInfo]], meters: Meters
 ) -> AnswerCache | None:
-    """The cache that the settings ask for; `GatewaySettings.check` has found that it can work.
-
-    Args:
-        settings: the settings of the gateway.
-        store: the database of the predictions, which is open.
-        read_model, meters: what `AnswerCache` takes.
-    """
+    """The cache that the settings ask for, of an open store; `GatewaySettings.check` has found that it can work."""
     if settings.cache_mb is None:
         return None
     max_age = timedelta(days=settings.cache_days)

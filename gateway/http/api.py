@@ -106,10 +106,6 @@ class _Failures:
 
     Starlette's own handler of all exceptions is outside of every middleware, so that its answers would have no security
     headers and would be neither counted nor logged with the request's id.
-
-    Args:
-        app: the application.
-        render: writes an error in the shape of the API that was asked.
     """
 
     def __init__(self, app: ASGIApp, render: RenderError) -> None:

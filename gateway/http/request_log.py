@@ -70,11 +70,7 @@ def configure_logging() -> None:
 
 
 class RequestLog:
-    """ASGI middleware: logs and counts each request, and answers its id as the header X-Request-Id.
-
-    Args:
-        app: the application.
-    """
+    """ASGI middleware: logs and counts each request, and answers its id as the header X-Request-Id."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

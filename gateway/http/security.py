@@ -31,11 +31,7 @@ _HOST: Final = re.compile(r"(?:([\w.-]+)|\[([0-9a-f:.]+)\])(?::[0-9]*)?")
 
 
 class SecurityHeaders:
-    """ASGI middleware: adds headers to every response that has not set them itself.
-
-    Args:
-        app: the application.
-    """
+    """ASGI middleware: adds headers to every response that has not set them itself."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

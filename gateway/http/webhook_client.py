@@ -29,11 +29,7 @@ class WebhookError(Exception):
 
 
 class WebhookClient:
-    """A client of the receivers of webhooks. To be made in the event loop that uses it.
-
-    Args:
-        settings: the settings of the gateway.
-    """
+    """A client of the receivers of webhooks. To be made in the event loop that uses it."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
@@ -70,11 +66,7 @@ class WebhookClient:
 
 
 class _Resolver(aiohttp.ThreadedResolver):
-    """Resolves names for the connection itself: a name may lead elsewhere than when it was checked.
-
-    Args:
-        settings: the settings of the gateway.
-    """
+    """Resolves names for the connection itself: a name may lead elsewhere than when it was checked."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         super().__init__()

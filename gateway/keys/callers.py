@@ -15,11 +15,7 @@ _BUSY_SECONDS = 1.0  # after which one of a caller's predictions may have ended
 
 
 class Caller:
-    """The holder of a key.
-
-    Args:
-        key: what is known of the key.
-    """
+    """The holder of a key."""
 
     def __init__(self, key: ApiKey) -> None:
         self.key = key

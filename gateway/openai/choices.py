@@ -129,15 +129,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The predictions of one request, while they run.
+    """The predictions of one request, while they run."""
 
-    Args:
-        predictions: one for each choice.
-        inputs: the inputs of each of these predictions.
-    """
-
-    predictions: Sequence[LivePrediction]
-    inputs: Sequence[ModelInputs]
+    predictions: Sequence[LivePrediction]  # one for each choice
+    inputs: Sequence[ModelInputs]  # of each of these predictions
 
     async def answers(self) -> list[Answer]:
         """The answers of all predictions, once all have ended.

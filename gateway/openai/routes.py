@@ -29,23 +29,14 @@ _router = APIRouter(prefix="/v1")
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One request that has been checked.
-
-    Args:
-        request: the HTTP request.
-        gateway: the gateway as the caller may use it.
-        info: what is known of the model.
-        body: the parameters that all requests share.
-        inputs: the inputs for each prompt.
-        make_shape: makes the shape of the answer from the answer's id.
-    """
+    """One request that has been checked."""
 
     request: Request
-    gateway: Gateway
+    gateway: Gateway  # as the caller may use it
     info: ModelInfo
     body: SharedBody
-    inputs: Sequence[ModelInputs]
-    make_shape: Callable[[str], Shape]
+    inputs: Sequence[ModelInputs]  # for each prompt
+    make_shape: Callable[[str], Shape]  # from the answer's id
 
     @property
     def n(self) -> int:

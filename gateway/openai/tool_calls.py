@@ -138,11 +138,7 @@ class ChosenCallsReader:
 
 
 class ForcedCallReader:
-    """Reads an answer to `call_schema`.
-
-    Args:
-        functions: the functions of the schema.
-    """
+    """Reads an answer to `call_schema`."""
 
     def __init__(self, functions: Sequence[Function]) -> None:
         self._is_choice = len(functions) > 1

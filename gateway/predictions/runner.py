@@ -270,10 +270,6 @@ class Runner:
 def prefix_of(inputs: Mapping[str, JsonValue], names: tuple[str, ...]) -> bytes | None:
     """A text that is equal for prompts that begin alike: these inputs, and of a list its first item.
 
-    Args:
-        inputs: the inputs of a prediction.
-        names: the names of the inputs with which prompts begin.
-
     Returns:
         The text as JSON; None where the prediction has none of these inputs.
     """

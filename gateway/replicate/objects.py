@@ -26,12 +26,7 @@ def base_url(request: Request, settings: GatewaySettings) -> str:
 
 
 def prediction_object(prediction: Prediction, base: str) -> dict[str, JsonValue]:
-    """A prediction as Replicate's API shows it.
-
-    Args:
-        prediction: the prediction to show.
-        base: the gateway's address.
-    """
+    """A prediction as Replicate's API shows it."""
     address = f"{base}/v1/predictions/{prediction.id}"
     return {
         "id": prediction.id,

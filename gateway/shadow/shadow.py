@@ -179,12 +179,7 @@ async def open_shadow(
     corrections: CorrectionFile | None,
     count: Callable[[str], None],
 ) -> AsyncIterator[Shadow | None]:
-    """The shadow that the settings ask for, while the context lasts; None if they ask for none.
-
-    Args:
-        settings: the settings of the gateway, whose database is open.
-        model, corrections, count: what `Shadow` takes.
-    """
+    """The shadow that the settings ask for while the context lasts, of an open database; None if they ask for none."""
     if settings.shadow is None:
         yield None
         return

@@ -54,12 +54,7 @@ class Tracing:
 
 
 class ServerSpans:
-    """ASGI middleware: traces requests, below the caller's span if it sends a `traceparent`.
-
-    Args:
-        app: the application.
-        tracer: makes the spans.
-    """
+    """ASGI middleware: traces requests, below the caller's span if it sends a `traceparent`."""
 
     def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
         self._app = app
@@ -112,10 +107,6 @@ class PredictionSpans(PredictionTrace):
     """The spans of one prediction: the whole, its waits for a server, and each server that was asked.
 
     They are below the current span, which is that of the HTTP request.
-
-    Args:
-        tracer: makes the spans.
-        prediction_id: the prediction's id.
     """
 
     def __init__(self, tracer: Tracer, prediction_id: str) -> None:

@@ -29,11 +29,7 @@ class Turn(NamedTuple):
 
 
 class Server:
-    """One Cog server, and what the gateway knows of it.
-
-    Args:
-        upstream: the client of the server.
-    """
+    """One Cog server, and what the gateway knows of it."""
 
     def __init__(self, upstream: ModelServer) -> None:
         self.upstream = upstream

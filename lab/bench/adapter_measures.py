@@ -138,16 +138,7 @@ def num_right(replies: Sequence[Reply], answers: Sequence[Any]) -> int:
 
 
 class AdapterBench:
-    """The measurements of one engine; each starts the engine anew, so that it has learned nothing.
-
-    Args:
-        peer: the engine.
-        base: folder of the base.
-        questions: the questions of the different adapters.
-        plan: sizes.
-        folder: the place for lists of adapters and logs.
-        say: called with what is measured next.
-    """
+    """The measurements of one engine; each starts the engine anew, so that it has learned nothing."""
 
     def __init__(
         self,

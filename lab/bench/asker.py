@@ -25,9 +25,6 @@ Inputs = Mapping[str, Any]  # of one prediction, by name of predict's parameters
 class Asker:
     """Prepares requests with a checkpoint's task: every engine gets the same prompt and the same constraint.
 
-    Args:
-        weights: folder with task.json and the tokenizer.
-
     Raises:
         TaskFileError: task.json is missing or wrong.
     """

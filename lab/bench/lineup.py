@@ -155,16 +155,7 @@ class Entry:
 
 
 class Lineup:
-    """Runs the peers' processes; after a failure a peer is skipped, and the others continue.
-
-    Args:
-        peers: the engines, in the order of results.
-        forms: the weights.
-        asker: turns questions into requests.
-        warm_up: the first questions to each engine.
-        logs: folder for the engines' output.
-        say: called with a message for each failure.
-    """
+    """Runs the peers' processes; after a failure a peer is skipped, and the others continue."""
 
     def __init__(
         self,

@@ -50,14 +50,6 @@ def bench_batch(
     """Measure, and return the result; a runner that fails has its error there.
 
     Each command runs twice in a round: with one row, which gives the time of its start, then with all.
-
-    Args:
-        runners: the runners by name.
-        questions: the rows.
-        forms: the weights in all formats.
-        asker: prepares requests, and compares answers.
-        rounds: the number of repetitions.
-        say: called with what is measured next.
     """
     figures: dict[str, dict[str, Any]] = {
         name: {"note": runner.peer.note, "rounds": []} for name, runner in runners.items()

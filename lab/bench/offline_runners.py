@@ -55,13 +55,7 @@ class Measured:
 
 
 def run_measured(command: Sequence[str], env: Mapping[str, str], log: Path, limit: float) -> Measured:
-    """Run a command to its end.
-
-    Args:
-        command: program and arguments.
-        env: all of its environment variables.
-        log: the file that gets its output.
-        limit: the limit of its time in seconds.
+    """Run a command to its end, within `limit` seconds; `log` gets its output.
 
     Raises:
         EngineFailedError: it failed, or took longer; the message has the end of its output.
@@ -123,13 +117,7 @@ class OfflineAnswer:
 
 @dataclass(frozen=True)
 class OfflineRunner:
-    """Answers rows with one command, from its start to its end.
-
-    Args:
-        peer: the engine and its settings.
-        forms: the weights in all formats.
-        asker: prepares requests.
-    """
+    """Answers rows with one command, from its start to its end."""
 
     peer: Peer
     forms: WeightForms

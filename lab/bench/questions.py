@@ -31,11 +31,7 @@ class Team:
 
 
 class HoneycombQuestions:
-    """A source of questions, the same for every engine. A new order of columns makes a prompt that no cache has seen.
-
-    Args:
-        teams: the sources of questions.
-    """
+    """A source of questions, the same for every engine; a new order of columns makes prompts that no cache has seen."""
 
     warm_up = (
         {"nlq": "count of everything", "cols": '["left", "right"]'},

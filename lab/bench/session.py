@@ -24,29 +24,17 @@ ENOUGH = 1.5  # so is one whose last answer comes later than this multiple of th
 
 @dataclass(frozen=True)
 class Session:
-    """The options of one run.
-
-    Args:
-        peers: the engines.
-        workloads: of each engine.
-        with_passes: whether to measure passes of our model too.
-        plan: sizes of the workloads.
-        forms: the weights in all formats.
-        asker: turns questions into requests.
-        questions: source of questions.
-        evaluation: more questions, for counting passes.
-        say: called with what is measured next, and with a message for each failure.
-    """
+    """The options of one run."""
 
     peers: Sequence[Peer]
     workloads: Sequence[Workload]
-    with_passes: bool
+    with_passes: bool  # whether to measure passes of our model too
     plan: Plan
     forms: WeightForms
     asker: Asker
     questions: Questions
-    evaluation: Questions | None
-    say: Callable[[str], None]
+    evaluation: Questions | None  # more questions, for counting passes
+    say: Callable[[str], None]  # called with what is measured next, and with a message for each failure
 
     def run(self) -> dict[str, Any]:
         """Measure and return the result; after Ctrl-C, it has the measurements so far."""

@@ -27,12 +27,7 @@ _SCHEMA = {
 
 
 class StubCog:
-    """Answers what the gateway asks of a Cog server.
-
-    Args:
-        num_chunks: the number of chunks of each prediction.
-        interval: seconds between two of them.
-    """
+    """Answers what the gateway asks of a Cog server, each prediction with chunks that are `interval` seconds apart."""
 
     def __init__(self, num_chunks: int, interval: float) -> None:
         self._num_chunks = num_chunks

@@ -83,20 +83,13 @@ class Plan:
 
 
 class Batches:
-    """Makes the batches of all workloads.
-
-    Args:
-        asker: turns questions into requests.
-        source: source of questions.
-        plan: sizes of the workloads.
-        evaluation: more questions, each asked once, to count passes.
-    """
+    """Makes the batches of all workloads."""
 
     def __init__(self, asker: Asker, source: Questions, plan: Plan, evaluation: Questions | None = None) -> None:
         self._asker = asker
         self._source = source
         self._plan = plan
-        self._evaluation = evaluation
+        self._evaluation = evaluation  # each of them is asked once, to count passes
 
     def of(self, workload: Workload, number: int, variant: float | None, *, as_schema: bool = False) -> list[Batch]:
         """The batches of a workload in a round: those that prepare it, and last the one to measure.

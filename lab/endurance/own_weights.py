@@ -37,12 +37,7 @@ def lock_text(weights: Path) -> str:
 
 
 def copied_weights(source: Path, folder: Path) -> dict[str, str]:
-    """A copy of weights, which a row may damage, and its lock; the settings for them.
-
-    Args:
-        source: the weights.
-        folder: the place for the copy and the lock; made if need be.
-    """
+    """A copy of weights, which a row may damage, and its lock; the settings for them."""
     copy = folder / source.name
     shutil.copytree(source, copy)
     lock = folder / "weights.lock"

@@ -112,16 +112,10 @@ Verdict = Literal["passed", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row.
+    """One row."""
 
-    Args:
-        name: its name for --only.
-        title: its name for people.
-        run: the function that does it.
-    """
-
-    name: str
-    title: str
+    name: str  # for --only
+    title: str  # for people
     run: Callable[[Stage, Amounts], Result]
 
 

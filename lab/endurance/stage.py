@@ -36,11 +36,7 @@ class RunningGateway:
 
 
 class Stage:
-    """Starts real Cog servers with the small model on the paged engine, one at a time.
-
-    Args:
-        folder: the place for logs and what rows write.
-    """
+    """Starts real Cog servers with the small model on the paged engine, one at a time."""
 
     def __init__(self, folder: Path) -> None:
         recipe = find_recipe(ROOT, SMALL)
@@ -64,23 +60,14 @@ class Stage:
     def own_server(
         self, env: Mapping[str, str] = MappingProxyType({}), *, concurrency: int = SLOTS
     ) -> Iterator[CogServer]:
-        """A server that the row may harm; the shared one ends before.
-
-        Args:
-            env: more environment variables.
-            concurrency: how many predictions run at the same time.
-        """
+        """A server that the row may harm, with more environment variables; the shared one ends before."""
         self.close()
         with self._observed(env, concurrency) as server:
             yield server
 
     @contextmanager
     def plain_server(self, wrapper: tuple[str, ...] = ()) -> Iterator[CogServer]:
-        """The package's own Predictor, which writes no counters; the shared server ends before.
-
-        Args:
-            wrapper: command before the server's own.
-        """
+        """The package's own Predictor, which writes no counters; the shared server ends before."""
         self.close()
         log = self.subfolder("server") / "server.log"
         with CogServer("predict.py:Predictor", env=self.settings, log=log, wrapper=wrapper) as server:

@@ -55,12 +55,7 @@ def chats(count: int) -> list[dict[str, Any]]:
 
 
 def adapter_questions(folder: Path, count: int) -> list[dict[str, Any]]:
-    """Inputs for the example adapters, each in turn and greedy or sampled with seeds; every ninth is for the base.
-
-    Args:
-        folder: a folder that has one for each adapter.
-        count: the number of inputs.
-    """
+    """Inputs for the example adapters, each in turn and greedy or sampled with seeds; every ninth is for the base."""
     names = sorted(path.parent.name for path in folder.glob("*/questions.jsonl"))
     texts = {name: (folder / name / "questions.jsonl").read_text("utf-8").splitlines() for name in names}
     found = []

@@ -23,12 +23,7 @@ from tasks.json_answer import ITEM_SEPARATOR, KEY_SEPARATOR
 
 
 class RandomAnswers:
-    """Writes answers as vLLM would with a model whose next tokens are all as likely.
-
-    Args:
-        weights: a checkpoint with a tokenizer.
-        max_tokens: limit of an answer.
-    """
+    """Writes answers as vLLM would with a model whose next tokens are all as likely."""
 
     def __init__(self, weights: Path, max_tokens: int) -> None:
         self._tokenizer = Tokenizer.from_dir(weights)

@@ -25,14 +25,7 @@ _SHOWN: Final = 600  # characters of the schema in the prompt
 
 
 async def ask_checked(weights: Path, schemas: Iterable[Any], *, count: int, max_tokens: int) -> dict[str, Any]:
-    """How greedy answers ended, for the first so many schemas whose answers are checked besides the grammar.
-
-    Args:
-        weights: a checkpoint, with a chat template or without.
-        schemas: in the order in which they are tried.
-        count: answers.
-        max_tokens: limit of an answer.
-    """
+    """How greedy answers ended, for the first so many schemas whose answers are checked besides the grammar."""
     settings = Settings(weights_dir=weights, max_num_seqs=1)
     checkpoint = Checkpoint.of(settings)
     tokenizer = checkpoint.tokenizer

@@ -104,11 +104,7 @@ class Tally:
 
 
 class Measurement:
-    """Walks through the instances of schemas.
-
-    Args:
-        weights: the folder of a checkpoint, of which the tokenizer is used.
-    """
+    """Walks through the instances of schemas with the tokenizer of a checkpoint."""
 
     def __init__(self, weights: Path) -> None:
         self._tokenizer = Tokenizer.from_dir(weights)

@@ -60,12 +60,6 @@ class Question:
 def read_questions(cache: Path, categories: Iterable[str], *, count: int, seed: int) -> list[Question]:
     """A sample of so many questions of each category, or all of a smaller one; in the order of the package.
 
-    Args:
-        cache: the folder where the package is kept.
-        categories: some of `CATEGORIES`.
-        count: questions of a category.
-        seed: makes the sample repeatable.
-
     Raises:
         CheckpointError: the package cannot be downloaded, or has another digest.
     """

@@ -141,11 +141,7 @@ class ResponsesBody(CommonBody):
         return {}
 
     def chat_body(self, messages: Sequence[Mapping[str, JsonValue]]) -> ChatBody:
-        """The same request as a chat completion's.
-
-        Args:
-            messages: the conversation, in a chat completion's words.
-        """
+        """The same request as a chat completion's."""
         choice: JsonValue = None
         if isinstance(self.tool_choice, NamedFunction):
             choice = {"type": "function", "function": {"name": self.tool_choice.name}}

@@ -24,16 +24,10 @@ _RUNNING: Final = {Status.STARTING: "queued", Status.PROCESSING: "in_progress"}
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked, of which a response shows most again.
+    """What was asked, of which a response shows most again."""
 
-    Args:
-        id: the id of the prediction.
-        created_at: its time of creation, as Unix time.
-        body: the request.
-    """
-
-    id: str
-    created_at: int
+    id: str  # of the prediction
+    created_at: int  # as Unix time
     body: ResponsesBody
 
     @classmethod
@@ -51,13 +45,7 @@ class Asked:
         return ChatShape(self.body.chat_body(_NO_MESSAGES).reader, self.id)
 
     def response(self, status: str, output: list[JsonValue] | None = None, **more: JsonValue) -> Object:
-        """The response with its parameters.
-
-        Args:
-            status: how far it is.
-            output: its items.
-            more: further fields, in place of their defaults.
-        """
+        """The response with its parameters; `more` are further fields, in place of their defaults."""
         body = self.body
         tools: list[JsonValue] = [_tool(tool) for tool in body.tools or []]
         text = body.text.model_dump(by_alias=True, exclude_none=True) if body.text else {}
@@ -196,11 +184,7 @@ class Events:
 
 @dataclass(slots=True)
 class _Items:
-    """The items of an answer, which grow by the deltas of a chat completion.
-
-    Args:
-        own_id: the id of the prediction.
-    """
+    """The items of an answer, which grow by the deltas of a chat completion."""
 
     own_id: str
     output: list[JsonValue] = field(default_factory=list)
