@@ -48,8 +48,8 @@ class CorrectionLine(BaseModel):
             id=new_id(),
             kind=self.kind,
             input=self.input,
-            given=_text(self.given),
-            wanted=_text(self.output),
+            given=None if self.given is None else as_text(self.given),
+            wanted=None if self.output is None else as_text(self.output),
             note=self.note,
             created_at=now(),
             state=self.state,
@@ -98,5 +98,6 @@ def line_of(correction: Correction) -> str:
     return json.dumps(content, ensure_ascii=False)
 
 
-def _text(value: JsonValue) -> str | None:
-    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def as_text(value: JsonValue) -> str:
+    """An answer as it is kept: a text, and anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sqlite3
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from gateway.corrections.correction import Correction, Kind, State
 from gateway.corrections.correction_file import CorrectionFile
+from gateway.corrections.lines import as_text
 from gateway.errors import FieldError, ForbiddenError, InvalidInputError, NotFoundError, UnavailableError
 from gateway.gateway import Gateway, TheGateway
 from gateway.http.api import Api
@@ -98,7 +98,7 @@ async def check(request: Request, gateway: TheGateway) -> Response:
     body = await read_body(request, CheckBody, max_bytes=gateway.settings.max_body_bytes)
     prediction = await _ended(gateway, body.prediction)
     try:
-        wanted, is_checked = await _checked(gateway, prediction, _text(body.wanted))
+        wanted, is_checked = await _checked(gateway, prediction, as_text(body.wanted))
     except InvalidInputError as error:
         return JSONResponse({"valid": False, "wanted": None, "problem": error.fields[0].message})
     return JSONResponse({"valid": True if is_checked else None, "wanted": wanted, "problem": None})
@@ -193,7 +193,7 @@ async def _wanted(gateway: Gateway, body: ProposalBody, prediction: Prediction, 
     if body.kind is Kind.CORRECTION:
         if body.wanted is None:
             raise _wrong("wanted", "Field required", "missing")
-        wanted, _ = await _checked(gateway, prediction, _text(body.wanted))
+        wanted, _ = await _checked(gateway, prediction, as_text(body.wanted))
         if wanted == given:
             raise _wrong("wanted", 'is the answer that was given; for a good answer, kind is "example"')
         return wanted
@@ -228,10 +228,6 @@ async def _find(gateway: Gateway, correction_id: str) -> Correction:
     if correction is None:
         raise NotFoundError(f"there is no correction {correction_id[:100]}")
     return correction
-
-
-def _text(wanted: JsonValue) -> str:
-    return wanted if isinstance(wanted, str) else json.dumps(wanted, ensure_ascii=False)
 
 
 def _check_admin(gateway: Gateway) -> None:

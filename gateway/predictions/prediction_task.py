@@ -127,17 +127,15 @@ class PredictionTask:
 
     async def _read(self, server: Server) -> Prediction:
         with self.live.trace.asking(server.upstream.url) as trace_context:
-            return await self._follow(server, {**trace_context, **self._context})
-
-    async def _follow(self, server: Server, context: Mapping[str, str]) -> Prediction:
-        async with server.upstream.predict(self.live.id, self.live.snapshot().input, context) as events:
-            self._server = server
-            self.live.begin()
-            async for event in events:
-                if event.name == "completed":
-                    return self.live.completed(event.data)
-                self.live.apply(event)
-        raise UpstreamError("its stream ended before the prediction did")
+            inputs, context = self.live.snapshot().input, {**trace_context, **self._context}
+            async with server.upstream.predict(self.live.id, inputs, context) as events:
+                self._server = server
+                self.live.begin()
+                async for event in events:
+                    if event.name == "completed":
+                        return self.live.completed(event.data)
+                    self.live.apply(event)
+            raise UpstreamError("its stream ended before the prediction did")
 
     async def _cancel(self) -> None:
         """Ask the server to cancel; it then says how the prediction ended. If it does not, end the stream."""
