@@ -1,19 +1,17 @@
 """Runs Cog's HTTP server as a child process that can be asked, signalled and killed.
 
-with CogServer("predict.py:Predictor", env={"ENGINE": "fake"}, log=path) as server: server.post(nlq=…, cols=…)
+with CogServer("predict.py:Predictor", env={"ENGINE": "fake"}, log=path) as server: server.health()
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -123,46 +121,9 @@ class CogServer:
             time.sleep(0.1)
         raise ServerFailedError(f"the server is not {status} but {seen}:\n{self.log.read_text()[-4000:]}")
 
-    def post(self, **inputs: Any) -> httpx.Response:
-        """The answer to a prediction that is not streamed."""
-        return self.client.post("/predictions", json={"input": inputs})
-
-    @contextmanager
-    def stream(self, prediction_id: str, **inputs: Any) -> Iterator[Iterator[tuple[str, Any, float]]]:
-        """Server-sent events of a prediction: name, data, and time of arrival.
-
-        Retries when the server says that it is full: with 8 simultaneous requests on an overloaded machine, coglet
-        0.23.1 has refused the last although 24 of its 32 slots were free (docs/log.md).
-
-        Raises:
-            ServerFailedError: the server refused it.
-        """
-        with ExitStack() as stack:
-            for _ in range(5):
-                body = {"id": prediction_id, "input": inputs}
-                opened = self.client.stream(
-                    "PUT", f"/predictions/{prediction_id}", json=body, headers={"Accept": "text/event-stream"}
-                )
-                response = stack.enter_context(opened)
-                if response.status_code != 409:
-                    break
-                time.sleep(0.1)
-            if response.status_code != 200:
-                raise ServerFailedError(f"{prediction_id}: {response.status_code} {response.read()[:500]!r}")
-            yield _events(response)
-
 
 def free_port() -> int:
     """A port that nobody listens on."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
-
-
-def _events(response: httpx.Response) -> Iterator[tuple[str, Any, float]]:
-    name = ""
-    for line in response.iter_lines():
-        if line.startswith("event:"):
-            name = line.removeprefix("event:").strip()
-        elif line.startswith("data:"):
-            yield name, json.loads(line.removeprefix("data:")), time.monotonic()

@@ -17,6 +17,7 @@ from lab.endurance.cog_process import CogServer
 from pipeline.paths import ROOT
 from tasks.honeycomb.prompt import build_prompt
 from tasks.honeycomb.query import parse_query
+from tests.cog.asking import post, stream
 from tests.cog.control import CONTROLLED, Control
 from tests.cog.tiny_weights import make_tiny_weights
 from tests.tiny_tokenizers import byte_level
@@ -58,7 +59,7 @@ def server(shared: CogServer, control: Control) -> Iterator[CogServer]:
 
 
 def read_stream(server: CogServer, prediction_id: str, nlq: str) -> list[tuple[str, Any, float]]:
-    with server.stream(prediction_id, nlq=nlq, cols=str(COLUMNS), max_tokens=2500) as events:
+    with stream(server, prediction_id, nlq=nlq, cols=str(COLUMNS), max_tokens=2500) as events:
         return list(events)
 
 
@@ -106,7 +107,7 @@ def test_repairs_are_in_the_logs_of_their_own_prediction_only(server):
 
 
 def test_cancel_ends_the_prediction_and_frees_the_engine(server, control):
-    with server.stream("cancel-me", nlq=LONGER, cols=str(COLUMNS), max_tokens=2500) as events:
+    with stream(server, "cancel-me", nlq=LONGER, cols=str(COLUMNS), max_tokens=2500) as events:
         next(event for event in events if event[0] == "output")
         assert control.stats(server)["num_running"] == 1
         assert server.client.post("/predictions/cancel-me/cancel").status_code == 200
@@ -132,7 +133,7 @@ def test_cancelling_half_of_the_predictions_does_not_change_the_others(server, c
 
 
 def test_a_client_that_disconnects_frees_the_engine(server, control):
-    with server.stream("leave", nlq=LONGER, cols=str(COLUMNS), max_tokens=2500) as events:
+    with stream(server, "leave", nlq=LONGER, cols=str(COLUMNS), max_tokens=2500) as events:
         next(event for event in events if event[0] == "output")
         assert control.stats(server)["num_running"] == 1
     control.wait_until_idle(server)
@@ -142,7 +143,7 @@ def test_one_prediction_more_than_the_slots_is_refused_while_they_run(server, co
     with ThreadPoolExecutor(CONCURRENCY) as pool:
         futures = [pool.submit(read_stream, server, f"full-{n}", LONGER) for n in range(CONCURRENCY)]
         control.wait_until_running(server, CONCURRENCY)
-        assert server.post(nlq="one more", cols="a").status_code == 409
+        assert post(server, nlq="one more", cols="a").status_code == 409
         for number in range(CONCURRENCY):
             server.client.post(f"/predictions/full-{number}/cancel")
         assert {future.result()[-1][1]["status"] for future in futures} == {"canceled"}
@@ -160,7 +161,7 @@ def test_one_prediction_more_than_the_slots_is_refused_while_they_run(server, co
     ],
 )
 def test_an_input_outside_the_schema_is_422_and_names_it(server, inputs, field, message):
-    response = server.post(**inputs)
+    response = post(server, **inputs)
     assert response.status_code == 422
     (detail,) = response.json()["detail"]
     assert detail["loc"] == ["body", "input", field]
@@ -181,27 +182,27 @@ def test_an_input_outside_the_schema_is_422_and_names_it(server, inputs, field, 
 )
 def test_an_input_that_cannot_be_answered_fails_with_its_name_and_limit(server, inputs, message):
     """Also with "cancelled" in it, which Cog would take for a cancelled prediction elsewhere."""
-    prediction = server.post(**inputs).json()
+    prediction = post(server, **inputs).json()
     assert prediction["status"] == "failed"
     assert message in prediction["error"]
 
 
 def test_a_float_without_a_fraction_is_accepted_as_an_integer(server):
     """JSON Schema accepts 400.0 as an integer, and Cog passes it on as a float."""
-    prediction = server.post(nlq="a", cols="a", max_tokens=400.0).json()
+    prediction = post(server, nlq="a", cols="a", max_tokens=400.0).json()
     assert prediction["status"] == "succeeded"
 
 
 def test_a_second_request_with_the_same_id_joins_the_prediction_in_flight(server, control):
-    stream = threading.Thread(target=read_stream, args=(server, "twice", LONGER))
-    stream.start()
+    reading = threading.Thread(target=read_stream, args=(server, "twice", LONGER))
+    reading.start()
     control.wait_until_running(server, 1)
     body = {"id": "twice", "input": {"nlq": LONGER, "cols": str(COLUMNS)}}
     answers = [server.client.put("/predictions/twice", json=body) for _ in range(5)]
     assert {answer.status_code for answer in answers} == {202}
     assert control.stats(server)["num_running"] == 1
     server.client.post("/predictions/twice/cancel")
-    stream.join(60)
+    reading.join(60)
 
 
 def test_the_server_serves_the_committed_schema(server):
@@ -221,7 +222,7 @@ def test_a_dead_engine_fails_pending_predictions_and_the_health_check(tmp_path):
             predictions = [future.result(timeout=60)[-1][1] for future in futures]
         assert "the engine was killed" in health["user_healthcheck_error"]
         assert {p["status"] for p in predictions} == {"failed"}
-        assert "the engine was killed" in server.post(nlq="a", cols="a").json()["error"]
+        assert "the engine was killed" in post(server, nlq="a", cols="a").json()["error"]
 
 
 def test_sigterm_finishes_predictions_in_flight_and_exits_with_0(tmp_path):

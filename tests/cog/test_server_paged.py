@@ -13,6 +13,7 @@ import pytest
 from lab.endurance.cog_process import CogServer
 from tasks.honeycomb.query import parse_query
 from tests import small_model
+from tests.cog.asking import stream
 
 pytestmark = [pytest.mark.server, pytest.mark.weights]
 
@@ -40,7 +41,7 @@ MAX_TOKENS = 48
 def ask(server: CogServer, number: int, name: str) -> dict:
     """The whole prediction; if the answer was cut short, its output has the text that was streamed."""
     inputs = {"nlq": QUESTIONS[number], "cols": str(COLUMNS), "max_tokens": MAX_TOKENS}
-    with server.stream(f"{name}-{number}", **inputs) as events:
+    with stream(server, f"{name}-{number}", **inputs) as events:
         seen = list(events)
     shown = [data["chunk"] for event, data, _ in seen if event == "output"]
     return {**seen[-1][1], "shown": "".join(shown)}
@@ -68,7 +69,7 @@ def test_an_answer_does_not_depend_on_the_batch_and_is_a_query_or_an_error(serve
 
 def test_cancel_frees_every_block(server, control):
     free, total = free_blocks(server, control)
-    with server.stream("cancelled", nlq=QUESTIONS[0], cols=str(COLUMNS), max_tokens=2500) as events:
+    with stream(server, "cancelled", nlq=QUESTIONS[0], cols=str(COLUMNS), max_tokens=2500) as events:
         next(events)
         next(events)
         server.client.post("/predictions/cancelled/cancel")

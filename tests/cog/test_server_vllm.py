@@ -16,6 +16,7 @@ from lab.endurance.cog_process import CogServer
 from lab.endurance.own_weights import lock_text
 from tasks.honeycomb.query import parse_query
 from tests import small_model
+from tests.cog.asking import post, stream
 from tests.cog.control import CONTROLLED, Control
 from tests.conformance.kinds import WEIGHTS, vllm_dtype
 from tests.serving.engines.vllm.vllm_processes import vllm_process, vllm_processes
@@ -62,7 +63,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, control: Control) -> Iterat
 
 
 def read(server: CogServer, name: str, columns: list[str], nlq: str = LONG) -> list[tuple[str, Any, float]]:
-    with server.stream(name, nlq=nlq, cols=str(columns)) as events:
+    with stream(server, name, nlq=nlq, cols=str(columns)) as events:
         return list(events)
 
 
@@ -92,7 +93,7 @@ def test_as_many_predictions_as_slots_run_at_the_same_time_each_with_its_own_col
 
 
 def test_cancel_ends_the_prediction_and_frees_its_slot(server: CogServer, control: Control) -> None:
-    with server.stream("cancel-me", nlq=LONG, cols=str(SHARED)) as events:
+    with stream(server, "cancel-me", nlq=LONG, cols=str(SHARED)) as events:
         next(event for event in events if event[0] == "output")
         assert server.client.post("/predictions/cancel-me/cancel").status_code == 200
         *_, (name, prediction, _) = events
@@ -101,7 +102,7 @@ def test_cancel_ends_the_prediction_and_frees_its_slot(server: CogServer, contro
 
 
 def test_a_client_that_disconnects_frees_its_slot(server: CogServer, control: Control) -> None:
-    with server.stream("leave", nlq=LONG, cols=str(SHARED)) as events:
+    with stream(server, "leave", nlq=LONG, cols=str(SHARED)) as events:
         next(event for event in events if event[0] == "output")
     control.wait_until_idle(server)
 
@@ -137,7 +138,7 @@ def test_a_dead_engine_process_fails_pending_predictions_and_the_health_check(se
     begun = threading.Barrier(PLACES + 1)
 
     def predict(number: int) -> dict[str, Any]:
-        with server.stream(f"doomed-{number}", nlq=LONG, cols=str(SHARED)) as events:
+        with stream(server, f"doomed-{number}", nlq=LONG, cols=str(SHARED)) as events:
             next(event for event in events if event[0] == "output")
             begun.wait(120)
             *_, (_, prediction, _) = events
@@ -155,4 +156,4 @@ def test_a_dead_engine_process_fails_pending_predictions_and_the_health_check(se
     assert "engine process ended" in health["user_healthcheck_error"]
     assert {prediction["status"] for prediction in predictions} == {"failed"}
     assert all("engine process ended" in prediction["error"] for prediction in predictions)
-    assert "engine process ended" in server.post(nlq="a", cols="a").json()["error"]
+    assert "engine process ended" in post(server, nlq="a", cols="a").json()["error"]

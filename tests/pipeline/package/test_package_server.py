@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field
 from lab.endurance.cog_process import CogServer
 from pipeline.package.new_package import new_package
 from pipeline.package.task_choice import TaskChoice
+from tests.cog.asking import post, stream
 from tests.gateway.gateway_server import GatewayServer
 
 pytestmark = [pytest.mark.server, pytest.mark.weights]
@@ -59,7 +60,7 @@ def schema(tmp_path_factory: pytest.TempPathFactory, smollm2: Path) -> Iterator[
 
 def read(server: CogServer, name: str, **inputs: Any) -> list[tuple[str, Any, float]]:
     """All events of one prediction."""
-    with server.stream(name, **inputs) as events:
+    with stream(server, name, **inputs) as events:
         return list(events)
 
 
@@ -156,7 +157,7 @@ def test_a_chat_answers_openai_s_clients_through_the_gateway(chat: CogServer, tm
 
 
 def test_cancel_ends_a_chat_and_the_next_is_answered(chat: CogServer) -> None:
-    with chat.stream("long", prompt="Tell me a long story.", max_tokens=2000) as events:
+    with stream(chat, "long", prompt="Tell me a long story.", max_tokens=2000) as events:
         next(event for event in events if event[0] == "output")
         assert chat.client.post("/predictions/long/cancel").status_code == 200
         *_, (name, prediction, _) = events
@@ -177,7 +178,7 @@ def test_cancel_ends_a_chat_and_the_next_is_answered(chat: CogServer) -> None:
 def test_an_input_of_the_wrong_type_is_422_and_named(
     chat: CogServer, inputs: dict[str, Any], place: str, message: str
 ) -> None:
-    response = chat.post(**inputs)
+    response = post(chat, **inputs)
     assert response.status_code == 422
     (detail,) = response.json()["detail"]
     assert detail["loc"] == ["body", "input", place]
@@ -198,7 +199,7 @@ def test_an_input_of_the_wrong_type_is_422_and_named(
 def test_an_input_that_cannot_be_answered_is_named_with_its_limit(
     chat: CogServer, inputs: dict[str, Any], message: str
 ) -> None:
-    response = chat.post(**inputs)
+    response = post(chat, **inputs)
     assert response.status_code in (200, 422)
     assert message in response.text
     assert response.status_code == 422 or response.json()["status"] == "failed"
@@ -242,6 +243,6 @@ def test_json_is_streamed(schema: CogServer) -> None:
     ],
 )
 def test_invalid_input_of_a_schema_task_is_an_error(schema: CogServer, inputs: dict[str, Any], message: str) -> None:
-    response = schema.post(**inputs)
+    response = post(schema, **inputs)
     assert message in response.text
     assert response.status_code == 422 or response.json()["status"] == "failed"

@@ -25,6 +25,7 @@ from pipeline.prepare.record import read_record
 from pipeline.weights.atomic import write_json
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint, write_safetensors
 from serving.weights import verify
+from tests.cog.asking import post
 from tests.pipeline.weights.checkpoint_fixtures import Arrays
 
 pytestmark = [pytest.mark.weights, pytest.mark.awq, pytest.mark.server, pytest.mark.timeout(1200)]
@@ -124,7 +125,7 @@ def test_the_page_leads_from_the_base_to_a_served_answer(repository: Path, tmp_p
     jsonschema.validate(json.loads(answer), schema)
     body = json.loads(curl[curl.index("-d") + 1])
     with CogServer("predict.py:Predictor", env={"ENGINE": "paged"}, log=tmp_path / "log", package=repository) as server:
-        assert "".join(server.post(**body["input"]).json()["output"]) == answer
+        assert "".join(post(server, **body["input"]).json()["output"]) == answer
     jsonschema.validate(json.loads(printed_answer()), schema)
 
 
