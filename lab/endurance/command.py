@@ -13,19 +13,44 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from lab.bench.machine import describe_checkout, describe_machine
-from lab.endurance.all_rows import ROWS
+from lab.endurance.cancel_storm import cancel_storm
+from lab.endurance.damaged_weights import damaged_weights
+from lab.endurance.engine_death import engine_death
+from lab.endurance.fuzz import fuzz
+from lab.endurance.hostile_grammars import hostile_grammars
+from lab.endurance.overload import overload
+from lab.endurance.restarts import restarts
 from lab.endurance.row import QUICK, Amounts, Check, Result, Row, counts, verdict
+from lab.endurance.rude_clients import rude_clients
+from lab.endurance.same_id import same_id
+from lab.endurance.scarce_resources import scarce_resources
+from lab.endurance.small_cache import small_cache
+from lab.endurance.soak import soak
 from lab.endurance.stage import SMALL, Stage
 from pipeline.weights.atomic import write_json
 from pipeline.weights.default_weights import ensure_recipe
 
+ROWS: Final = (  # in their order
+    Row("cancel", "cancel storm", cancel_storm),
+    Row("soak", "soak", soak),
+    Row("cache", "KV cache at 25 % of demand", small_cache),
+    Row("death", "engine killed, stopped", engine_death),
+    Row("restart", "SIGTERM, SIGKILL and restart", restarts),
+    Row("overload", "overload ×10", overload),
+    Row("id", "the same id many times at once", same_id),
+    Row("rude", "rude clients", rude_clients),
+    Row("weights", "damaged weights", damaged_weights),
+    Row("scarce", "full disk, little memory", scarce_resources),
+    Row("fuzz", "fuzz", fuzz),
+    Row("grammar", "hostile schemas", hostile_grammars),
+)
 app = typer.Typer(add_completion=False)
 _console = Console(stderr=True)
 _PACKAGES = ("cog", "coglet", "llguidance", "aiohttp")

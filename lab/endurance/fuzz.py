@@ -1,4 +1,4 @@
-"""Gives random inputs to everything that reads what callers, models and files say."""
+"""Gives random inputs to everything that reads what callers and models say."""
 
 from __future__ import annotations
 
@@ -12,22 +12,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from lab.endurance.own_weights import chat_files, linked_weights
-from lab.endurance.random_inputs import mistaken, mistaken_bytes, text, value
+from lab.endurance.random_inputs import mistaken, text, value
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import Stage
-from serving.errors import ServingError, WeightsError
+from serving.errors import ServingError
 from serving.grammar import check_constraint
 from serving.text import Tokenizer, context_length
 from serving.types import FinishReason
-from serving.weights import WeightsLock
-from serving.weights.safetensors_header import read_safetensors_header
 from tasks.errors import OutputError, TaskError
-from tasks.task import TASK_FILE, Task, create_task
+from tasks.task import Task, create_task
 
 _MILLISECONDS: Final = 50  # for 64 KiB, on a machine that needs these seconds for the reference
 _REFERENCE_SECONDS: Final = 0.0017  # an EPYC (Zen 5)
 _LONG: Final = 64 * 1024  # bytes of UTF-8
-_FEW: Final = 6  # tensors of a header that is read in less time, so that there can be more cases
 _NAMES: Final = ("role", "content", "type", "text", "properties", "items", "enum", "$ref", "anyOf", "pattern", "", "a")
 _MORE: Final = ("required", "minimum", "maxItems", "const", "tool_calls", "function", "arguments", "name", "$defs")
 _COLUMNS: Final = "['duration_ms', \"http.route\", 'error', 'service.name']"
@@ -68,8 +65,7 @@ def targets(stage: Stage) -> list[Target]:
     """All targets, with the small model's tokenizer and files."""
     tokenizer = Tokenizer.from_dir(stage.weights, context_length=context_length(stage.weights))
     honeycomb = create_task(stage.weights, tokenizer)
-    folder = stage.subfolder("fuzz")
-    chat_settings = linked_weights(stage.weights, folder / "chat", chat_files())
+    chat_settings = linked_weights(stage.weights, stage.subfolder("fuzz") / "chat", chat_files())
     chat = create_task(Path(chat_settings["WEIGHTS_DIR"]), tokenizer)
     users = (TaskError, ServingError)
     return [
@@ -98,46 +94,6 @@ def targets(stage: Stage) -> list[Target]:
             lambda rng: (rng.random(), _repeated(mistaken(rng, _ANSWER))),
             lambda case: _read_answer(honeycomb, *case),
             (OutputError,),
-        ),
-        *_file_targets(stage, folder, tokenizer),
-    ]
-
-
-def _file_targets(stage: Stage, folder: Path, tokenizer: Tokenizer) -> list[Target]:
-    """Targets whose cases are files: the real one with mistakes, written and read again."""
-    lock, task = Path(stage.settings["WEIGHTS_LOCK"]).read_bytes(), (stage.weights / TASK_FILE).read_bytes()
-    header = _header(stage.weights / "model.safetensors")
-    short, data = _short_header(header)
-
-    def written(name: str, data: bytes) -> Path:
-        path = folder / name
-        path.write_bytes(data)
-        return path
-
-    return [
-        Target(
-            "weights.lock",
-            lock,
-            lambda rng: mistaken_bytes(rng, lock),
-            lambda rng: _long_lock(rng, lock),
-            lambda data: WeightsLock.load(written("weights.lock", data)),
-            (WeightsError,),
-        ),
-        Target(
-            "task.json",
-            task,
-            lambda rng: mistaken_bytes(rng, task),
-            lambda rng: json.dumps({**json.loads(task), "name": _repeated(text(rng))}).encode(),
-            lambda data: create_task(written(TASK_FILE, data).parent, tokenizer),
-            (TaskError, ServingError),
-        ),
-        Target(
-            "safetensors header",
-            short + data,
-            lambda rng: mistaken_bytes(rng, short) + data,
-            lambda rng: mistaken_bytes(rng, header),
-            lambda data: read_safetensors_header(written("model.safetensors", data)),
-            (WeightsError,),
         ),
     ]
 
@@ -249,29 +205,3 @@ def _read_answer(task: Task, share: float, answer: str) -> str:
     cut = int(share * len(answer))
     shown = reader.push(answer[:cut]) + reader.push(answer[cut:])
     return shown + reader.finish(FinishReason.STOP)
-
-
-def _long_lock(rng: random.Random, lock: bytes) -> bytes:
-    content = json.loads(lock)
-    files = content["weights"][0]["files"]
-    content["weights"][0]["files"] = [{**files[0], "path": f"{number:05d}{rng.random()}"} for number in range(350)]
-    return json.dumps(content).encode()
-
-
-def _header(path: Path) -> bytes:
-    """The beginning of a safetensors file, before its data."""
-    with path.open("rb") as file:
-        size = file.read(8)
-        return size + file.read(int.from_bytes(size, "little"))
-
-
-def _short_header(header: bytes) -> tuple[bytes, bytes]:
-    """A header of the smallest tensors, and data for them."""
-    tensors = {name: one for name, one in json.loads(header[8:]).items() if name != "__metadata__"}
-    sizes = {name: one["data_offsets"][1] - one["data_offsets"][0] for name, one in tensors.items()}
-    few, end = {}, 0
-    for name in sorted(tensors, key=sizes.__getitem__)[:_FEW]:
-        begin, end = end, end + sizes[name]
-        few[name] = {**tensors[name], "data_offsets": [begin, end]}
-    content = json.dumps(few).encode()
-    return len(content).to_bytes(8, "little") + content, bytes(end)

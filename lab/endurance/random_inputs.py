@@ -70,20 +70,3 @@ def mistaken(rng: random.Random, valid: str) -> str:
             case _:
                 valid = valid[:begin] + rng.choice(_PIECES) + valid[begin:]
     return valid
-
-
-def mistaken_bytes(rng: random.Random, valid: bytes) -> bytes:
-    """Bytes with one to four mistakes, some of which change."""
-    data = bytearray(valid)
-    for _ in range(rng.randrange(1, 5)):
-        place = rng.randrange(len(data) + 1)
-        match rng.randrange(4):
-            case 0:
-                del data[place : place + rng.randrange(9)]
-            case 1:
-                data[place:place] = rng.randbytes(rng.randrange(9))
-            case 2:
-                data[place : place + 8] = rng.choice((0, 1, 2**31, 2**63, 2**64 - 1)).to_bytes(8, "little")
-            case _ if place < len(data):
-                data[place] ^= 1 << rng.randrange(8)
-    return bytes(data)

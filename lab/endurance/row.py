@@ -66,7 +66,6 @@ class Amounts:
         wide: the number of columns of their widest questions.
         fuzz: cases of each kind.
         long_texts: cases of 64 KiB of each kind.
-        texts: the number of Unicode texts.
         hostile_rounds: how often each hostile schema is sent.
         is_quick: leaves out what takes longest; limits on time are shown only.
     """
@@ -84,7 +83,6 @@ class Amounts:
     wide: int = 1000
     fuzz: int = 10_000
     long_texts: int = 100
-    texts: int = 10_000
     hostile_rounds: int = 5
     is_quick: bool = False
 
@@ -102,7 +100,6 @@ QUICK: Final = Amounts(
     wide=100,
     fuzz=100,
     long_texts=2,
-    texts=100,
     hostile_rounds=1,
     is_quick=True,
 )

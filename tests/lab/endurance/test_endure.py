@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lab.endurance import command
-from lab.endurance.all_rows import ROWS
+from lab.endurance.command import ROWS
 from lab.endurance.row import QUICK, Amounts, Check, Result, Row, verdict
 from lab.endurance.stage import Stage
 from lab.endurance.workload import has_foreign_mark, marked, quantile

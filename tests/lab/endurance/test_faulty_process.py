@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from lab.endurance.all_rows import ROWS
+from lab.endurance.command import ROWS
 from lab.endurance.engine_death import engine_death
 from lab.endurance.own_weights import lock_text, settings
 from lab.endurance.row import QUICK, verdict

@@ -21,7 +21,7 @@ import pytest
 from aiohttp import web
 from safetensors.numpy import save_file
 
-from lab.endurance.all_rows import ROWS
+from lab.endurance.command import ROWS
 from lab.endurance.row import QUICK, verdict
 from serving.errors import WeightsError
 from serving.weights import verify

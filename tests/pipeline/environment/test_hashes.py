@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+
+import pytest
 
 from pipeline.environment import hashes
 
@@ -30,3 +33,21 @@ def test_a_package_that_the_sbom_lacks_is_found(tmp_path):
     (tmp_path / "hashes" / "image.txt").write_text("one==1 --hash=sha256:00\ntwo==2 --hash=sha256:00\n")
     (tmp_path / "image.cdx.json").write_text(json.dumps({"components": [{"name": "One", "version": "1"}]}))
     assert hashes.packages_not_listed(tmp_path) == ["two==2"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "instead"),
+    [
+        ("cpu.txt", "\njsonschema==", "\nnot-hashed==1.0\njsonschema=="),
+        ("cpu.txt", "\njsonschema==", "\njsonschema>="),
+        ("cpu.txt", "\njsonschema==", "\njsonschema[format]=="),
+        ("hashes/image.txt", "\njsonschema==", "\nnot-in-the-sbom==1.0 --hash=sha256:00\njsonschema=="),
+        ("hashes/cpu.txt", "--hash=sha256:", "--hash=md5:"),
+    ],
+)
+def test_a_fault_in_this_project_s_own_files_is_found(tmp_path, file, text, instead):
+    folder = shutil.copytree(hashes.REQUIREMENTS, tmp_path / "requirements")
+    content = (folder / file).read_text()
+    assert text in content
+    (folder / file).write_text(content.replace(text, instead))
+    assert hashes.pins_without_hash(folder) or hashes.packages_not_listed(folder)

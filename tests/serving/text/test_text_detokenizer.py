@@ -30,7 +30,9 @@ def cut(text: str, stop: tuple[str, ...]) -> str:
     return text[: min(ends)[0] + min(ends)[1]] if ends else text
 
 
-def test_deltas_of_ten_thousand_texts_join_to_the_whole(tokenizer: Tokenizer) -> None:
+def test_deltas_of_ten_thousand_texts_join_to_the_whole_or_to_what_a_stop_string_ends(
+    tokenizer: Tokenizer,
+) -> None:
     rng = random.Random(1)
     for _ in range(10_000):
         text = random_text(rng)
@@ -39,6 +41,9 @@ def test_deltas_of_ten_thousand_texts_join_to_the_whole(tokenizer: Tokenizer) ->
         assert "".join(deltas) == tokenizer.decode(ids)
         assert tokenizer.decode(ids).removeprefix(" ") == text.removeprefix(" ")
         assert "\ufffd" not in "".join(deltas) or "\ufffd" in text
+        starts = [rng.randrange(len(text) + 1) for _ in range(rng.randrange(3))]
+        stop = tuple((text[at : at + rng.randint(1, 5)] or "a") + rng.choice(("", "", "\0")) for at in starts)
+        assert "".join(stream(tokenizer, ids, stop, rng.randint(1, 3))) == cut(tokenizer.decode(ids), stop)
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
