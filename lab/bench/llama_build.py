@@ -19,10 +19,11 @@ import zlib
 from pathlib import Path
 from typing import Final
 
-from lab.bench.machine import describe_machine, num_cores
+from lab.bench.machine import describe_machine
 from pipeline.environment.enter import installed_environment
 from pipeline.paths import ROOT
 from pipeline.weights.atomic import partial_file
+from serving.devices import available_cores
 
 MODEL: Final = "model.gguf"
 VERSION: Final = "0.3.36"
@@ -49,7 +50,7 @@ def built_program(name: str) -> Path:
         _fetch_sources()
         build = _HOME / "build"
         _run("cmake", "-G", "Ninja", "-S", _SOURCES, "-B", build, *(f"-D{option}" for option in _OPTIONS))
-        _run("cmake", "--build", build, "--parallel", num_cores(), "--target", *_PROGRAMS)
+        _run("cmake", "--build", build, "--parallel", available_cores(), "--target", *_PROGRAMS)
     return program
 
 
@@ -69,7 +70,7 @@ def export(checkpoint: Path, folder: Path, kind: str) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as temporary, partial_file(folder / MODEL) as quantized:
         whole = Path(temporary) / "whole.gguf"
         _run(sys.executable, _SOURCES / "convert_hf_to_gguf.py", checkpoint, "--outfile", whole, PYTHONPATH=_packages())
-        _run(quantize, whole, quantized, kind, num_cores())
+        _run(quantize, whole, quantized, kind, available_cores())
     for name in ("tokenizer.json", "generation_config.json", "config.json"):
         if (checkpoint / name).exists():
             shutil.copyfile(checkpoint / name, folder / name)

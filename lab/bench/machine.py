@@ -13,15 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.paths import ROOT
+from serving.devices import available_cores
 
 VERSION = 1  # of the results of scripts/dev/bench
 FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8")
 PACKAGES = ("torch", "numpy", "llguidance", "tokenizers", "transformers")
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def about_run() -> dict[str, Any]:
@@ -47,7 +43,7 @@ def describe_machine(proc: Path = Path("/proc")) -> dict[str, Any]:
     return {
         "cpu": cpu.get("model name", platform.machine()),
         "flags": [flag for flag in FLAGS if flag in flags],
-        "cores": num_cores(),
+        "cores": available_cores(),
         "memory_gib": None if memory is None else round(int(memory.split()[0]) / 2**20, 1),
         "kernel": platform.release(),
         "python": platform.python_version(),

@@ -14,10 +14,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from lab.bench.llama_build import VERSION, export
-from lab.bench.machine import num_cores
 from pipeline.environment.enter import installed_environment
 from pipeline.paths import ROOT
 from pipeline.weights.default_weights import default_weights
+from pipeline.weights.digest import sha256
+from serving.devices import available_cores
 
 CHECKPOINT = "model.safetensors"
 MAX_NUM_SEQS = 32
@@ -110,8 +111,7 @@ def digest(weights: Path) -> str:
     file = weights / CHECKPOINT
     if not file.exists():  # the fake engine needs no tensors
         return hashlib.sha256(str(weights).encode()).hexdigest()
-    with file.open("rb") as tensors:
-        return hashlib.file_digest(tensors, "sha256").hexdigest()
+    return sha256(file)
 
 
 class EnvironmentFailedError(Exception):
@@ -159,10 +159,10 @@ class Peer:
     def env(self, python: Path) -> dict[str, str]:
         """Environment variables: all cores, and the programs of its environment first."""
         path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        return {**os.environ, "PATH": path, "OMP_NUM_THREADS": str(num_cores())}
+        return {**os.environ, "PATH": path, "OMP_NUM_THREADS": str(available_cores())}
 
 
-_CORES: Mapping[str, object] = {"num_threads": num_cores()}
+_CORES: Mapping[str, object] = {"num_threads": available_cores()}
 
 
 def _paged(name: str, speculation: str) -> Peer:
