@@ -18,8 +18,8 @@ import typer
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, get_linear_schedule_with_warmup
 
-from pipeline.train.lora_model import TARGETS
 from pipeline.train.packing import TokenizedExample, tokenize_cases
+from pipeline.weights.sixteen_bits import LINEAR_LAYERS
 
 _BATCH, _RATE, _WARM_UP = 16, 2e-4, 0.03
 
@@ -48,7 +48,9 @@ def main(
     examples = list(tokenize_cases(data / "train.jsonl", base, data / "task.json", limit))
     dtype = torch.bfloat16 if torch.cpu.get_capabilities().get("avx512_bf16") else torch.float32
     model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
-    config = LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules=list(TARGETS), task_type="CAUSAL_LM")
+    config = LoraConfig(
+        r=16, lora_alpha=32, lora_dropout=0.0, target_modules=list(LINEAR_LAYERS), task_type="CAUSAL_LM"
+    )
     model = get_peft_model(model, config)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=_RATE)
     steps = epochs * -(-len(examples) // _BATCH)

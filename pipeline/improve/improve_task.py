@@ -30,7 +30,17 @@ from pipeline.paths import ROOT
 from pipeline.train.kept import Kept, find_kept, find_kept_of_adapter, keep
 from pipeline.train.lora_model import read_adapter_config
 from pipeline.train.record import RUN
-from pipeline.train.train_task import Step, base_steps, digest_of, do_steps, hardware, run_command, step_list, step_size
+from pipeline.train.train_task import (
+    Step,
+    base_steps,
+    digest_of,
+    do_steps,
+    done_steps,
+    hardware,
+    run_command,
+    step_list,
+    step_size,
+)
 from pipeline.weights.atomic import place_file, replace_folder, write_json, write_text
 from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
@@ -120,10 +130,14 @@ def improve(
             data = write_data(work, folder, kept, corrections, options.replay, say, options.adapter)
         steps, last = plan(options, kept, data, work), last_steps(options, data, work)
         first = candidate_steps(options, kept, data, work, 0.5)
-        print("\n" + step_list([*steps, *first, *last]))
-        print(f"At most {TRIES - 1} more candidates follow the first one, with as many steps each.\n")
         state, digest = work / "state.json", digest_of(data.folder, data.questions)
         _forget_others(work, [*steps, *first], digest)
+        done_before = done_steps(steps, state, digest) | done_steps(first, state, f"{digest} 0.5")
+        if (placed := work / _PLACED).is_file():
+            chosen_before = _name(json.loads(placed.read_text("utf-8")))
+            done_before |= done_steps(last, state, f"{digest} {chosen_before}")
+        print("\n" + step_list([*steps, *first, *last], done_before))
+        print(f"At most {TRIES - 1} more candidates follow the first one, with as many steps each.\n")
         done, total = len(steps), len(steps) + TRIES * len(first) + len(last)
         do_steps(steps, state, digest, call, total=total)
         before, found = _answers(work, _CURRENT, data), dict[float, Candidate]()

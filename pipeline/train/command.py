@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 import typer
@@ -15,18 +15,21 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pipeline.train.errors import TrainingError
-from pipeline.train.lora_model import TARGETS, LoraModel
 from pipeline.train.optimizer import OPTIMIZERS, default_rate
 from pipeline.train.packing import Packs, tokenize_cases
 from pipeline.train.record import RunRecord, describe_data
-from pipeline.train.trainer import Trainer, TrainSettings
 from pipeline.weights.awq_search_result import load_search_result
 from pipeline.weights.console import INTERRUPTED
 from pipeline.weights.default_weights import base_or_default
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
+from pipeline.weights.sixteen_bits import LINEAR_LAYERS
 from serving.devices import keep_freed_memory
 from tasks.errors import TaskError
+
+if TYPE_CHECKING:
+    from pipeline.train.lora_model import LoraModel
+    from pipeline.train.trainer import TrainSettings
 
 app = typer.Typer(add_completion=False)
 console = Console()
@@ -54,7 +57,7 @@ def train(
     optimizer: Annotated[str, typer.Option(help=f"one of {', '.join(OPTIMIZERS)}")] = "adamw",
     rank: Annotated[int, typer.Option(min=1, help="rank of the adapter; 24 takes less than 16 MB in fp16")] = 24,
     alpha: Annotated[int, typer.Option(help="scaling is alpha / rank")] = 48,
-    targets: Annotated[str, typer.Option(help="linear layers to change, with commas")] = ",".join(TARGETS),
+    targets: Annotated[str, typer.Option(help="linear layers to change, with commas")] = ",".join(LINEAR_LAYERS),
     packs: Annotated[int, typer.Option(min=1, help="packs in a step, each with examples that begin alike")] = 6,
     branches: Annotated[int, typer.Option(min=1, help="limit of examples in a pack")] = 8,
     max_tokens: Annotated[int, typer.Option(help="longer examples are left out")] = 1400,
@@ -74,6 +77,9 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="continue from the checkpoint in --output")] = False,
 ) -> None:
     """Train a LoRA adapter of linear layers, with the loss on answers only."""
+    from pipeline.train.lora_model import LoraModel  # PEFT and transformers, which --help does not need
+    from pipeline.train.trainer import TrainSettings
+
     keep_freed_memory()
     base = base_or_default(base)
     try:
@@ -121,8 +127,8 @@ def train(
 
 def _layers(names: str) -> list[str]:
     layers = list(dict.fromkeys(names.split(",")))
-    if unknown := [name for name in layers if name not in TARGETS]:
-        raise typer.BadParameter(f"--targets: {unknown[0]!r} is no linear layer; there are {', '.join(TARGETS)}")
+    if unknown := [name for name in layers if name not in LINEAR_LAYERS]:
+        raise typer.BadParameter(f"--targets: {unknown[0]!r} is no linear layer; there are {', '.join(LINEAR_LAYERS)}")
     return layers
 
 
@@ -166,6 +172,8 @@ def _run(
     record: RunRecord,
     resume: bool,
 ) -> None:
+    from pipeline.train.trainer import Trainer
+
     columns = (BarColumn(), TextColumn("{task.percentage:.1f} %"), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("train", total=1.0)

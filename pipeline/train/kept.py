@@ -14,7 +14,7 @@ from typing import Final
 from pipeline.prepare.record import read_record
 from pipeline.prepare.run import work_path
 from pipeline.prepare.steps import search_path
-from pipeline.train.trainer import STATE
+from pipeline.train.record import STATE
 from pipeline.weights.atomic import replace_folder, write_json
 from pipeline.weights.checkpoint_config import read_config_json
 from pipeline.weights.errors import CheckpointError

@@ -25,8 +25,8 @@ from pipeline.train.packing import Pack
 from pipeline.train.rounding import layer_rounding
 from pipeline.train.straight_through import MergedLora
 from pipeline.weights.awq_search_result import AwqSearchResult
+from pipeline.weights.sixteen_bits import LINEAR_LAYERS
 
-TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _ADAPTER = "adapter_model.safetensors"
 
 
@@ -46,7 +46,7 @@ class LoraModel:
         alpha: int,
         device: torch.device | None = None,
         dtype: torch.dtype = torch.float32,
-        targets: Sequence[str] = TARGETS,
+        targets: Sequence[str] = LINEAR_LAYERS,
     ) -> LoraModel:
         """Load a checkpoint, and add a new adapter of some layers that changes nothing yet. A and B are float32.
 

@@ -16,6 +16,7 @@ from pipeline.weights.atomic import write_json
 from pipeline.weights.cpu_name import cpu_name
 
 RUN: Final = "run.json"
+STATE: Final = "state.safetensors"  # the parameters and the optimizer's moments, to go on from
 
 
 @dataclass

@@ -18,9 +18,8 @@ from pipeline.train.errors import TrainingError
 from pipeline.train.lora_model import LoraModel
 from pipeline.train.optimizer import AdapterOptimizer
 from pipeline.train.packing import Pack, PackStream
-from pipeline.train.record import Point, RunRecord
+from pipeline.train.record import STATE, Point, RunRecord
 
-STATE = "state.safetensors"
 _WARM_UP = 0.03  # fraction of the run
 _FLOOR = 0.02  # final learning rate as a fraction of the peak
 _MAX_NORM = 1.0

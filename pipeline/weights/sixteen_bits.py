@@ -21,6 +21,7 @@ from pipeline.weights.tensors import Array, CheckpointTensors
 
 # Layers that share their inputs. The engines compute them as one, so they have the same bits.
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
+LINEAR_LAYERS = tuple(name for names in TOGETHER for name in names)
 
 
 def leave_in_sixteen_bits(source: CheckpointTensors, search: AwqSearchResult, share: float) -> AwqSearchResult:

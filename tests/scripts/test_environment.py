@@ -152,7 +152,9 @@ def test_help_needs_no_more_than_the_smaller_environment(tree):
     assert tree.run("dev")[0] == 1
 
 
-@pytest.mark.parametrize("script", ["train", "evaluate", "compare"])
+@pytest.mark.parametrize(
+    "script", ["train", "train_adapter", "train_drafter", "improve", "evaluate", "compare", "plan"]
+)
 def test_help_of_users_scripts_imports_nothing_of_the_larger_environment(script, tmp_path):
     lines = (ROOT / "requirements" / "dev.txt").read_text("utf-8").splitlines()
     only_in_dev = {line.partition("==")[0].replace("-", "_") for line in lines if "==" in line}

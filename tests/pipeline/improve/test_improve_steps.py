@@ -144,7 +144,9 @@ def test_a_version_that_is_no_better_is_refused_with_the_table(
     assert not options.out.exists() and "train_drafter" not in commands.ran
 
 
-def test_a_failed_step_goes_on_there_and_the_same_candidate_is_not_placed_again(options: ImproveOptions) -> None:
+def test_a_failed_step_goes_on_there_and_the_same_candidate_is_not_placed_again(
+    options: ImproveOptions, capsys: pytest.CaptureFixture[str]
+) -> None:
     commands = Commands(current={"new"}, trained=set(), half={"new"}, other={"new"})
     for fails in ("merge_adapters", "lock_weights"):
         commands.fails = fails
@@ -152,8 +154,12 @@ def test_a_failed_step_goes_on_there_and_the_same_candidate_is_not_placed_again(
             improve(options, CORRECTIONS, commands)
     (options.out / "draft.model").write_text("trained on")
     commands.fails, commands.ran = "", []
+    capsys.readouterr()
     improve(options, CORRECTIONS, commands)
     assert commands.ran == ["lock_weights", "evaluate"]
+    plan, _, _ = capsys.readouterr().out.partition("At most")
+    done = [line.endswith(", done before") for line in plan.splitlines() if line.startswith("[")]
+    assert done == [True] * (len(done) - 2) + [False] * 2
     assert (options.out / "draft.model").read_text() == "trained on"
 
 
