@@ -201,8 +201,8 @@ def _quantized_steps(options: TrainOptions, choice: Choice, work: Path, base: Pa
     size = BASES[options.base].size / 1e6 if options.base in BASES else 500
     quantizing = _QUANTIZE * size / 60  # minutes
     epochs = min(_MOST_EPOCHS, max(_EPOCHS, _SEEN / learned))
-    first, rounded, merged, search = (work / name for name in ("adapter", "adapter-rounded", "merged", "search"))
-    found = search.with_suffix(".safetensors")
+    first, rounded, merged = (work / name for name in ("adapter", "adapter-rounded", "merged"))
+    found = work / "search.safetensors"
 
     def train(name: str, share: float, output: Path, more: Sequence[str]) -> Step:
         words = (
@@ -223,12 +223,7 @@ def _quantized_steps(options: TrainOptions, choice: Choice, work: Path, base: Pa
     return [
         train("adapter", 1 - _ROUNDED_SHARE, first, ("--optimizer", "muon")),
         Step("merge", ("merge_lora", str(base), str(first), str(merged)), merged / "config.json", quantizing / 4),
-        Step(
-            "search",
-            ("quantize_awq", str(merged), str(search), *of_search, "--save-search", str(found)),
-            found,
-            2 * quantizing,
-        ),
+        Step("search", ("quantize_awq", str(merged), *of_search, "--save-search", str(found)), found, 2 * quantizing),
         train("adapter for four bits", _ROUNDED_SHARE, rounded, of_rounded),
         Step(
             "prepare",

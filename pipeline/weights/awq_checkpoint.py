@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pipeline.weights.atomic import partial_file, write_json
 from pipeline.weights.awq_format import NIBBLES, PackedWeight, check_shape
-from pipeline.weights.awq_search_result import AwqSearchResult, save_search_result
+from pipeline.weights.awq_search_result import AwqSearchResult
+from pipeline.weights.checkpoint_config import unquantized_config
 from pipeline.weights.console import progress_bar
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint, write_safetensors
@@ -99,33 +99,16 @@ class AwqCheckpoint:
         return {f"{linear}.{part}": part_spec for part, part_spec in zip(_PARTS, specs, strict=True)}
 
 
-def quantize_folder(
-    model: Path,
-    config: dict[str, Any],
-    output: Path,
-    search: Callable[[str], AwqSearchResult],
-    save_search: Path | None,
-) -> AwqSearchResult:
-    """Write the AWQ folder of a checkpoint; returns the search result that it was written with.
-
-    Args:
-        model: folder of the checkpoint.
-        config: its config.json.
-        output: the new folder.
-        search: gives the search result for the checkpoint's fingerprint.
-        save_search: file for the search result, if any.
+def quantize_folder(model: Path, output: Path, search: AwqSearchResult) -> None:
+    """Write the AWQ folder of the checkpoint in the folder `model`.
 
     Raises:
-        CheckpointError: the checkpoint cannot be read, or the result does not belong to it.
+        CheckpointError: the checkpoint cannot be read, or the search result does not belong to it.
     """
     source = SafetensorsCheckpoint(model)
-    result = search(Fingerprinted(source).fingerprint())
-    if save_search is not None:
-        save_search_result(save_search, result)
     with progress_bar("Packing", source) as progress:
-        write_awq_model(output / "model.safetensors", source, result, progress)
-    write_companions(model, config, result, output)
-    return result
+        write_awq_model(output / "model.safetensors", source, search, progress)
+    write_companions(model, unquantized_config(model), search, output)
 
 
 def write_awq_model(

@@ -194,7 +194,7 @@ def _search_layers(
             quantizer.scale_groups, quantizer.clip_steps, quantizer.feedback = [], {}, []
             quantizer.quantize()
         found = quantizer.scale_groups, quantizer.clip_steps
-        result = AwqSearchResult(quantizer.group_size, *found, feedback=quantizer.feedback)
+        result = AwqSearchResult(quantizer.group_size, *found, feedback_groups=quantizer.feedback)
         state.finish_layer(index, result, quantizer.inps.cpu().numpy())
 
 

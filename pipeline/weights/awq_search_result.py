@@ -12,9 +12,10 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,9 @@ class ScaleGroup:
     scales: Array
 
 
+@dataclass(frozen=True, eq=False)
 class AwqSearchResult:
-    """Scales and clips by layer name; layers without an entry are not changed.
+    """Scales and clips by layer name; layers without an entry are not changed. With a group size alone it changes none.
 
     Args:
         group_size: weights that share a scale and a zero point.
@@ -56,59 +58,30 @@ class AwqSearchResult:
         clip_steps: the steps of the grid for each linear layer, [N, K // group_size] uint8.
         fingerprint: the fingerprint of the checkpoint that was searched; None fits any.
         made_with: versions of the packages that searched, for information.
-        feedback: second moments of layers' inputs; the weights of other layers are rounded to nearest.
+        feedback_groups: second moments of layers' inputs; the weights of other layers are rounded to nearest.
         sixteen_bits: names of the linear layers that are scaled and not rounded.
     """
 
-    def __init__(
-        self,
-        group_size: int,
-        scale_groups: Sequence[ScaleGroup] = (),
-        clip_steps: dict[str, Array] | None = None,
-        fingerprint: str | None = None,
-        made_with: Mapping[str, str] | None = None,
-        feedback: Sequence[Feedback] = (),
-        sixteen_bits: Iterable[str] = (),
-    ) -> None:
-        self.group_size = group_size
-        self.scale_groups = tuple(scale_groups)
-        self.clip_steps = clip_steps or {}
-        self.fingerprint = fingerprint
-        self.made_with = dict(made_with or {})
-        self.feedback_groups = tuple(feedback)
-        self.feedback = {layer: group for group in self.feedback_groups for layer in group.layers}
-        self.sixteen_bits = frozenset(sixteen_bits)
-        self._divisors = {group.before: group.scales.astype(np.float32) for group in scale_groups}
-        self._multipliers = {name: group.scales.astype(np.float32) for group in scale_groups for name in group.after}
+    group_size: int
+    scale_groups: Sequence[ScaleGroup] = ()
+    clip_steps: Mapping[str, Array] = field(default_factory=dict)
+    fingerprint: str | None = None
+    made_with: Mapping[str, str] = field(default_factory=dict)
+    feedback_groups: Sequence[Feedback] = ()
+    sixteen_bits: frozenset[str] = frozenset()
 
-    def for_checkpoint(self, fingerprint: str) -> AwqSearchResult:
-        """The same result with another fingerprint."""
-        return self._with(fingerprint=fingerprint)
+    @cached_property
+    def feedback(self) -> dict[str, Feedback]:
+        """The moments by layer."""
+        return {layer: group for group in self.feedback_groups for layer in group.layers}
 
-    def without_feedback(self) -> AwqSearchResult:
-        """The same scales and clips; weights are rounded to nearest."""
-        return self._with(feedback=())
+    @cached_property
+    def _divisors(self) -> dict[str, Array]:
+        return {group.before: group.scales.astype(np.float32) for group in self.scale_groups}
 
-    def with_sixteen_bits(self, layers: Iterable[str]) -> AwqSearchResult:
-        """The same result with other linear layers left in 16 bits."""
-        return self._with(sixteen_bits=layers)
-
-    def _with(self, **changes: Any) -> AwqSearchResult:
-        given: dict[str, Any] = {
-            "group_size": self.group_size,
-            "scale_groups": self.scale_groups,
-            "clip_steps": self.clip_steps,
-            "fingerprint": self.fingerprint,
-            "made_with": self.made_with,
-            "feedback": self.feedback_groups,
-            "sixteen_bits": self.sixteen_bits,
-        }
-        return AwqSearchResult(**{**given, **changes})
-
-    @classmethod
-    def without_search(cls, group_size: int) -> AwqSearchResult:
-        """An empty result: weights are rounded to nearest, without scales and clips."""
-        return cls(group_size)
+    @cached_property
+    def _multipliers(self) -> dict[str, Array]:
+        return {name: group.scales.astype(np.float32) for group in self.scale_groups for name in group.after}
 
     def scale(self, layer: str, weight: Array) -> Array:
         """The weight of a norm [N] or a linear layer [N, K] with the scales applied, in fp32."""
@@ -187,7 +160,7 @@ def load_search_result(path: Path) -> AwqSearchResult:
             about["fingerprint"],
             about["made_with"],
             feedback,
-            about.get("sixteen_bits", ()),
+            frozenset(about.get("sixteen_bits", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} is not a result of scripts/quantize_awq: {error!r}") from error

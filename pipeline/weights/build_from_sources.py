@@ -106,7 +106,7 @@ def _config(sources: Sources, gguf: GgufCheckpoint) -> dict[str, Any]:
 
 def _load_search(sources: Sources) -> AwqSearchResult:
     if sources.search is None:
-        return AwqSearchResult.without_search(sources.recipe.base.group_size)
+        return AwqSearchResult(sources.recipe.base.group_size)
     if not sources.search.exists():
         raise CheckpointError(f"{sources.search} is missing; check it out again, or pass --plain to round without it")
     return load_search_result(sources.search)
@@ -168,7 +168,7 @@ def _build(gguf: GgufCheckpoint, base: GgufBase, output: Path, quantize: bool) -
     staging = output.with_name(f".{output.name}.partial")
     config = gguf.config()
     if quantize:
-        search = AwqSearchResult.without_search(base.group_size)
+        search = AwqSearchResult(base.group_size)
         with progress_bar("Quantizing", gguf) as progress:
             write_awq_model(staging / MODEL, gguf, search, progress)
         write_json(staging / "config.json", awq_config(config, search))

@@ -5,99 +5,104 @@ python -m pipeline.weights.quantize_job FOLDER    # of a `SearchState` with a jo
 
 from __future__ import annotations
 
-import json
 import resource
 import sys
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pipeline.weights.atomic import write_json
+from pydantic import BaseModel, ConfigDict
+
+from pipeline.weights.atomic import write_json, write_text
 from pipeline.weights.awq_checkpoint import quantize_folder
-from pipeline.weights.awq_search_result import AwqSearchResult, SearchState
-from pipeline.weights.checkpoint_config import unquantized_config
+from pipeline.weights.awq_search_result import AwqSearchResult, SearchState, save_search_result
 from pipeline.weights.console import report_errors, say
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint
 from pipeline.weights.sixteen_bits import leave_in_sixteen_bits
+from pipeline.weights.tensors import Fingerprinted
 
 _FILE = "job.json"
 
 
-@dataclass(frozen=True, slots=True)
-class QuantizeJob:
-    """What scripts/quantize_awq was asked for.
+class QuantizeJob(BaseModel):
+    """What scripts/quantize_awq was asked for; paths are absolute.
 
     Args:
         model: folder of the unquantized checkpoint.
-        output: the new folder.
+        output: the new folder; None writes the search result alone.
         group_size: weights that share a scale.
-        tensor_parallel: number of GPUs that may share a layer.
-        texts: token ids of calibration texts.
+        tensor_parallel: number of GPUs that may share a layer, for the report.
+        texts: token ids of calibration texts, of at most a block each.
         save_search: file for the search result, if any.
         report: JSON file for what it took, if any.
         feedback_rank: principal components of each layer's inputs that error feedback uses; 0 rounds to nearest.
-        sixteen_bits: how many of the linear weights stay in 16 bits, 0 … 1; None rounds all.
+        sixteen_bits: see `leave_in_sixteen_bits`; None rounds all layers.
     """
 
-    model: str
-    output: str
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: Path
+    output: Path | None
     group_size: int
     tensor_parallel: int
-    texts: Sequence[Sequence[int]]
-    save_search: str | None
-    report: str | None
+    texts: list[list[int]]
+    save_search: Path | None
+    report: Path | None
     feedback_rank: int
     sixteen_bits: float | None
 
-    def save(self, state: SearchState) -> None:
-        """Write it where `load` finds it."""
-        write_json(state.folder / _FILE, asdict(self))
+    def state(self) -> SearchState:
+        """The state of the search, beside what it writes."""
+        place = self.output or self.save_search
+        assert place is not None, "the command wants one of them"
+        return SearchState.beside(place)
 
-    @classmethod
-    def load(cls, state: SearchState) -> QuantizeJob:
-        """The job that was saved."""
-        return cls(**json.loads((state.folder / _FILE).read_text("utf-8")))
+    def save(self) -> None:
+        """Write it where `run_job` finds it.
+
+        Raises:
+            CheckpointError: another process is at it.
+        """
+        with self.state().alone():
+            write_text(self.state().folder / _FILE, self.model_dump_json())
 
 
 def run_job(state: SearchState) -> None:
-    """Search, write the checkpoint and the report, and remove the state.
+    """Search, write the search result, the checkpoint and the report, and remove the state.
 
     Raises:
         CheckpointError: the checkpoint cannot be used, or another process is at it.
     """
     with state.alone():
-        job = QuantizeJob.load(state)
-        model, output = Path(job.model), Path(job.output)
+        job = QuantizeJob.model_validate_json((state.folder / _FILE).read_bytes())
         with warnings.catch_warnings(record=True):  # AutoAWQ prints a page about its deprecation
             from pipeline.weights.awq_search import search  # torch and AutoAWQ: slow to import
 
-        seconds: dict[str, float] = {}
-
-        def timed_search(fingerprint: str) -> AwqSearchResult:
-            seconds["fingerprint"] = round(time.monotonic() - start, 1)
-            result = search(model, job.texts, job.group_size, fingerprint, state, feedback_rank=job.feedback_rank)
-            if job.sixteen_bits is not None:
-                result = leave_in_sixteen_bits(SafetensorsCheckpoint(model), result, job.sixteen_bits)
-            seconds["search"] = round(time.monotonic() - start - seconds["fingerprint"], 1)
-            return result
-
-        start = time.monotonic()
-        save_search = Path(job.save_search) if job.save_search else None
-        result = quantize_folder(model, unquantized_config(model), output, timed_search, save_search)
-        seconds["pack"] = round(time.monotonic() - start - sum(seconds.values()), 1)
-        if job.report is not None:
-            write_json(Path(job.report), _report(job, result, seconds))
+        times, source = [time.monotonic()], SafetensorsCheckpoint(job.model)
+        fingerprint = Fingerprinted(source).fingerprint()
+        times.append(time.monotonic())
+        result = search(job.model, job.texts, job.group_size, fingerprint, state, feedback_rank=job.feedback_rank)
+        if job.sixteen_bits is not None:
+            result = leave_in_sixteen_bits(source, result, job.sixteen_bits)
+        times.append(time.monotonic())
+        if job.save_search is not None:
+            save_search_result(job.save_search, result)
+        if job.output is not None:
+            quantize_folder(job.model, job.output, result)
+        times.append(time.monotonic())
+        if job.report is not None and job.output is not None:
+            spans = (round(after - before, 1) for before, after in pairwise(times))
+            seconds = dict(zip(("fingerprint", "search", "pack"), spans, strict=True))
+            write_json(job.report, {**written(job.model, job.output, result), **_cost(job, seconds)})
         state.remove()
-    say(f"Wrote {output}; next: a task.json in it, and scripts/lock_weights")
+    say(f"Wrote {job.save_search}" if job.output is None else done(job.output))
 
 
-def _report(job: QuantizeJob, result: AwqSearchResult, seconds: dict[str, float]) -> dict[str, Any]:
+def _cost(job: QuantizeJob, seconds: dict[str, float]) -> dict[str, Any]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
-        **written(Path(job.model), Path(job.output), result),
         "feedback_rank": job.feedback_rank,
         "tensor_parallel": job.tensor_parallel,
         "calibration_tokens": sum(map(len, job.texts)),
@@ -118,6 +123,11 @@ def written(model: Path, output: Path, result: AwqSearchResult) -> dict[str, Any
         "bytes_before": _num_bytes(model),
         "bytes_after": _num_bytes(output),
     }
+
+
+def done(output: Path) -> str:
+    """What to say of a checkpoint that was written."""
+    return f"Wrote {output}; next: a task.json in it, and scripts/lock_weights"
 
 
 def _num_bytes(folder: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -12,14 +13,14 @@ from pipeline.paths import ENVIRONMENT
 from pipeline.weights.atomic import write_json
 from pipeline.weights.awq_checkpoint import linear_names, quantize_folder
 from pipeline.weights.awq_format import NIBBLES
-from pipeline.weights.awq_search_result import SearchState, load_search_result
+from pipeline.weights.awq_search_result import load_search_result, save_search_result
 from pipeline.weights.checkpoint_config import unquantized_config
 from pipeline.weights.console import say
 from pipeline.weights.errors import CheckpointError
-from pipeline.weights.quantize_job import QuantizeJob, written
+from pipeline.weights.quantize_job import QuantizeJob, done, written
 from pipeline.weights.safetensors_io import SafetensorsCheckpoint
 from pipeline.weights.sixteen_bits import leave_in_sixteen_bits
-from pipeline.weights.tensors import TensorSpec
+from pipeline.weights.tensors import Fingerprinted, TensorSpec
 
 MODEL_TYPES: Final = ("llama", "mistral", "qwen2", "qwen3")
 FEEDBACK_RANK: Final = 32
@@ -28,10 +29,7 @@ _ALLOCATOR: Final = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(16 *
 
 _QUIET: Final = {"TQDM_DISABLE": "1"}  # one bar of ours instead of AutoAWQ's for each layer
 GROUP_SIZES: Final = (128, 64, 32)  # from the least extra memory to the least error
-_SPLIT_BY_INPUTS: Final = (
-    "o_proj",
-    "down_proj",
-)  # each GPU has some inputs of these layers, of all others some outputs
+_SPLIT_BY_INPUTS: Final = ("o_proj", "down_proj")  # each GPU has some of their inputs, of all others some outputs
 _OF_KV_HEADS: Final = ("k_proj", "v_proj")
 
 
@@ -49,62 +47,28 @@ def group_size_of(model: Path, wanted: int | None, tensor_parallel: int) -> int:
     config, specs = unquantized_config(model), SafetensorsCheckpoint(model).specs()
     if (model_type := config.get("model_type")) not in MODEL_TYPES:
         raise CheckpointError(f"{model} is of model_type {model_type!r}; {', '.join(MODEL_TYPES)} can be quantized")
-    if wanted is None:
-        chosen = choose_group_size(specs, config, tensor_parallel)
-        parts = f" in {tensor_parallel} parts, one for each GPU" if tensor_parallel > 1 else ""
-        say(f"Group size {chosen}: the largest that divides the inputs of every layer{parts}")
-        return chosen
-    check_group_size(specs, config, tensor_parallel, wanted)
-    return wanted
+    if wanted is not None:
+        return choose_group_size(specs, config, tensor_parallel, (wanted,))
+    chosen = choose_group_size(specs, config, tensor_parallel)
+    parts = f" in {tensor_parallel} parts, one for each GPU" if tensor_parallel > 1 else ""
+    say(f"Group size {chosen}: the largest that divides the inputs of every layer{parts}")
+    return chosen
 
 
-def quantize_with_search(
-    model: Path,
-    output: Path,
-    texts: Sequence[Sequence[int]],
-    *,
-    group_size: int,
-    tensor_parallel: int = 1,
-    feedback_rank: int = FEEDBACK_RANK,
-    sixteen_bits: float | None = None,
-    save_search: Path | None = None,
-    report: Path | None = None,
-) -> NoReturn:
+def quantize_with_search(job: QuantizeJob) -> NoReturn:
     """Search for scales and clips, and write the AWQ folder: goes on as a program in AutoAWQ's environment.
 
-    Called again with the same arguments after it was killed, it continues at the layer that it had reached.
-
-    Args:
-        model: folder of the unquantized checkpoint.
-        output: the new folder.
-        texts: token ids of calibration texts, of at most a block each.
-        group_size: weights that share a scale.
-        tensor_parallel: number of GPUs that may share a layer, for the report.
-        feedback_rank: principal components of each layer's inputs that error feedback uses; 0 rounds to nearest.
-        sixteen_bits: see `leave_in_sixteen_bits`; None rounds all layers.
-        save_search: file for the search result, if any.
-        report: JSON file for what it took, if any.
+    Called again with the same job after it was killed, it continues at the layer that it had reached.
 
     Raises:
         CheckpointError: another process writes to this folder.
     """
     python = installed_environment("awq") / "bin" / "python"
-    state = SearchState.beside(output.absolute())
-    with state.alone():
-        QuantizeJob(
-            model=str(model.absolute()),
-            output=str(output.absolute()),
-            group_size=group_size,
-            tensor_parallel=tensor_parallel,
-            texts=texts,
-            save_search=None if save_search is None else str(save_search.absolute()),
-            report=None if report is None else str(report.absolute()),
-            feedback_rank=feedback_rank,
-            sixteen_bits=sixteen_bits,
-        ).save(state)
-    say(f"Searching on {sum(map(len, texts)):,} tokens")
+    job.save()
+    say(f"Searching on {sum(map(len, job.texts)):,} tokens")
     environment = {**_ALLOCATOR, **_QUIET, **os.environ, **ENVIRONMENT}
-    os.execve(python, [str(python), "-m", "pipeline.weights.quantize_job", str(state.folder)], environment)
+    command = [str(python), "-m", "pipeline.weights.quantize_job", str(job.state().folder)]
+    os.execve(python, command, environment)
 
 
 def quantize_with_earlier_search(
@@ -131,45 +95,43 @@ def quantize_with_earlier_search(
     Raises:
         CheckpointError: the model or the search result cannot be used.
     """
-    config, result = unquantized_config(model), load_search_result(earlier)
+    unquantized_config(model)  # before anything takes long
+    source, result = SafetensorsCheckpoint(model), load_search_result(earlier)
     if not feedback:
-        result = result.without_feedback()
+        result = replace(result, feedback_groups=())
     if sixteen_bits is not None:
-        result = leave_in_sixteen_bits(SafetensorsCheckpoint(model), result, sixteen_bits)
-    quantize_folder(model, config, output, result.for_checkpoint, save_search)
+        result = leave_in_sixteen_bits(source, result, sixteen_bits)
+    result = replace(result, fingerprint=Fingerprinted(source).fingerprint())
+    if save_search is not None:
+        save_search_result(save_search, result)
+    quantize_folder(model, output, result)
     if report is not None:
         write_json(report, written(model, output, result))
-    say(f"Wrote {output}; next: a task.json in it, and scripts/lock_weights")
+    say(done(output))
 
 
-def choose_group_size(specs: Mapping[str, TensorSpec], config: Mapping[str, Any], tensor_parallel: int) -> int:
-    """The largest of `GROUP_SIZES` that divides the inputs of every linear layer on every GPU.
+def choose_group_size(
+    specs: Mapping[str, TensorSpec],
+    config: Mapping[str, Any],
+    tensor_parallel: int,
+    sizes: Sequence[int] = GROUP_SIZES,
+) -> int:
+    """The first of some sizes that divides the inputs of every linear layer on every GPU.
 
     Args:
         specs: the specs of the unquantized checkpoint.
         config: its config.json.
         tensor_parallel: the number of GPUs that share each layer.
+        sizes: at least one.
 
     Raises:
-        CheckpointError: none does, or the layers cannot be shared by that many GPUs.
+        CheckpointError: none does, and the message names a layer; or the layers cannot be shared by that many GPUs.
     """
-    for group_size in GROUP_SIZES[:-1]:
-        if _misfit(specs, config, tensor_parallel, group_size) is None:
+    problem = None
+    for group_size in sizes:
+        if (problem := _misfit(specs, config, tensor_parallel, group_size)) is None:
             return group_size
-    check_group_size(specs, config, tensor_parallel, GROUP_SIZES[-1])
-    return GROUP_SIZES[-1]
-
-
-def check_group_size(
-    specs: Mapping[str, TensorSpec], config: Mapping[str, Any], tensor_parallel: int, group_size: int
-) -> None:
-    """Check that a group size divides the inputs of every linear layer on every GPU.
-
-    Raises:
-        CheckpointError: it does not, naming a layer; or the layers cannot be shared by that many GPUs.
-    """
-    if problem := _misfit(specs, config, tensor_parallel, group_size):
-        raise CheckpointError(problem)
+    raise CheckpointError(problem)
 
 
 def _misfit(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -53,7 +54,7 @@ def leave_in_sixteen_bits(source: CheckpointTensors, search: AwqSearchResult, sh
             chosen += names
     shown = ", ".join(name.removeprefix("model.layers.") for name in chosen)
     say(f"In 16 bits stay {(budget - left) / total:.1%} of the linear weights, the worst first: {shown}")
-    return search.with_sixteen_bits(chosen)
+    return replace(search, sixteen_bits=frozenset(chosen))
 
 
 def _groups(source: CheckpointTensors) -> list[tuple[str, ...]]:

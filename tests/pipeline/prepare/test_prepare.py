@@ -121,7 +121,7 @@ def test_a_comparison_past_its_limit_fails_and_a_higher_limit_continues_from_the
 def test_a_few_layers_in_sixteen_bits_are_tried_before_it_refuses(sources: Path, tmp_path: Path) -> None:
     """With the search result of somebody else, which has nothing in it; so no search takes its time here."""
     out, search = tmp_path / "tiny", tmp_path / "search"
-    save_search_result(search, AwqSearchResult.without_search(32))
+    save_search_result(search, AwqSearchResult(32))
     options = ("--calibration", sources / "calibration.jsonl", "--reuse-search", search)
     refused = prepare(sources, out, *options, "--limit-logits", "0")
     assert refused.returncode == 3, refused.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,10 +91,13 @@ def reference_loss(llama: LlamaForCausalLM) -> float:
 
 
 SEARCHES = {
-    "plain": AwqSearchResult.without_search(GROUP),
+    "plain": AwqSearchResult(GROUP),
     "searched": search_result(),
-    "some in 16 bits": search_result().with_sixteen_bits(
-        [f"model.layers.{number}.mlp.{name}_proj" for number in range(2) for name in ("gate", "up", "down")]
+    "some in 16 bits": replace(
+        search_result(),
+        sixteen_bits=frozenset(
+            f"model.layers.{number}.mlp.{name}_proj" for number in range(2) for name in ("gate", "up", "down")
+        ),
     ),
 }
 
@@ -113,7 +117,7 @@ def test_the_loss_is_that_of_the_weights_that_would_be_served(
 
 
 def test_a_weight_on_the_grid_stays_and_others_move_less_than_a_step() -> None:
-    rounding = layer_rounding(AwqSearchResult.without_search(GROUP), "any")
+    rounding = layer_rounding(AwqSearchResult(GROUP), "any")
     weight = torch.randn(8, 4 * GROUP, generator=torch.manual_seed(0))
     once = rounding(weight)
     torch.testing.assert_close(rounding(once), once, rtol=1e-3, atol=1e-4)

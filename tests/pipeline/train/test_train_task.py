@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.paths import ROOT
 from pipeline.train.kept import find_kept
-from pipeline.train.trainer import STATE
+from pipeline.train.record import STATE
 from serving.weights import verify
 from tests.pipeline.prepare.sources import environment, make_sources
 

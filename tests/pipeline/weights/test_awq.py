@@ -152,7 +152,7 @@ def test_only_layers_inside_blocks_are_quantized(tmp_path: Path) -> None:
 def test_sizes_that_the_layout_cannot_hold_are_refused() -> None:
     odd = Arrays({f"{BLOCK}mlp.up_proj.weight": np.zeros((64, 96), np.float32)})
     with pytest.raises(CheckpointError, match=r"up_proj is \[64, 96\].*--group-size"):
-        AwqCheckpoint(odd, AwqSearchResult.without_search(64))
+        AwqCheckpoint(odd, AwqSearchResult(64))
 
 
 def test_a_search_result_is_read_back_from_its_file(tmp_path: Path) -> None:
@@ -198,5 +198,5 @@ def test_a_chat_template_is_copied(tmp_path: Path) -> None:
     for folder in (source, output):
         folder.mkdir()
     (source / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    write_companions(source, {"model_type": "llama"}, AwqSearchResult.without_search(32), output)
+    write_companions(source, {"model_type": "llama"}, AwqSearchResult(32), output)
     assert (output / "chat_template.jinja").read_text() == "{{ messages[0].content }}"

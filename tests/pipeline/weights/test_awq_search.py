@@ -47,11 +47,18 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def quantize(model: Path, output: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def quantize(model: Path, output: Path | None, *options: str) -> subprocess.CompletedProcess[str]:
     calibration = model.parent / "calibration.jsonl"
     calibration.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS * 20))
-    command = [sys.executable, str(ROOT / "scripts/quantize_awq"), str(model), str(output)]
-    command += ["--calibration", str(calibration), "--group-size", "32", *options]
+    command = [sys.executable, str(ROOT / "scripts/quantize_awq"), str(model)]
+    command += [
+        *([] if output is None else [str(output)]),
+        "--calibration",
+        str(calibration),
+        "--group-size",
+        "32",
+        *options,
+    ]
     # One thread: on a model this small, threads only wait for each other.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
@@ -78,7 +85,7 @@ def test_search_beats_plain_rounding_and_its_result_rebuilds_the_same_weights(mo
     result = quantize(model, tmp_path / "out", "--save-search", str(tmp_path / "search.safetensors"))
     assert result.returncode == 0, result.stderr
     original = SafetensorsCheckpoint(model)
-    found, plain = SafetensorsCheckpoint(tmp_path / "out"), AwqCheckpoint(original, AwqSearchResult.without_search(32))
+    found, plain = SafetensorsCheckpoint(tmp_path / "out"), AwqCheckpoint(original, AwqSearchResult(32))
     exact = logits(model)
     error_found = (logits(model, found) - exact).square().mean()
     error_plain = (logits(model, plain) - exact).square().mean()
@@ -87,6 +94,11 @@ def test_search_beats_plain_rounding_and_its_result_rebuilds_the_same_weights(mo
     rebuilt = AwqCheckpoint(original, load_search_result(tmp_path / "search.safetensors"))
     write_safetensors(tmp_path / "rebuilt.safetensors", rebuilt)
     assert (tmp_path / "rebuilt.safetensors").read_bytes() == (tmp_path / "out/model.safetensors").read_bytes()
+    before = {path.name for path in tmp_path.iterdir()}
+    result = quantize(model, None, "--save-search", str(tmp_path / "alone.safetensors"))
+    assert result.returncode == 0 and result.stderr.endswith(f"Wrote {tmp_path / 'alone.safetensors'}\n"), result.stderr
+    assert (tmp_path / "alone.safetensors").read_bytes() == (tmp_path / "search.safetensors").read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} - before == {"alone.safetensors"}
     generation = json.loads((tmp_path / "out/generation_config.json").read_text())
     assert generation["do_sample"] is False
     assert "top_p" not in generation
@@ -136,6 +148,9 @@ def test_texts_or_an_earlier_search_result_are_required(model: Path, tmp_path: P
     assert result.returncode == 2
     assert "--calibration" in result.stderr
     assert "--reuse-search" in result.stderr
+    command[3:] = ["--calibration", "texts.jsonl"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert result.returncode == 2 and "give OUTPUT" in result.stderr
 
 
 def test_too_little_calibration_is_refused(model: Path, tmp_path: Path) -> None:

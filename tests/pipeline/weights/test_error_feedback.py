@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -120,9 +121,9 @@ def test_a_search_result_keeps_the_moments_and_a_checkpoint_uses_them(tmp_path: 
     exact, found = weight(9, 16, 64), moments(inputs(9, 64), 8)
     feedback = Feedback((layer, "model.layers.0.mlp.gate_proj"), found.norms, found.factors)
     path = tmp_path / "search.safetensors"
-    save_search_result(path, AwqSearchResult(GROUP, feedback=[feedback]))
-    search = load_search_result(path).for_checkpoint("sha256:another")
-    assert search.without_feedback().feedback == {}
+    save_search_result(path, AwqSearchResult(GROUP, feedback_groups=[feedback]))
+    search = replace(load_search_result(path), fingerprint="sha256:another")
+    assert replace(search, feedback_groups=()).feedback == {}
     assert search.feedback.keys() == {layer, "model.layers.0.mlp.gate_proj"}
     checkpoint = AwqCheckpoint(Arrays({f"{layer}.weight": exact}), search)
     expected = quantize_with_feedback(exact, exact, GROUP, feedback)

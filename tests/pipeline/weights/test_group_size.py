@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.weights.errors import CheckpointError
-from pipeline.weights.quantize_model import check_group_size, choose_group_size
+from pipeline.weights.quantize_model import choose_group_size
 from pipeline.weights.tensors import TensorSpec
 
 
@@ -54,16 +54,16 @@ def test_the_largest_that_divides_every_part_is_chosen(
 
 def test_a_group_size_that_does_not_fit_names_the_layer() -> None:
     with pytest.raises(CheckpointError, match=r"down_proj has 576 inputs.*group size 128.*--group-size"):
-        check_group_size(*model(1024, 576, 8, 8), 1, 128)
+        choose_group_size(*model(1024, 576, 8, 8), 1, (128,))
     with pytest.raises(CheckpointError, match=r"o_proj has 896 inputs.*shared by 2 GPUs.*--tensor-parallel"):
-        check_group_size(*model(896, 2048, 14, 2), 2, 128)
+        choose_group_size(*model(896, 2048, 14, 2), 2, (128,))
     with pytest.raises(CheckpointError, match=r"down_proj has 4000 inputs.*group size 32"):
         choose_group_size(*model(1024, 4000, 8, 8), 2)
 
 
 def test_outputs_must_fill_whole_words_on_every_gpu() -> None:
     with pytest.raises(CheckpointError, match=r"k_proj has 64 inputs and 12 outputs, shared by 2 GPUs.*outputs by 8"):
-        check_group_size(*model(64, 128, 8, 2, head_dim=6), 2, 8)
+        choose_group_size(*model(64, 128, 8, 2, head_dim=6), 2, (8,))
 
 
 @pytest.mark.parametrize("gpus", [2, 6])

@@ -42,7 +42,7 @@ def test_every_architecture_is_quantized_and_read_by_our_engine(name: str, tmp_p
 
     plain = tmp_path / "plain"  # rounded without a search
     shutil.copytree(tmp_path / "out", plain)
-    rounded = AwqCheckpoint(SafetensorsCheckpoint(tmp_path / "model"), AwqSearchResult.without_search(64))
+    rounded = AwqCheckpoint(SafetensorsCheckpoint(tmp_path / "model"), AwqSearchResult(64))
     write_safetensors(plain / "model.safetensors", rounded)
     exact, searched, without = (logits(folder) for folder in (tmp_path / "model", tmp_path / "out", plain))
     assert (searched - exact).square().mean() < 0.7 * (without - exact).square().mean()
