@@ -33,10 +33,6 @@ class Limits:
     logits: float = 0.1
     score: float = 5.0
 
-    def as_json(self) -> dict[str, float]:
-        """The limits by name."""
-        return asdict(self)
-
 
 def compare_checkpoints(
     before: Path,
@@ -66,7 +62,7 @@ def compare_checkpoints(
     """
     start = time.monotonic()
     first, second = PlainWeights(before), PlainWeights(after)
-    report: dict[str, Any] = {"before": before.name, "after": after.name, "limits": limits.as_json()}
+    report: dict[str, Any] = {"before": before.name, "after": after.name, "limits": asdict(limits)}
     say("Comparing weights")
     report["weights"] = _weights(first, second)
     texts = _texts(before, after, cases, calibration, task, max_cases, max_tokens)
@@ -92,10 +88,10 @@ def _weights(first: PlainWeights, second: PlainWeights) -> dict[str, Any]:
 
 
 def _logits(first: PlainWeights, second: PlainWeights, texts: Texts) -> dict[str, Any]:
-    from pipeline.compare.divergence import divergence  # torch and transformers: slow to import
+    from pipeline.compare.divergence import divergences  # torch and transformers: slow to import
 
     say(f"Comparing logits on {len(texts)} texts of {sum(len(ids) for ids, _ in texts):,} tokens")
-    return {"texts": len(texts), **asdict(divergence(first, second, texts))}
+    return {"texts": len(texts), **asdict(divergences(first, [second], texts)[0])}
 
 
 def _texts(

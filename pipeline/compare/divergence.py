@@ -32,11 +32,6 @@ class Divergence:
     top1: float
 
 
-def divergence(before: ModelTensors, after: ModelTensors, texts: Sequence[tuple[list[int], int]]) -> Divergence:
-    """The divergence of one other checkpoint, as `divergences` computes it."""
-    return divergences(before, [after], texts)[0]
-
-
 def divergences(
     before: ModelTensors, others: Sequence[ModelTensors], texts: Sequence[tuple[list[int], int]]
 ) -> list[Divergence]:

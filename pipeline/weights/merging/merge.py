@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,13 @@ from pipeline.weights.errors import CheckpointError
 from pipeline.weights.merging.companions import check_tokenizer, write_companions, write_config
 from pipeline.weights.merging.lora_adapter import PeftAdapter
 from pipeline.weights.merging.merge_plan import (
-    MergePlan,
     PlannedTensor,
     parse_size,
     plan_merge,
     plan_shards,
     write_index,
 )
-from pipeline.weights.merging.row_merge import Sums, TensorWriter, differences, read_blocks
+from pipeline.weights.merging.row_merge import Sums, differences, read_blocks, write_shard
 from pipeline.weights.merging.sources import adapter_files, open_base
 
 _STATE, _LOCK = "merge-state.json", "merge.lock"
@@ -44,16 +43,7 @@ class Rounding(Enum):
     NF4_SINGLE = False  # bnb_4bit_use_double_quant=False
 
 
-@dataclass(frozen=True, slots=True)
-class _Shards:
-    files: dict[str, list[str]]
-    plan: MergePlan
-
-    def tensors(self, file: str) -> dict[str, Any]:
-        return {name: self.plan.tensors[name] for name in self.files[file]}
-
-    def nbytes(self, file: str) -> int:
-        return sum(tensor.spec.nbytes for tensor in self.tensors(file).values())
+_Shards = dict[str, dict[str, PlannedTensor]]  # the tensors of each file by name
 
 
 def merge_folder(
@@ -78,15 +68,16 @@ def merge_folder(
     plan = plan_merge(source, lora, config)
     check_tokenizer(base, adapter, plan.rows)
     limit = parse_size(shard_size) if shard_size else None
-    shards = _Shards(plan_shards(plan.specs(), source.shards, limit), plan)
+    files = plan_shards(plan.specs(), source.shards, limit)
+    shards = {file: {name: plan.tensors[name] for name in names} for file, names in files.items()}
     with working_folder(output) as folder:
-        keep_only(folder, set(shards.files))
+        keep_only(folder, set(files))
         _check_space(folder, shards)
         state = MergeState(folder, _settings(base, adapter, rounding, shards))
         found, resumed = _write_shards(folder, shards, lora, rounding, state)
         write_companions(base, adapter, folder)
         write_config(config, folder, untied=plan.untied, vocabulary=plan.vocabulary)
-        write_index(folder, plan.specs(), shards.files)
+        write_index(folder, plan.specs(), files)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     report = {
         "version": 1,
@@ -96,8 +87,8 @@ def merge_folder(
         "seconds": round(time.monotonic() - started, 3),
         "cpu_seconds": round(time.process_time() - cpu, 3),
         "peak_memory_bytes": usage.ru_maxrss * 1024,
-        "bytes": sum(shards.nbytes(file) for file in shards.files),
-        "shards": len(shards.files),
+        "bytes": sum(map(_nbytes, shards.values())),
+        "shards": len(files),
         "resumed_shards": resumed,
         "tensors": len(plan.tensors),
         "changed": sum(tensor.changed for tensor in plan.tensors.values()),
@@ -117,23 +108,25 @@ def _write_shards(
     """Write what is not finished; returns all differences, and how many shards were finished before."""
     found: dict[str, Sums] = {}
     resumed = 0
-    with byte_bar("Merging", sum(shards.nbytes(file) for file in shards.files)) as progress:
-        writer = TensorWriter(lora, rounding.value, progress)
-        for file in shards.files:
-            tensors = shards.tensors(file)
+    with byte_bar("Merging", sum(map(_nbytes, shards.values()))) as progress:
+        for file, tensors in shards.items():
             parts = state.finished(file, tensors)
             if parts is not None:
                 resumed += 1
-                progress(shards.nbytes(file))
+                progress(_nbytes(tensors))
             else:
-                sources, parts = writer.write(folder / file, tensors)
+                sources, parts = write_shard(folder / file, tensors, lora, rounding.value, progress)
                 state.finish(file, sources, parts)
             found |= parts
     return found, resumed
 
 
+def _nbytes(tensors: dict[str, PlannedTensor]) -> int:
+    return sum(tensor.spec.nbytes for tensor in tensors.values())
+
+
 def _check_space(folder: Path, shards: _Shards) -> None:
-    missing = sum(shards.nbytes(file) for file in shards.files if not (folder / file).exists())
+    missing = sum(_nbytes(tensors) for file, tensors in shards.items() if not (folder / file).exists())
     free = shutil.disk_usage(folder).free
     if missing > free:
         raise CheckpointError(
@@ -144,7 +137,9 @@ def _check_space(folder: Path, shards: _Shards) -> None:
 
 def _settings(base: Path, adapter: Path, rounding: Rounding, shards: _Shards) -> str:
     """A digest of all that decides the result, apart from the base's tensors."""
-    digest = hashlib.sha256(json.dumps([1, rounding.name, shards.files], sort_keys=True).encode())
+    digest = hashlib.sha256(
+        json.dumps([1, rounding.name, {file: list(names) for file, names in shards.items()}], sort_keys=True).encode()
+    )
     for path in [base / "config.json", *adapter_files(adapter)]:
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
@@ -229,7 +224,7 @@ def keep_only(folder: Path, shards: set[str]) -> None:
 
 
 def source_digest(tensors: dict[str, PlannedTensor]) -> str:
-    """A digest of all that a shard is made from, as `TensorWriter.write` gives it."""
+    """A digest of all that a shard is made from, as `write_shard` gives it."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         for data, _ in read_blocks(tensors[name]):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,65 +32,52 @@ _T = TypeVar("_T")
 _Norms = tuple[Array, Array] | None
 
 
-class TensorWriter:
-    """Writes shards of a merge.
+def write_shard(
+    path: Path, tensors: dict[str, PlannedTensor], adapter: PeftAdapter, double: bool | None, progress: Progress
+) -> tuple[str, dict[str, Sums]]:
+    """Write one file, atomically; returns the digest of all that was read, and the differences of each weight.
 
     Args:
-        adapter: what changes the tensors.
+        path: the path of the file.
+        tensors: its tensors.
+        adapter: what changes them.
         double: whether to round linear layers to NF4, with double quantization (True) or without; None for neither.
         progress: called with the number of bytes written.
+
+    Raises:
+        CheckpointError: a value is not finite, or does not fit the tensor's type.
     """
+    header, offsets = layout({name: tensor.spec for name, tensor in tensors.items()})
+    digest, differences = hashlib.sha256(), {}
 
-    def __init__(self, adapter: PeftAdapter, double: bool | None, progress: Progress) -> None:
-        self._adapter = adapter
-        self._double = double
-        self._progress = progress
+    def blocks(tensor: PlannedTensor) -> Iterator[tuple[bytes, int]]:
+        for data, begin in read_blocks(tensor):
+            digest.update(data)
+            yield data, begin
 
-    def write(self, path: Path, tensors: dict[str, PlannedTensor]) -> tuple[str, dict[str, Sums]]:
-        """Write one file, atomically; returns the digest of all that was read, and the differences of each weight.
+    with partial_file(path) as partial, partial.open("wb") as file, ThreadPoolExecutor(_WORKERS) as pool:
+        file.write(header)
+        for name in sorted(tensors):
+            file.seek(offsets[name])
+            merge = changes_of_rows(adapter, double, name, tensors[name], pool)
+            encode = _copied if merge is None else merge.encode
+            sums = Sums()
+            for data, part in _ordered(pool, encode, blocks(tensors[name])):
+                file.write(data)
+                sums += part
+                progress(len(data))
+            differences[name] = sums
+    return digest.hexdigest(), {name: sums for name, sums in differences.items() if sums.live}
 
-        Raises:
-            CheckpointError: a value is not finite, or does not fit the tensor's type.
-        """
-        header, offsets = layout({name: tensor.spec for name, tensor in tensors.items()})
-        digest, differences = hashlib.sha256(), {}
-        with partial_file(path) as partial, partial.open("wb") as file, ThreadPoolExecutor(_WORKERS) as pool:
-            file.write(header)
-            for name in sorted(tensors):
-                file.seek(offsets[name])
-                differences[name] = self._write(file, name, tensors[name], digest.update, pool)
-        return digest.hexdigest(), {name: sums for name, sums in differences.items() if sums.live}
 
-    def _write(
-        self,
-        file: BinaryIO,
-        name: str,
-        tensor: PlannedTensor,
-        read_bytes: Callable[[bytes], None],
-        pool: ThreadPoolExecutor,
-    ) -> Sums:
-        merge = changes_of_rows(self._adapter, self._double, name, tensor, pool)
-        sums = Sums()
-
-        def compute(data: bytes, begin: int) -> tuple[bytes, Sums]:
-            return (data, Sums()) if merge is None else merge.encode(data, begin)
-
-        def blocks() -> Iterator[tuple[bytes, int]]:
-            for data, begin in read_blocks(tensor):
-                read_bytes(data)
-                yield data, begin
-
-        for data, part in _ordered(pool, compute, blocks()):
-            file.write(data)
-            sums += part
-            self._progress(len(data))
-        return sums
+def _copied(data: bytes, _: int) -> tuple[bytes, Sums]:
+    return data, Sums()
 
 
 def changes_of_rows(
     adapter: PeftAdapter, double: bool | None, name: str, tensor: PlannedTensor, pool: ThreadPoolExecutor
 ) -> RowMerge | None:
-    """What changes a tensor's rows; None if they are copied. `double` is as in `TensorWriter`."""
+    """What changes a tensor's rows; None if they are copied. `double` is as in `write_shard`."""
     constants = None
     if double is not None and tensor.linear:
         spec = tensor.source_spec
@@ -246,7 +233,7 @@ def decode_rows(spec: TensorSpec, data: bytes) -> Array:
     return TensorSpec(spec.dtype, shape).decode(data).astype(np.float32, copy=False)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Sums:
     """The sums of squares over a tensor.
 
@@ -267,11 +254,8 @@ class Sums:
         error = _square(merged - live)
         return cls(_square(live), error, error if plain is None else _square(plain - live))
 
-    def __iadd__(self, other: Sums) -> Sums:
-        self.live += other.live
-        self.merged += other.merged
-        self.plain += other.plain
-        return self
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.live + other.live, self.merged + other.merged, self.plain + other.plain)
 
     def relative(self, *, nf4: bool) -> dict[str, float]:
         """The relative errors (Frobenius norms), by the way of merging."""
@@ -284,17 +268,9 @@ def differences(tensors: dict[str, Sums], *, nf4: bool) -> dict[str, Any]:
     """The relative errors of each tensor and of all together."""
     return {
         "live": "NF4 base and adapter" if nf4 else "base and adapter",
-        "all": total(tensors.values()).relative(nf4=nf4),
+        "all": sum(tensors.values(), Sums()).relative(nf4=nf4),
         "tensors": {name: sums.relative(nf4=nf4) for name, sums in sorted(tensors.items())},
     }
-
-
-def total(parts: Iterable[Sums]) -> Sums:
-    """The sum of all parts."""
-    result = Sums()
-    for part in parts:
-        result += part
-    return result
 
 
 def _square(array: Array) -> float:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from pipeline.compare.compare_checkpoints import Limits, compare_checkpoints, failures
-from pipeline.compare.divergence import divergence
+from pipeline.compare.divergence import divergences
 from pipeline.compare.plain_weights import PlainWeights, weight_errors
 from pipeline.weights.errors import CheckpointError
 from tests.serving.models import tiny_checkpoints
@@ -114,7 +114,7 @@ def test_divergence_computed_by_layers_equals_that_of_whole_models(name: str, tm
     tiny_checkpoints.save(model, tmp_path / "after")
     tiny_checkpoints.quantize(tmp_path / "after", model)
     first, second = torch.cat(rows), torch.cat([_logprobs(model, ids, start) for ids, start in TEXTS])
-    found = divergence(PlainWeights(tmp_path / "before"), PlainWeights(tmp_path / "after"), TEXTS)
+    (found,) = divergences(PlainWeights(tmp_path / "before"), [PlainWeights(tmp_path / "after")], TEXTS)
     assert found.positions == len(first) == 4 + 1 + 3
     expected = functional.kl_div(second, first, log_target=True, reduction="batchmean")
     assert found.kl == pytest.approx(float(expected), rel=1e-3)
