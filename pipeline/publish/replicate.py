@@ -30,6 +30,7 @@ _GET_COG: Final = (
     "the install script of https://cog.run; then call this again"
 )
 _TARGET: Final = re.compile(r"r8\.im/[a-z0-9]+(?:[._-][a-z0-9]+)*/[a-z0-9]+(?:[._-]+[a-z0-9]+)*")
+_REGISTRY: Final = "r8.im"
 _COG: Final = "0.23."  # the version that everything here was written for
 _SECONDS: Final = 10.0  # a keychain may ask its owner
 
@@ -49,11 +50,6 @@ class Result:
     state: State
     finding: str
     remedy: str = ""
-
-    @property
-    def is_failed(self) -> bool:
-        """Whether it stops the push."""
-        return self.state is State.FAILED
 
 
 Check = Callable[[str, Path], Result]
@@ -75,7 +71,8 @@ def push_to_replicate(target: str, package: Path, *, dry_run: bool) -> int:
     Raises:
         PublishError: the target has another form.
     """
-    _check_target(target)
+    if not _TARGET.fullmatch(target):
+        raise PublishError(f"{target}: give r8.im/OWNER/NAME in small letters, without a tag")
     failed = [name for name, check in _CHECKS.items() if not _reported(name, check, target, package)]
     if failed:
         say(f"{len(failed)} of {len(_CHECKS)} checks failed; nothing was pushed")
@@ -105,13 +102,7 @@ def _reported(name: str, check: Check, target: str, package: Path) -> bool:
     if result.remedy:
         sys.stdout.write(f"        remedy: {result.remedy}\n")
     sys.stdout.flush()
-    return not result.is_failed
-
-
-def _check_target(target: str) -> None:
-    """Raise PublishError unless it is `r8.im/OWNER/NAME`, in small letters, without a tag."""
-    if not _TARGET.fullmatch(target):
-        raise PublishError(f"{target}: give r8.im/OWNER/NAME in small letters, without a tag")
+    return result.state is not State.FAILED
 
 
 def _image(target: str, package: Path) -> Result:
@@ -167,10 +158,43 @@ def _schema(target: str, package: Path) -> Result:
 
 
 def _login(target: str, package: Path) -> Result:
-    found = _find_login("r8.im")
-    if found.is_there:
-        return Result(State.OK, found.where)
-    return Result(State.FAILED, found.where, "run `cog login`, with the token of https://replicate.com/auth/token")
+    """Look for a login where `cog login` puts it (pkg/docker/login.go of Cog 0.23.1), without reading a secret.
+
+    REPLICATE_API_TOKEN is no login: `cog push` does not read it, and `cog login` refuses tokens of the API.
+    """
+    config = _docker_config()
+    helpers = config.get("credHelpers")
+    store = (helpers.get(_REGISTRY) if isinstance(helpers, dict) else None) or config.get("credsStore")
+    if isinstance(store, str) and store and _is_in_keychain(store):
+        return Result(State.OK, f"the keychain `{store}` has a login for {_REGISTRY}")
+    auths = config.get("auths")
+    if isinstance(auths, dict) and isinstance(auths.get(_REGISTRY), dict) and auths[_REGISTRY]:
+        return Result(State.OK, f"Docker's config.json has a login for {_REGISTRY}")
+    also = "; Cog does not push with REPLICATE_API_TOKEN" if "REPLICATE_API_TOKEN" in os.environ else ""
+    remedy = "run `cog login`, with the token of https://replicate.com/auth/token"
+    return Result(State.FAILED, f"no login for {_REGISTRY} in Docker's config.json{also}", remedy)
+
+
+def _docker_config() -> dict[str, Any]:
+    path = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _is_in_keychain(store: str) -> bool:
+    """Whether the keychain's list of registries, which names no secrets, has the registry."""
+    helper = shutil.which(f"docker-credential-{store}")
+    if helper is None:
+        return False
+    try:
+        done = subprocess.run([helper, "list"], capture_output=True, timeout=_SECONDS, check=False)
+        listed = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return False
+    return isinstance(listed, dict) and _REGISTRY in {str(n).removeprefix("https://").rstrip("/") for n in listed}
 
 
 def _size(target: str, package: Path) -> Result:
@@ -242,53 +266,3 @@ def _folder(package: Path, stanza: dict[str, Any]) -> Path:
     uri = str(source.get("uri", "")) if isinstance(source, dict) else ""
     name = uri.removeprefix("file://").removeprefix("./").rstrip("/")
     return package / name if name and "://" not in name else package / "weights" / str(stanza.get("name"))
-
-
-@dataclass(frozen=True, slots=True)
-class _Login:
-    """Whether there is a login, and where it was found or looked for. It never holds the token."""
-
-    is_there: bool
-    where: str
-
-
-def _find_login(registry: str) -> _Login:
-    """Look for a login where `cog login` puts it (pkg/docker/login.go of Cog 0.23.1), without reading a secret.
-
-    REPLICATE_API_TOKEN is no login: `cog push` does not read it, and `cog login` refuses tokens of the API.
-    """
-    path = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
-    config = _read(path)
-    helpers = config.get("credHelpers")
-    store = (helpers.get(registry) if isinstance(helpers, dict) else None) or config.get("credsStore")
-    if isinstance(store, str) and store:
-        found = _in_keychain(store, registry)
-        if found is not None:
-            return found
-    auths = config.get("auths")
-    if isinstance(auths, dict) and isinstance(auths.get(registry), dict) and auths[registry]:
-        return _Login(True, f"Docker's config.json has a login for {registry}")
-    also = "; Cog does not push with REPLICATE_API_TOKEN" if "REPLICATE_API_TOKEN" in os.environ else ""
-    return _Login(False, f"no login for {registry} in Docker's config.json{also}")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return config if isinstance(config, dict) else {}
-
-
-def _in_keychain(store: str, registry: str) -> _Login | None:
-    """The keychain's list of registries, which names no secrets; None where it has no such login."""
-    helper = shutil.which(f"docker-credential-{store}")
-    if helper is None:
-        return None
-    try:
-        done = subprocess.run([helper, "list"], capture_output=True, timeout=_SECONDS, check=False)
-        listed = json.loads(done.stdout)
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return None
-    names = {str(name).removeprefix("https://").rstrip("/") for name in listed} if isinstance(listed, dict) else set()
-    return _Login(True, f"the keychain `{store}` has a login for {registry}") if registry in names else None
