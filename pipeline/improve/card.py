@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pipeline.improve.choice import Candidate, Compared
+from pipeline.improve.choice import Candidate
 from pipeline.improve.data import Data
+from pipeline.package.version import Share
 
 _SHOWN = 20  # lost answers of a set that are named
 _LONG = 160  # characters
@@ -27,7 +28,7 @@ def table(parent: str, candidates: Sequence[Candidate], limit: float) -> Iterato
         yield f"- {one.name}: {one.fault(limit) or 'can be chosen'}."
 
 
-def _cell(found: Compared) -> str:
+def _cell(found: Share) -> str:
     difference, low, high = (100 * value for value in (found.difference, found.low, found.high))
     return f"{100 * found.after:.1f} % ({difference:+.1f}, {low:+.1f} to {high:+.1f})"
 

@@ -8,40 +8,17 @@ from typing import Any, Final
 
 from pipeline.evaluate.results import category_measure, paired_difference
 from pipeline.improve.data import EXAMPLES, HELD_OUT
+from pipeline.package.version import Share
 
 TRIES: Final = 3  # candidates at most
 LIMIT: Final = 3.0  # points that old examples may lose
 _LOST: Final = 3  # answers: the 95 % interval of a single one that was lost by chance reaches so far
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A candidate and the current version on one set of questions; shares are from 0 to 1.
-
-    Args:
-        n: the number of questions.
-        before: the current version's share of right answers, or mean agreement.
-        after: the candidate's.
-        low: the lower end of the paired 95 % interval of the difference.
-        high: its upper end.
-    """
-
-    n: int
-    before: float
-    after: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, before: Sequence[float], after: Sequence[float]) -> Compared:
-        """Compare answers to the same questions, at least one."""
-        n, (_, (low, high)) = len(before), paired_difference(before, after)
-        return cls(n, sum(before) / n, sum(after) / n, low, high)
-
-    @property
-    def difference(self) -> float:
-        """The candidate's share minus the current version's."""
-        return self.after - self.before
+def compared(before: Sequence[float], after: Sequence[float]) -> Share:
+    """How a candidate's answers compare with the current version's to the same questions, at least one."""
+    n, (_, (low, high)) = len(before), paired_difference(before, after)
+    return Share(n=n, before=sum(before) / n, after=sum(after) / n, low=low, high=high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +37,27 @@ class Candidate:
 
     name: str
     share: float
-    sets: Mapping[str, Compared]
-    old: Compared
-    gain: Compared
+    sets: Mapping[str, Share]
+    old: Share
+    gain: Share
     lost: Mapping[str, Sequence[Mapping[str, Any]]]
 
     @classmethod
     def of(cls, name: str, share: float, before: Mapping[str, Answers], after: Mapping[str, Answers]) -> Candidate:
         """Compare a candidate's answers with the current version's, set by set."""
-        found, lost = dict[str, Compared](), dict[str, list[Mapping[str, Any]]]()
+        found, lost = dict[str, Share](), dict[str, list[Mapping[str, Any]]]()
         pooled = list[bool](), list[bool]()
         for key, first in before.items():
             lines = sorted(first.right.keys() & after[key].right.keys())
             pair = [first.right[n] for n in lines], [after[key].right[n] for n in lines]
-            found[key] = Compared.of(*pair)
+            found[key] = compared(*pair)
             lost[key] = [after[key].failures[n] for n in lines if first.right[n] and not after[key].right[n]]
             if key not in (HELD_OUT, EXAMPLES):
                 for whole, part in zip(pooled, pair, strict=True):
                     whole.extend(part)
         corrected = before[HELD_OUT].agreement.keys()
-        gain = Compared.of(*([side[HELD_OUT].agreement[n] for n in corrected] for side in (before, after)))
-        return cls(name, share, found, Compared.of(*pooled), gain, lost)
+        gain = compared(*([side[HELD_OUT].agreement[n] for n in corrected] for side in (before, after)))
+        return cls(name, share, found, compared(*pooled), gain, lost)
 
     def limit(self, points: float) -> float:
         """How much of the share of old examples the lower end may lose: `points`, or `_LOST` answers of few."""

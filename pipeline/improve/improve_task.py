@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from pipeline.improve.choice import LIMIT, TRIES, Answers, Candidate, choose, ne
 from pipeline.improve.data import PEOPLE, TIMES, Data, kept_data, write_data
 from pipeline.improve.lines import Correction
 from pipeline.package.new_package import check_name
-from pipeline.package.version import Share, VersionRecord
+from pipeline.package.version import VersionRecord
 from pipeline.paths import ROOT
 from pipeline.train.kept import Kept, find_kept, find_kept_of_adapter, keep
 from pipeline.train.lora_model import read_adapter_config
@@ -308,14 +308,13 @@ def record(options: ImproveOptions, data: Data, chosen: Candidate, speed: dict[s
     """The record of the new version."""
     learned = data.folder / "corrections.jsonl"
     held_out = next(iter(chosen.sets.values())).n
-    figures = {**chosen.sets, "old ones together": chosen.old}
     return VersionRecord(
         name=options.out.name,
         parent=options.current.name,
         made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         corrections={"sha256": sha256(learned), "learned": data.learned, "held_out": held_out},
         chosen=chosen.name,
-        figures={name: Share(**asdict(found)) for name, found in figures.items()},
+        figures={**chosen.sets, "old ones together": chosen.old},
         speed=speed,
         lost={name: len(found) for name, found in chosen.lost.items()},
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pipeline.package.switch_model import used_name
-from pipeline.package.version import Share, VersionRecord, read_version, versions
+from pipeline.package.version import VersionRecord, read_version, versions
 from pipeline.weights.errors import CheckpointError
 
 
@@ -51,7 +51,7 @@ def comparison(root: Path, first: str, second: str) -> Iterator[str]:
         yield ""
         for name, share in record.figures.items():
             low, high = 100 * share.low, 100 * share.high
-            yield f"- {name}: {100 * (share.after - share.before):+.1f} points ({low:+.1f} to {high:+.1f}, paired)"
+            yield f"- {name}: {100 * share.difference:+.1f} points ({low:+.1f} to {high:+.1f}, paired)"
     else:
         yield ""
         yield "The sets may differ between these versions, as neither was improved from the other in this order."
@@ -84,8 +84,7 @@ def _cell(found: tuple[float, int] | None) -> str:
 
 
 def _about(record: VersionRecord) -> str:
-    figures: Mapping[str, Share] = record.figures
-    name, share = next(iter(figures.items()))
+    name, share = next(iter(record.figures.items()))
     return (
         f"{record.made[:10]}, {record.corrections['learned']} corrections learned, {name} "
         f"{100 * share.before:.0f} → {100 * share.after:.0f} %"

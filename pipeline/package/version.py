@@ -15,7 +15,15 @@ _ENDING = ".version.json"
 
 
 class Share(BaseModel):
-    """How a version compares with its parent on one set of questions; see `pipeline.improve.choice.Compared`."""
+    """How a version compares with its parent on one set of questions; shares are from 0 to 1.
+
+    Args:
+        n: the number of questions.
+        before: the parent's share of right answers, or mean agreement.
+        after: its own.
+        low: the lower end of the paired 95 % interval of the difference.
+        high: its upper end.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -24,6 +32,11 @@ class Share(BaseModel):
     after: float
     low: float
     high: float
+
+    @property
+    def difference(self) -> float:
+        """Its own share minus the parent's."""
+        return self.after - self.before
 
 
 class VersionRecord(BaseModel):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.improve.card import lost, table
-from pipeline.improve.choice import Answers, Candidate, Compared, choose, next_share
+from pipeline.improve.choice import Answers, Candidate, choose, compared, next_share
 from pipeline.improve.data import EXAMPLES, HELD_OUT, OLD
 
 CURRENT = {HELD_OUT: [True] * 5 + [False] * 15, OLD: [True] * 500 + [False] * 100, EXAMPLES: [True, True]}
@@ -95,5 +95,5 @@ def test_lost_answers_are_named_one_by_one_and_all_candidates_are_in_the_table()
 
 
 def test_a_paired_interval_is_narrower_than_the_shares_own() -> None:
-    found = Compared.of([True] * 50 + [False] * 50, [True] * 49 + [False] * 51)
+    found = compared([True] * 50 + [False] * 50, [True] * 49 + [False] * 51)
     assert found.difference == pytest.approx(-0.01) and -0.04 <= found.low <= -0.01 <= found.high <= 0.0
