@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, TextIO
 
 from pipeline.batch.answer_journal import AnswerJournal, journal_of
@@ -154,20 +153,6 @@ class BatchPlan:
     identity: Mapping[str, Any]
     publish: Callable[[], None] = lambda: None
 
-    @property
-    def journal(self) -> Path:
-        """File of the answers so far."""
-        return journal_of(self.output.path)
-
-    def check(self) -> None:
-        """Check that the output may be written.
-
-        Raises:
-            BatchError: it is there, and not of a run that can continue.
-        """
-        if self.output.path.exists() and not self.journal.exists():
-            raise BatchError(f"{self.output.path} exists; delete it, or give another --out")
-
 
 async def run_batch(plan: BatchPlan, start: Callable[[int], Runner], budget: Budget) -> BatchResult:
     """Answer the rows that have no answer yet.
@@ -183,9 +168,10 @@ async def run_batch(plan: BatchPlan, start: Callable[[int], Runner], budget: Bud
     Raises:
         BatchError: the output or the journal cannot be used, or the runner cannot continue.
     """
-    plan.check()
-    identity = {"input": plan.survey.digests, **plan.identity}
-    with AnswerJournal(plan.journal, identity) as journal:
+    output, kept = plan.output.path, journal_of(plan.output.path)
+    if output.exists() and not kept.exists():
+        raise BatchError(f"{output} exists; delete it, or give another --out")
+    with AnswerJournal(kept, {"input": plan.survey.digests, **plan.identity}) as journal:
         meter = BudgetMeter(budget)
         failed = 0
         if left := plan.survey.num_rows - len(journal):

@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from string import Template
@@ -78,36 +77,37 @@ README.md there says what to change where."""
 _NAME: Final = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")  # Cog's rule for weights
 
 
-@dataclass(frozen=True, slots=True)
-class PackageText:
-    """The values that are filled into the files.
+def _write_files(folder: Path, name: str, task_file: Mapping[str, Any], engines: str, source: str) -> None:
+    """Write the files of a package into a folder that has none of them.
 
     Args:
+        folder: of the package.
         name: the name of the weights and the model.
         task_file: the content of the package's task.json.
         engines: a sentence that says which engines can run the checkpoint.
         source: the name of the checkpoint's folder.
-    """
-
-    name: str
-    task_file: Mapping[str, Any]
-    engines: str
-    source: str
-
-
-def write_files(folder: Path, text: PackageText) -> None:
-    """Write the files into a folder that has none of them.
 
     Raises:
         SignatureError: the task's predict.py has an input that Cog would misread.
     """
     write_code(folder)
-    write_text(folder / "predict.py", package_source(text.task_file))
+    predict = predict_source(task_file).replace("scripts/", "./package.py ")
+    write_text(folder / "predict.py", predict.replace(_BASE, f"{CODE_IMPORT}\n\n{_BASE}"))
     (folder / _SCHEMA).parent.mkdir()
     shutil.copyfile(ROOT / _SCHEMA, folder / _SCHEMA)
     write_schema(folder)
-    write_text(folder / "cog.yaml", _cog_yaml(text.name))
-    write_text(folder / "README.md", _readme(text))
+    cog_yaml, inputs = (ROOT / "cog.yaml").read_text("utf-8"), example_of(task_file)
+    (ours,) = yaml.safe_load(cog_yaml)["weights"]
+    write_text(folder / "cog.yaml", cog_yaml.replace(str(ours["name"]), name))
+    readme = Template((_TEMPLATES / "README.md").read_text("utf-8")).substitute(
+        name=name,
+        task=task_file["task"],
+        engines=engines,
+        source=source,
+        predict=predict_command(inputs),
+        curl=curl_command("http://127.0.0.1:5000", inputs, indent=""),
+    )
+    write_text(folder / "README.md", readme)
 
 
 def write_code(folder: Path) -> Path:
@@ -130,36 +130,6 @@ def write_code(folder: Path) -> Path:
 def predict_source(task_file: Mapping[str, Any]) -> str:
     """Python source of predict.py for a task file's content."""
     return task_module(task_file["task"]).predict_source(task_file)
-
-
-def package_source(task_file: Mapping[str, Any]) -> str:
-    """The same for a package, which has the code as a wheel."""
-    source = predict_source(task_file).replace("scripts/", "./package.py ")
-    return source.replace(_BASE, f"{CODE_IMPORT}\n\n{_BASE}")
-
-
-def next_steps(folder: Path, text: PackageText) -> str:
-    """Text for the user: how to run and push the new package."""
-    return Template(_NEXT).substitute(folder=folder, predict=predict_command(example_of(text.task_file)))
-
-
-def _cog_yaml(name: str) -> str:
-    """This repository's cog.yaml with the new package's weights."""
-    text = (ROOT / "cog.yaml").read_text("utf-8")
-    (ours,) = yaml.safe_load(text)["weights"]
-    return text.replace(str(ours["name"]), name)
-
-
-def _readme(text: PackageText) -> str:
-    inputs = example_of(text.task_file)
-    return Template((_TEMPLATES / "README.md").read_text("utf-8")).substitute(
-        name=text.name,
-        task=text.task_file["task"],
-        engines=text.engines,
-        source=text.source,
-        predict=predict_command(inputs),
-        curl=curl_command("http://127.0.0.1:5000", inputs, indent=""),
-    )
 
 
 def new_package(
@@ -194,14 +164,13 @@ def new_package(
         _check_task(placed, choice, checkpoint.folder)
         engines = _engines(checkpoint, placed)
         say(engines)
-        text = PackageText(name, task_file, engines, source=weights.resolve().name)
-        write_files(staging, text)
+        _write_files(staging, name, task_file, engines, weights.resolve().name)
         _copy_task(str(task_file["task"]), staging)
         say("Locking the weights")
         lock = make_lock(staging / "cog.yaml", None, datetime.now(UTC))
         write_text(staging / "weights.lock", lock.text())
         _put(staging, folder)
-    return next_steps(folder, text)
+    return Template(_NEXT).substitute(folder=folder, predict=predict_command(example_of(task_file)))
 
 
 def check_name(name: str) -> None:

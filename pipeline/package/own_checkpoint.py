@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -94,27 +93,6 @@ def open_checkpoint(folder: Path) -> OwnCheckpoint:
     return OwnCheckpoint(folder, config, files, sum((folder / name).stat().st_size for name in files))
 
 
-def place(checkpoint: OwnCheckpoint, target: Path, progress: Callable[[int], None]) -> bool:
-    """Put the files into `target`, tensors as hard links where the file system allows it.
-
-    Small files are always copied, so that editing them in the package does not change the checkpoint.
-
-    Returns:
-        Whether all tensor files are hard links.
-    """
-    target.mkdir(parents=True)
-    all_linked = True
-    for name in checkpoint.files:
-        (target / name).parent.mkdir(exist_ok=True)
-        source = (checkpoint.folder / name).resolve()  # the hub's cache has symbolic links, which a lock refuses
-        if name.endswith(".safetensors"):
-            all_linked &= place_file(source, target / name)
-        else:
-            shutil.copyfile(source, target / name)
-        progress(source.stat().st_size)
-    return all_linked
-
-
 def _tensor_files(folder: Path) -> tuple[str, ...]:
     """The single tensor file, or the index and its shards."""
     if (folder / _INDEX).is_file():
@@ -178,9 +156,22 @@ def copy_with_task(checkpoint: OwnCheckpoint, target: Path, choice: TaskChoice, 
 
 
 def place_files(checkpoint: OwnCheckpoint, target: Path) -> None:
-    """Put what is served of a checkpoint into the new folder `target`; says what was left out."""
+    """Put what is served of a checkpoint into the new folder `target`; says what was left out.
+
+    Tensors are hard links where the file system allows it. Small files are always copied, so that editing them in the
+    package does not change the checkpoint.
+    """
+    target.mkdir(parents=True)
+    all_linked = True
     with byte_bar(f"Weights, {len(checkpoint.files)} files", checkpoint.size) as progress:
-        all_linked = place(checkpoint, target, progress)
+        for name in checkpoint.files:
+            (target / name).parent.mkdir(exist_ok=True)
+            source = (checkpoint.folder / name).resolve()  # the hub's cache has symbolic links, which a lock refuses
+            if name.endswith(".safetensors"):
+                all_linked &= place_file(source, target / name)
+            else:
+                shutil.copyfile(source, target / name)
+            progress(source.stat().st_size)
     say("Tensor files are hard links and take no more space" if all_linked else "Tensor files are copies")
     if checkpoint.left_out:
         say(f"Files of the checkpoint that were left out: {', '.join(checkpoint.left_out)}")

@@ -10,8 +10,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.prepare.errors import PrepareStopped
-
 _PATIENCE = 5.0  # seconds that a command has to end by itself before it is asked, and again before it is killed
 
 
@@ -41,7 +39,7 @@ def run_measured(command: Sequence[str], keep_open: int) -> tuple[int, Cost]:
         The exit code (128 + the signal's number where a signal ended it), and the cost.
 
     Raises:
-        PrepareStopped: this process was interrupted; the command has ended too.
+        KeyboardInterrupt: this process was interrupted; the command has ended too.
     """
     started = time.monotonic()
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[keep_open])
@@ -49,7 +47,7 @@ def run_measured(command: Sequence[str], keep_open: int) -> tuple[int, Cost]:
         _, status, usage = os.wait4(process.pid, 0)
     except KeyboardInterrupt:
         _end(process)
-        raise PrepareStopped from None
+        raise
     code = os.waitstatus_to_exitcode(status)
     process.returncode = code  # Popen does not wait again
     cost = Cost(

@@ -21,7 +21,7 @@ from pipeline.package.task_choice import (
     TaskName,
     TemplateFile,
 )
-from pipeline.prepare.errors import PrepareError, PrepareRefusedError, PrepareStopped
+from pipeline.prepare.errors import PrepareError, PrepareRefusedError
 from pipeline.prepare.options import DRAFTER, PrepareOptions
 from pipeline.prepare.record import StepRecord, find_record
 from pipeline.prepare.run import planned, prepare, work_path
@@ -116,7 +116,7 @@ def _prepare(options: PrepareOptions, *, keep: bool, force: bool) -> None:
     except PrepareRefusedError as error:
         say(f"error: {error}")
         raise typer.Exit(REFUSED) from error
-    except (PrepareStopped, KeyboardInterrupt) as stop:
+    except KeyboardInterrupt as stop:
         say(f"Stopped. What was done stays in {work_path(options.out)}; run the same command to go on.")
         raise typer.Exit(INTERRUPTED) from stop
     _print_summary(record.steps)

@@ -7,7 +7,3 @@ class PrepareError(Exception):
 
 class PrepareRefusedError(PrepareError):
     """The comparison refuses all checkpoints that were made."""
-
-
-class PrepareStopped(Exception):
-    """Somebody stopped the command; what was done stays."""

@@ -60,7 +60,7 @@ def prepare(options: PrepareOptions, *, keep: bool = False, replace: bool = Fals
     Raises:
         PrepareError: options cannot work, a step failed, or the disk is too small.
         CheckpointError: a source cannot be used.
-        PrepareStopped: somebody interrupted it.
+        KeyboardInterrupt: somebody interrupted it.
     """
     _check(options)
     out, made_from = options.out, options.fingerprint()
@@ -132,7 +132,7 @@ class _Run:
         Raises:
             PrepareError: a step failed, or the comparison refuses the checkpoint; what was done stays.
             CheckpointError: the fetched base cannot be used.
-            PrepareStopped: somebody interrupted it.
+            KeyboardInterrupt: somebody interrupted it.
         """
         fetching = fetch_steps(self._options, self._folder)
         guess = _guess(self._options, base_is_quantized(self._options))
