@@ -41,26 +41,6 @@ class RayPlace:
     engines: int | None
 
 
-def make_workers(place: RayPlace | None, settings: Settings, lock: str, inputs: RowInputs) -> Sequence[Worker]:
-    """One worker for each engine, not started.
-
-    Args:
-        place: where they run; None for one in this process.
-        settings: the settings of the engines.
-        lock: SHA-256 of the lock of weights.
-        inputs: which input comes from which column.
-
-    Raises:
-        BatchError: the cluster cannot be reached, or has no room.
-    """
-    if place is None:
-        return [LocalWorker(start_model, inputs)]
-    from pipeline.batch.ray_cluster import connect, ray_workers
-
-    connect(place.address)
-    return ray_workers(place.engines, settings, lock, inputs)
-
-
 def main(
     data: Annotated[
         str,
@@ -142,7 +122,12 @@ def _run(
     runners: list[EnginesRunner] = []
 
     def start(num_rows: int) -> EnginesRunner:
-        workers = make_workers(place, settings, lock, row_inputs)
+        workers: Sequence[Worker] = [LocalWorker(start_model, row_inputs)]
+        if place is not None:
+            from pipeline.batch.ray_cluster import connect, ray_workers
+
+            connect(place.address)
+            workers = ray_workers(place.engines, settings, lock, row_inputs)
         runners.append(EnginesRunner(workers, concurrency=settings.max_num_seqs, num_rows=num_rows))
         return runners[-1]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,23 +23,6 @@ _INT64: Final = 1 << 63
 _LARGEST_FIELD: Final = 1 << 24  # characters of a CSV field; Python's default is 128 KiB
 
 Record = tuple[dict[str, Any], str | None]  # values and problem
-
-
-class ColumnTypes:
-    """The type of each column so far: the narrowest one that holds all values seen."""
-
-    def __init__(self) -> None:
-        self._types: dict[str, str | None] = {}
-
-    def add(self, values: Mapping[str, Any]) -> None:
-        """Take the values of one row into account."""
-        for name, value in values.items():
-            self._types[name] = _wider(self._types.get(name), _type(value))
-
-    @property
-    def types(self) -> dict[str, str]:
-        """The types by column; a column that is always null is text."""
-        return {name: kind or _TEXT for name, kind in self._types.items()}
 
 
 def _type(value: Any) -> str | None:
@@ -102,13 +85,17 @@ class Table:
                 number += 1
 
     def survey(self) -> Survey:
-        """Count the rows, find columns and types, and compute digests."""
-        found = ColumnTypes()
+        """Count the rows, find columns and types, and compute digests.
+
+        A type is the narrowest one that holds all values of its column; a column that is always null is text.
+        """
+        found: dict[str, str | None] = {}
         number = 0
         for row in self.rows():
-            found.add(row.values)
+            for name, value in row.values.items():
+                found[name] = _wider(found.get(name), _type(value))
             number += 1
-        types = found.types
+        types = {name: kind or _TEXT for name, kind in found.items()}
         if self.suffix == ".parquet":
             types = {name: kind for file in self.files for name, kind in parquet_types(file).items()}
         return Survey(number, types, {file.name: sha256(file) for file in self.files})

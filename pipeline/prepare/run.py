@@ -283,22 +283,15 @@ def _alone_in(folder: Path) -> Iterator[int]:
         The file descriptor of the lock. A command that inherits it keeps the lock, so that a new run waits for what
         a killed one has left running.
     """
-    descriptor = _locked(folder)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _locked(folder: Path) -> int:
     path = folder / "lock"
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        take_lock(descriptor, f"Waiting for another process that works in {folder}")
-        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
-            return descriptor
-        os.close(descriptor)  # the other process finished and removed its folder, with this file in it
+        with path.open("a") as file:
+            take_lock(file.fileno(), f"Waiting for another process that works in {folder}")
+            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                yield file.fileno()
+                return
+        # The other process finished and removed its folder, with this file in it.
 
 
 def _check_space(folder: Path, steps: Iterable[Step]) -> None:

@@ -29,6 +29,7 @@ _COMPANIONS = (
     "generation_config.json",
     "special_tokens_map.json",
 )
+_SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p")
 
 
 def linear_names(names: list[str] | dict[str, TensorSpec]) -> list[str]:
@@ -122,21 +123,12 @@ def write_awq_model(
     seen = Fingerprinted(source)
     with partial_file(path) as partial:
         write_safetensors(partial, AwqCheckpoint(seen, search), progress=progress)
-        check_fingerprint(seen.fingerprint(), search)
-
-
-def check_fingerprint(fingerprint: str, search: AwqSearchResult) -> None:
-    """Check that the search result belongs to the checkpoint with this fingerprint.
-
-    Raises:
-        CheckpointError: it belongs to another one.
-    """
-    if search.fingerprint not in (None, fingerprint):
-        raise CheckpointError(
-            f"the AWQ search result belongs to the checkpoint {search.fingerprint}, these weights are "
-            f"{fingerprint}: the base or the adapter has changed since. Run the search again "
-            "(scripts/quantize_awq --help says how), or pass --plain to round without it."
-        )
+        if search.fingerprint not in (None, fingerprint := seen.fingerprint()):
+            raise CheckpointError(
+                f"the AWQ search result belongs to the checkpoint {search.fingerprint}, these weights are "
+                f"{fingerprint}: the base or the adapter has changed since. Run the search again "
+                "(scripts/quantize_awq --help says how), or pass --plain to round without it."
+            )
 
 
 def awq_config(config: dict[str, Any], search: AwqSearchResult) -> dict[str, Any]:
@@ -153,11 +145,5 @@ def write_companions(source: Path, config: dict[str, Any], search: AwqSearchResu
             shutil.copyfile(source / name, output / name)
     generation = output / "generation_config.json"
     if generation.exists():
-        write_json(generation, greedy(json.loads(generation.read_text("utf-8"))))
-
-
-def greedy(generation_config: dict[str, Any]) -> dict[str, Any]:
-    """A generation config without sampling parameters."""
-    sampling = ("do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p")
-    kept = {key: value for key, value in generation_config.items() if key not in sampling}
-    return {**kept, "do_sample": False}
+        kept = json.loads(generation.read_text("utf-8"))
+        write_json(generation, {**{key: kept[key] for key in kept if key not in _SAMPLING}, "do_sample": False})
