@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -32,3 +32,14 @@ async def in_flight(
     finally:
         for task in running:
             task.cancel()
+
+
+def blocking(results: AsyncGenerator[Result, None]) -> Iterator[Result]:
+    """A synchronous iterator over an asynchronous one; its event loop runs only while an item is awaited."""
+    with asyncio.Runner() as runner:
+
+        async def next_result() -> Result | None:
+            return await anext(results, None)
+
+        while (result := runner.run(next_result())) is not None:
+            yield result

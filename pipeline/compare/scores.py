@@ -29,13 +29,6 @@ def task_file_of(before: Path, after: Path, given: Path | None) -> Path:
 def score_both(before: Path, after: Path, cases: Path, task_file: Path, limit: int) -> dict[str, Any]:
     """Answer and score the cases with both checkpoints on the paged engine.
 
-    Args:
-        before: folder of the first checkpoint.
-        after: folder of the second.
-        cases: a file of cases, as scripts/evaluate takes them.
-        task_file: the task file to ask both with.
-        limit: how many of the first cases are used.
-
     Returns:
         For each measure `before` and `after` as shares, `points` gained from first to second, and its 95 % interval.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.in_flight import in_flight
+from pipeline.in_flight import blocking, in_flight
 from serving.config import Settings
 from serving.errors import InvalidRequestError
 from serving.model import ADAPTER, Model
@@ -62,7 +62,7 @@ def ask_model(
         return await _ask(model, case.line, {**usual_inputs, **case.inputs}, use_grammar)
 
     try:
-        yield from _blocking(in_flight(answer, cases, settings.max_num_seqs))
+        yield from blocking(in_flight(answer, cases, settings.max_num_seqs))
     finally:
         model.close()
 
@@ -98,17 +98,6 @@ class _PlainReader:
     def finish(self, reason: FinishReason) -> str:
         """See `Reader.finish`."""
         return ""
-
-
-def _blocking(answers: AsyncIterator[CaseAnswer]) -> Iterator[CaseAnswer]:
-    """A synchronous iterator over an asynchronous one; its event loop runs only while an item is awaited."""
-    with asyncio.Runner() as runner:
-
-        async def next_answer() -> CaseAnswer | None:
-            return await anext(answers, None)
-
-        while (answer := runner.run(next_answer())) is not None:
-            yield answer
 
 
 class AnswerFile:

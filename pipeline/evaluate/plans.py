@@ -34,11 +34,7 @@ class Plan:
     ask: Callable[[Sequence[Case]], Iterator[CaseAnswer]]
 
     def score(self, answers: Mapping[int, CaseAnswer]) -> Iterator[Score]:
-        """The scores of all cases in their order.
-
-        Args:
-            answers: all answers by the line of their case.
-        """
+        """The scores of all cases in their order; `answers` are by the line of their case."""
         for case in self.cases:
             answer = answers[case.line]
             yield self.evaluation.score(case, answer.text, answer.error)

@@ -93,12 +93,7 @@ def _agreement(score: Score, main: str) -> float:
 
 
 def confidence_results(scores: Sequence[Score], answers: Mapping[int, CaseAnswer]) -> dict[str, Any]:
-    """For each answer whose fields' probabilities are known, [probability, whether it is right] of its fields.
-
-    Args:
-        scores: of all answers.
-        answers: by the line of their case.
-    """
+    """For each answer whose fields' probabilities are known, [probability, whether it is right] of its fields."""
     found = [
         [
             [round(probabilities[pointer], 4), is_right]

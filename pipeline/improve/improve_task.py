@@ -249,11 +249,9 @@ def _find_kept(options: ImproveOptions) -> Kept:
 
 def _candidate(options: ImproveOptions, work: Path, share: float) -> Path:
     """Where a candidate is as it will serve: merged and quantized, or an adapter on demand."""
-    return adapter_path(work, share) if options.adapter is not None else _merged(work, share) / options.out.name
-
-
-def _merged(work: Path, share: float) -> Path:
-    return work / "candidates" / f"{share:g}"
+    if options.adapter is not None:
+        return adapter_path(work, share)
+    return work / "candidates" / f"{share:g}" / options.out.name
 
 
 def _asked(options: ImproveOptions, version: Path) -> tuple[str, ...]:

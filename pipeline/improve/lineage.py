@@ -11,11 +11,7 @@ from pipeline.weights.errors import CheckpointError
 
 
 def tree(root: Path) -> Iterator[str]:
-    """A line for each version and its descendants, those of one parent together; `*` is the one in use.
-
-    Args:
-        root: of the package.
-    """
+    """A line for each version and its descendants, those of one parent together; `*` is the one in use."""
     records = {record.name: record for record in versions(root / "weights")}
     used = used_name(root)
     first = {record.parent for record in records.values()} - records.keys() | ({used} - records.keys())

@@ -22,11 +22,7 @@ def example_inputs() -> Mapping[str, Any] | None:
 
 
 def example_of(task_file: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Example inputs for a task.
-
-    Args:
-        task_file: the content of a task.json.
-    """
+    """Example inputs for a task."""
     return task_module(task_file["task"]).example_inputs(task_file)
 
 

@@ -65,11 +65,6 @@ class TaskChoice:
 def task_content(checkpoint: Path, name: str, choice: TaskChoice) -> dict[str, Any]:
     """`task`, `name` and the task's own options, which the task itself checks later.
 
-    Args:
-        checkpoint: folder that may have a task.json.
-        name: the model's name.
-        choice: the user's options.
-
     Raises:
         PackageError: no task was chosen, the task is unknown, the task file is for another task, an option belongs
             to another task, or a file cannot be read.

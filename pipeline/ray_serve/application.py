@@ -41,12 +41,6 @@ class Size:
 def deploy_model(size: Size, settings: Settings, lock: str, prefix_inputs: tuple[str, ...]) -> None:
     """Deploy the model, or replace one replica after the other where it is deployed already; returns once all run.
 
-    Args:
-        size: how much.
-        settings: the settings of the engines.
-        lock: SHA-256 of the lock of weights.
-        prefix_inputs: see `GatewaySettings`.
-
     Raises:
         BatchError: there is no room.
         RuntimeError: a replica does not start; the message has its error.

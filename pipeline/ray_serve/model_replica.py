@@ -55,10 +55,6 @@ class ModelReplica:
     async def predict(self, inputs: Mapping[str, Any], context: Mapping[str, str]) -> AsyncGenerator[Event]:
         """The events that Cog's server would send for a prediction; the last is `completed`.
 
-        Args:
-            inputs: the checked inputs by name.
-            context: see `serving.model.Model.ask`.
-
         Raises:
             EngineDeadError: the engine died, so another one may answer.
         """

@@ -51,13 +51,6 @@ class Measured:
 def write_card(out: Path, choice: Choice, base: str, measured: Measured, *, minutes: float) -> str:
     """Write NAME.card.md, NAME.card.png and what `write_reliability` does beside the checkpoint.
 
-    Args:
-        out: folder of the checkpoint.
-        choice: of the task.
-        base: what was trained, as the user gave it.
-        measured: on the test examples.
-        minutes: of the whole run.
-
     Returns:
         The text for the terminal: results and next commands.
     """

@@ -6,16 +6,16 @@ import asyncio
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import track
 
-from pipeline.in_flight import in_flight
+from pipeline.in_flight import blocking, in_flight
 from pipeline.train.errors import TrainingError
 from serving.adapters.adapter_tasks import adapter_tasks
 from serving.adapters.known_adapters import KnownAdapters
@@ -138,42 +138,25 @@ def ask(
         TrainingError: all inputs are refused; the message has the reason of the first.
     """
     settings = Settings(engine="paged", weights_dir=drafted.weights, speculation="auto", max_num_seqs=concurrency)
-    engine = create_engine(settings, drafted.checkpoint)
-    try:
-        found = asyncio.run(_ask_all(engine, task, inputs, drafted.name, concurrency, title, minutes))
-    finally:
-        engine.close()
-    refused = [one for one in found if isinstance(one, Exception)]
-    if len(refused) == len(inputs):
-        raise TrainingError(f"no input can be answered: {refused[0] if refused else 'there is none'}")
-    return [None if isinstance(one, Exception) else one for one in found]
-
-
-async def _ask_all(
-    engine: Engine,
-    task: Task,
-    inputs: Sequence[Inputs],
-    adapter: str | None,
-    concurrency: int,
-    title: str,
-    minutes: float,
-) -> list[Reply | Exception]:
-    end = time.monotonic() + 60 * minutes
+    engine, end = create_engine(settings, drafted.checkpoint), time.monotonic() + 60 * minutes
 
     async def answer(index: int) -> tuple[int, Reply | Exception]:
         if time.monotonic() > end:
             return index, TimeoutError(f"the {minutes:g} minutes are over")
         try:
-            return index, await _ask(engine, task, str(index), inputs[index], adapter)
+            return index, await _ask(engine, task, str(index), inputs[index], drafted.name)
         except (InvalidRequestError, TaskError) as error:
             return index, error
 
-    found: dict[int, Reply | Exception] = {}
-    with _bar(title, len(inputs)) as advance:
-        async for index, reply in in_flight(answer, range(len(inputs)), concurrency):
-            found[index] = reply
-            advance()
-    return [found[index] for index in range(len(inputs))]
+    try:
+        replies = blocking(in_flight(answer, range(len(inputs)), concurrency))
+        found = dict(track(replies, title, total=len(inputs), console=Console(stderr=True)))
+    finally:
+        engine.close()
+    refused = [found[index] for index in sorted(found) if isinstance(found[index], Exception)]
+    if len(refused) == len(inputs):
+        raise TrainingError(f"no input can be answered: {refused[0] if refused else 'there is none'}")
+    return [reply if isinstance(reply := found[index], Reply) else None for index in range(len(inputs))]
 
 
 async def _ask(engine: Engine, task: Task, name: str, inputs: Inputs, adapter: str | None) -> Reply:
@@ -204,12 +187,3 @@ def with_draft_model(drafted: Drafted, model: Path | None) -> Iterator[Drafted]:
         for file, path in files.items() if model is None else {**files, DRAFT_MODEL: model}.items():
             (folder / file).symlink_to(path.resolve())
         yield Drafted(folder) if drafted.adapter is None else Drafted(drafted.weights, folder)
-
-
-@contextmanager
-def _bar(title: str, total: int) -> Iterator[Callable[[], None]]:
-    """A progress bar; call it when one more is done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as progress:
-        bar = progress.add_task(title, total=total)
-        yield lambda: progress.advance(bar)

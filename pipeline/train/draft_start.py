@@ -56,12 +56,6 @@ def committed_start(weights: Path, embedding: Tensor, *, size: int, layers: int)
 
     Those that were pretrained for any task come before those of recipes, which know one task.
 
-    Args:
-        weights: folder of the checkpoint.
-        embedding: [V, H] of the checkpoint.
-        size: width of the new draft model.
-        layers: number of its layers.
-
     Raises:
         CheckpointError: a recipe cannot be read.
     """

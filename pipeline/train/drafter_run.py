@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -182,7 +181,7 @@ def _train(data: Path, drafted: Drafted, output: Path, settings: DrafterSettings
             shutil.copy(made, partial)  # with its mode
     record = {
         "settings": asdict(settings) | {"init": init_digest, "init_weights": other and other.name},
-        "data": _describe(data, len(pairs)),
+        "data": describe_data(data / "train.jsonl" if data.is_dir() else data, len(pairs)),
         "embedding": embedding_signs(embedding),
         "hardware": describe_hardware(),
         "steps": steps,
@@ -205,7 +204,8 @@ def _complete(settings: DrafterSettings, drafted: Drafted, embedding: Tensor) ->
         size, layers = draft_shape(init)
     elif init is None and not settings.from_scratch:
         settings, base = replace(settings, continues=False), drafted.weights / DRAFT_MODEL
-        if drafted.adapter is not None and base.is_file() and _fits(base, size, layers):
+        width, count = draft_shape(base) if drafted.adapter is not None and base.is_file() else (None, 0)
+        if width == size and count <= layers:
             init = base
         else:
             init = committed_start(drafted.weights, embedding, size=size, layers=layers)
@@ -213,11 +213,6 @@ def _complete(settings: DrafterSettings, drafted: Drafted, embedding: Tensor) ->
         say(f"starting from {init}")
     minutes = settings.minutes or (_MINUTES if init is None else _MINUTES_FROM)
     return replace(settings, init=init, size=size, layers=layers, minutes=minutes)
-
-
-def _fits(path: Path, size: int, layers: int) -> bool:
-    width, count = draft_shape(path)
-    return width == size and count <= layers
 
 
 def _markers(
@@ -294,7 +289,3 @@ def _with_prompt(task: Task, inputs: Inputs, prompt: tuple[int, ...]) -> Written
     if isinstance(inputs, WrittenPrompt):
         return replace(inputs, token_ids=prompt)
     return WrittenPrompt(prompt, MAX_TOKENS, prepared(task, inputs).constraint)
-
-
-def _describe(data: Path, examples: int) -> dict[str, Any]:
-    return describe_data(data / "train.jsonl" if data.is_dir() else data, examples)

@@ -106,10 +106,6 @@ def find_kept_of_adapter(adapter: Path, weights: Path, base: str | None) -> Kept
 def find_kept(root: Path, weights: Path) -> Kept:
     """What a checkpoint was made from: kept beside it, or that of its recipe with build/data.
 
-    Args:
-        root: of the package.
-        weights: folder of the checkpoint.
-
     Raises:
         CheckpointError: nothing is known of it.
     """

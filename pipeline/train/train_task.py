@@ -189,13 +189,6 @@ def _quantized_steps(options: TrainOptions, choice: Choice, work: Path, base: Pa
     """The adapter, trained on with weights rounded as they will be served, and the checkpoint.
 
     If four bits cost too many answers all the same, the checkpoint has 16.
-
-    Args:
-        options: what the user wants.
-        choice: what was chosen.
-        work: the work folder.
-        base: the unquantized base.
-        minutes: for the adapter.
     """
     learned, out = choice.counts[Part.TRAIN], options.out
     size = BASES[options.base].size / 1e6 if options.base in BASES else 500

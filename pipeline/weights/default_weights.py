@@ -66,10 +66,6 @@ def ensure_weights() -> None:
 def ensure_recipe(name: str, *, with_base: bool = False) -> None:
     """Build the weights that a recipe makes if a file of their lock is missing; progress on stderr.
 
-    Args:
-        name: the name of the weights.
-        with_base: whether the unquantized base is written too.
-
     It exits where they cannot be built.
 
     Raises:

@@ -118,12 +118,6 @@ def choose_group_size(
 ) -> int:
     """The first of some sizes that divides the inputs of every linear layer on every GPU.
 
-    Args:
-        specs: the specs of the unquantized checkpoint.
-        config: its config.json.
-        tensor_parallel: the number of GPUs that share each layer.
-        sizes: at least one.
-
     Raises:
         CheckpointError: none does, and the message names a layer; or the layers cannot be shared by that many GPUs.
     """
