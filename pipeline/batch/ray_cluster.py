@@ -133,8 +133,7 @@ def _start(options: Mapping[str, Any]) -> None:
 def find_places(engines: int | None, settings: Settings, option: str) -> tuple[Room, dict[str, str]]:
     """What each engine gets of the cluster that this process is connected to, and its environment variables.
 
-    Args:
-        engines, settings, option: see `find_room`.
+    The arguments are those of `find_room`.
 
     Raises:
         BatchError: there is no room for them.

@@ -44,9 +44,9 @@ class PlainWeights:
         self.config = read_config_json(folder)
         self._source = SafetensorsCheckpoint(folder)
         self._tensors = self._source.specs()
-        method, self._group_size = _quantization(folder, self.config.get("quantization_config"))
-        mark = _MARKS.get(method, "")
-        self._packed = {name.removesuffix(mark): method for name in self._tensors if mark and name.endswith(mark)}
+        self._method, self._group_size = _quantization(folder, self.config.get("quantization_config"))
+        mark = _MARKS.get(self._method)
+        self._packed = {name.removesuffix(mark) for name in self._tensors if mark and name.endswith(mark)}
 
     def specs(self) -> dict[str, TensorSpec]:
         """The unquantized names and shapes."""
@@ -63,7 +63,7 @@ class PlainWeights:
         linear = name.removesuffix(".weight")
         if linear == name or linear not in self._packed:
             return self._source.load(name).astype(np.float32, copy=False)
-        if self._packed[linear] == "awq":
+        if self._method == "awq":
             parts = (self._source.load(f"{linear}.{part}") for part in ("qweight", "qzeros", "scales"))
             return dequantize(PackedWeight(*parts), self._group_size)
         return self._compressed(linear)
@@ -73,7 +73,7 @@ class PlainWeights:
         return self._source.load_rows(name, rows).astype(np.float32, copy=False)
 
     def _shape(self, linear: str) -> tuple[int, ...]:
-        if self._packed[linear] == "awq":
+        if self._method == "awq":
             inputs, groups = self._tensors[f"{linear}.qweight"].shape
             return groups * 8, inputs
         outputs, words = self._tensors[f"{linear}.weight_packed"].shape

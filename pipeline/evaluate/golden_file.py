@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -62,14 +61,11 @@ def _ask(model: Path, cases: Path, task: Path | None, count: int, length: int) -
     tokenizer = Tokenizer.from_dir(model)
     engine = create_engine(Settings(weights_dir=model, adapters=None, adapter_sources=None))
     try:
-        found = asyncio.run(_answers(engine, prompts, length))
+        with asyncio.Runner() as runner:
+            found = [runner.run(_answer(engine, number, prompt, length)) for number, prompt in enumerate(prompts)]
     finally:
         engine.close()
     return [golden.to_line(tokenizer.decode(golden.answer)) for golden in found]
-
-
-async def _answers(engine: Engine, prompts: Sequence[tuple[int, ...]], length: int) -> list[GoldenPrompt]:
-    return [await _answer(engine, number, prompt, length) for number, prompt in enumerate(prompts)]
 
 
 async def _answer(engine: Engine, number: int, prompt: tuple[int, ...], length: int) -> GoldenPrompt:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from pipeline.evaluate.results import wilson
@@ -92,7 +91,6 @@ def write_reliability(weights: Path, answers: Sequence[Fields]) -> Iterator[str]
 def draw(path: Path, answers: Sequence[Fields], calibration: Calibration) -> None:
     """Draw the share of right fields by probability, with 95 % intervals, and the map that was fitted."""
     figure = Figure(figsize=(5.5, 4.5), dpi=100, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     found = groups(_joined(answers))
     ends = [wilson(round(share * count), count) for _, share, count in found]

@@ -57,12 +57,7 @@ def describe_speed(answers: Sequence[CaseAnswer]) -> dict[str, float]:
 
 
 def summarize(scores: Sequence[Score], about: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a result file.
-
-    Args:
-        scores: at least one.
-        about: the description of the run.
-    """
+    """The content of a result file, from at least one score and the description of the run."""
     ordered = sorted(scores, key=lambda score: score.case.line)
     names = list(ordered[0].measures)
     main = category_measure(ordered[0].measures)

@@ -123,10 +123,6 @@ def next_share(tried: Mapping[float, Candidate], limit: float) -> float | None:
 
     The more of it, the more is learned and the more is lost. So half of it is tried first, then all of it or a quarter,
     and then the middle between the largest share that loses no old examples and the smallest that does.
-
-    Args:
-        tried: candidates by their share.
-        limit: as in `choose`.
     """
     losing = min((share for share, one in tried.items() if one.loses(limit)), default=None)
     holding = max((share for share in tried if losing is None or share < losing), default=0.0)

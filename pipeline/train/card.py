@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from pipeline.evaluate.reliability import confidence_of, write_reliability
@@ -77,7 +76,6 @@ def write_card(out: Path, choice: Choice, base: str, measured: Measured, *, minu
 def draw(path: Path, measured: Measured) -> None:
     """Draw the training's loss, and the scores of each model with their 95 % intervals."""
     figure = Figure(figsize=(11, 4.5), dpi=100, layout="constrained")
-    FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     measured.run.plot(left)
     shares = {path: share["value"] for path, share in measured.after["f1"].items() if path != "all"}

@@ -69,11 +69,9 @@ class RunRecord:
 
     def draw(self, folder: Path) -> None:
         """Plot the curves to loss.png."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(8, 4.5), dpi=110, layout="constrained")
-        FigureCanvasAgg(figure)
         self.plot(figure.add_subplot())
         figure.savefig(folder / "loss.png")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,12 +108,8 @@ def _cases(split: Split) -> dict[int, None]:
     chosen: list[int] = []
     for part in (Part.VALIDATION, Part.TRAIN):
         indices = (index for index, of in enumerate(split.parts) if of is part)
-        chosen += heapq.nsmallest(_NUM_CASES - len(chosen), indices, key=_shuffled(split.order))
+        chosen += heapq.nsmallest(_NUM_CASES - len(chosen), indices, key=lambda index: (split.order[index], index))
     return dict.fromkeys(chosen)
-
-
-def _shuffled(order: Sequence[int]) -> Callable[[int], tuple[int, int]]:
-    return lambda index: (order[index], index)
 
 
 def _open(stack: ExitStack, path: Path) -> TextIO:
