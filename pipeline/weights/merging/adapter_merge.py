@@ -67,7 +67,7 @@ def _open(folder: Path) -> PeftAdapter:
     found = {
         "uses DoRA": adapter.config.dora,
         "has transposed layers (fan_in_fan_out)": adapter.config.fan_in_fan_out,
-        "has whole trained tensors (modules_to_save or biases)": adapter.copies.copied or adapter.copies.beneath,
+        "has whole trained tensors (modules_to_save or biases)": adapter.copied or adapter.beneath,
         "has trained rows of an embedding": adapter.tokens or any(".lora_embedding_" in name for name in specs),
         "has biases of LoRA layers": any(name.endswith(".bias") for name in specs),
         "has tensors of integers": any(spec.dtype not in _TYPES for spec in specs.values()),

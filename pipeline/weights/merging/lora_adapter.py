@@ -11,7 +11,7 @@ CPUs, and the default weights must be the same everywhere.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -41,21 +41,6 @@ class _Layer:
     embedding: bool = False
 
 
-@dataclass(slots=True)
-class Copies:
-    """Tensors of the adapter by the name of the base's tensor that they replace.
-
-    `copied` are whole trained tensors (modules_to_save, biases); `beneath` lie under a LoRA or a resized embedding.
-    """
-
-    copied: dict[str, str] = field(default_factory=dict)
-    beneath: dict[str, str] = field(default_factory=dict)
-
-    def of(self, name: str) -> str | None:
-        """The adapter's tensor that replaces the base's tensor `name`, if any."""
-        return self.copied.get(name) or self.beneath.get(name)
-
-
 class PeftAdapter:
     """An adapter as PEFT writes it.
 
@@ -67,7 +52,9 @@ class PeftAdapter:
         self.folder = folder
         self.config: AdapterConfig = _read_config(folder)
         self.tensors = open_adapter(folder)
-        self.copies = Copies()
+        # Its tensors by the name of the base's tensor that they replace.
+        self.copied: dict[str, str] = {}  # whole trained tensors: modules_to_save, biases
+        self.beneath: dict[str, str] = {}  # what lies under a LoRA or a resized embedding
         self.tokens: dict[str, str] = {}  # the tensor with trained rows of a layer's weight
         self._layers: dict[str, _Layer] = {}
         for name in self.tensors.specs():
@@ -160,12 +147,8 @@ class PeftAdapter:
         elif match := _TOKENS.fullmatch(inner):
             self.tokens[match[1]] = name
         elif (match := _COPY.fullmatch(inner)) and ".lora_" not in inner:
-            kind = (
-                self.copies.beneath
-                if (match[2] or "").endswith(".base_layer") and match[3] == "weight"
-                else self.copies.copied
-            )
-            kind[f"{match[1]}.{match[3]}"] = name
+            is_beneath = (match[2] or "").endswith(".base_layer") and match[3] == "weight"
+            (self.beneath if is_beneath else self.copied)[f"{match[1]}.{match[3]}"] = name
         else:
             raise self._error(f"{name!r} is unknown; it cannot be merged")
 
@@ -274,7 +257,7 @@ class MergedCheckpoint:
         self._adapter = adapter
         self._layers = set(adapter.layers())
         specs = base.specs()
-        if adapter.tokens or adapter.copies.copied or adapter.copies.beneath:
+        if adapter.tokens or adapter.copied or adapter.beneath:
             raise CheckpointError(
                 f"{adapter.folder} has whole tensors beside A and B; merge it with scripts/merge_lora"
             )

@@ -116,7 +116,7 @@ def _differ(adapter: PeftAdapter, embedding: str) -> bool:
         return not _same_change(adapter, layer)
     if HEAD in adapter.tokens and not _same_rows(adapter, layer):
         return True
-    mine, its = adapter.copies.of(embedding), adapter.copies.of(HEAD_WEIGHT)
+    mine, its = (adapter.copied.get(name) or adapter.beneath.get(name) for name in (embedding, HEAD_WEIGHT))
     if mine is None and its is None:
         return False  # trained rows of a tied embedding are those of the head too
     return mine is None or its is None or not _same(adapter, mine, its)
@@ -152,15 +152,14 @@ def _same(adapter: PeftAdapter, one: str, other: str) -> bool:
 
 def _copy(tensors: dict[str, PlannedTensor], adapter: PeftAdapter, embedding: str | None, tied: bool) -> None:
     """Replace the base's tensors by those that the adapter has whole."""
-    copies = adapter.copies
     for module in adapter.config.saved:
-        if any(_is_of(name, module) for name in tensors) and not any(_is_of(name, module) for name in copies.copied):
+        if any(_is_of(name, module) for name in tensors) and not any(_is_of(name, module) for name in adapter.copied):
             raise CheckpointError(
                 f"{adapter.folder}: modules_to_save has {module}, which was not saved; it is incomplete"
             )
-    if embedding in copies.beneath and HEAD_WEIGHT in tensors and tied:  # the head was tied to what lies beneath
-        copies.beneath.setdefault(HEAD_WEIGHT, copies.beneath[embedding])
-    for name, its in {**copies.beneath, **copies.copied}.items():
+    if embedding in adapter.beneath and HEAD_WEIGHT in tensors and tied:  # the head was tied to what lies beneath
+        adapter.beneath.setdefault(HEAD_WEIGHT, adapter.beneath[embedding])
+    for name, its in {**adapter.beneath, **adapter.copied}.items():
         if tied and name == HEAD_WEIGHT and name not in tensors:
             continue  # it is still tied
         if name not in tensors:

@@ -1,12 +1,9 @@
 """Round weights to NF4 and back as bitsandbytes does for QLoRA (Dettmers et al. 2023), in numpy.
 
-constants = Nf4Constants.of_blocks(block_maxima(weight), double=True)
-rounded = constants.round_trip(weight, first_block=0)
+rounded = round_trip(weight, block_factors(block_maxima(weight), double=True))
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,27 +30,20 @@ def block_maxima(weights: Array) -> Array:
     return _maxima(weights.reshape(-1), BLOCK)
 
 
-@dataclass(frozen=True, slots=True)
-class Nf4Constants:
-    """What NF4 keeps of a whole tensor: [blocks] the factor of each block, float32."""
+def block_factors(maxima: Array, *, double: bool) -> Array:
+    """The factor of each block of a tensor, float32: its maximum; with `double`, rounded to 8 bits as QLoRA does."""
+    return _double_quantized(maxima) if double else maxima
 
-    factors: Array
 
-    @classmethod
-    def of_blocks(cls, maxima: Array, *, double: bool) -> Nf4Constants:
-        """The factors for the blocks' maxima; with `double`, they are rounded to 8 bits as QLoRA does."""
-        return cls(_double_quantized(maxima) if double else maxima)
-
-    def round_trip(self, weights: Array, first_block: int) -> Array:
-        """The weights rounded to NF4, in float32; they are whole blocks, the first of which is `first_block`."""
-        flat = weights.reshape(-1).astype(np.float32, copy=False)
-        maxima = block_maxima(flat)
-        scaled = _scaled(flat, maxima, BLOCK)
-        index = np.zeros(flat.shape, dtype=np.uint8)
-        for bound in _BOUNDS:  # many times faster than a binary search for each weight
-            index += scaled > bound
-        factors = self.factors[first_block : first_block + len(maxima)]
-        return np.asarray(_CODE[index] * np.repeat(factors, BLOCK)[: len(flat)]).reshape(weights.shape)
+def round_trip(weights: Array, factors: Array) -> Array:
+    """The weights rounded to NF4, in float32; they are whole blocks, and `factors` begin with those of their blocks."""
+    flat = weights.reshape(-1).astype(np.float32, copy=False)
+    maxima = block_maxima(flat)
+    scaled = _scaled(flat, maxima, BLOCK)
+    index = np.zeros(flat.shape, dtype=np.uint8)
+    for bound in _BOUNDS:  # many times faster than a binary search for each weight
+        index += scaled > bound
+    return np.asarray(_CODE[index] * np.repeat(factors[: len(maxima)], BLOCK)[: len(flat)]).reshape(weights.shape)
 
 
 def _double_quantized(maxima: Array) -> Array:

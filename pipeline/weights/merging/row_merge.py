@@ -22,7 +22,7 @@ from pipeline.weights.atomic import partial_file
 from pipeline.weights.errors import CheckpointError
 from pipeline.weights.merging.lora_adapter import LoraChange, PeftAdapter
 from pipeline.weights.merging.merge_plan import PlannedTensor
-from pipeline.weights.merging.nf4 import BLOCK, Nf4Constants, block_maxima
+from pipeline.weights.merging.nf4 import BLOCK, block_factors, block_maxima, round_trip
 from pipeline.weights.safetensors_io import layout
 from pipeline.weights.tensors import Array, Progress, TensorSpec
 
@@ -78,19 +78,19 @@ def changes_of_rows(
     adapter: PeftAdapter, double: bool | None, name: str, tensor: PlannedTensor, pool: ThreadPoolExecutor
 ) -> RowMerge | None:
     """What changes a tensor's rows; None if they are copied. `double` is as in `write_shard`."""
-    constants = None
+    factors = None
     if double is not None and tensor.linear:
         spec = tensor.source_spec
         maxima = _ordered(pool, lambda data, _: block_maxima(decode_rows(spec, data)), read_blocks(tensor))
         # A maximum that is not finite makes weights that are not, which are refused when they are written.
-        constants = Nf4Constants.of_blocks(np.concatenate(list(maxima)), double=double)
+        factors = block_factors(np.concatenate(list(maxima)), double=double)
     elif not tensor.changed:
         return None
     merge = RowMerge(
         name=name,
         spec=tensor.spec,
         source_spec=tensor.source_spec,
-        constants=constants,
+        factors=factors,
         change=adapter.change(tensor.lora) if tensor.lora else None,
         bias=adapter.bias(tensor.bias) if tensor.bias else None,
         tokens=adapter.token_rows(tensor.tokens) if tensor.tokens else None,
@@ -137,7 +137,7 @@ class RowMerge:
     name: str
     spec: TensorSpec
     source_spec: TensorSpec
-    constants: Nf4Constants | None = None
+    factors: Array | None = None  # of the blocks of NF4
     change: LoraChange | None = None
     bias: Array | None = None
     tokens: tuple[Array, Array] | None = None
@@ -169,7 +169,7 @@ class RowMerge:
         if not np.isfinite(live).all():
             raise CheckpointError(f"{self.name} has values that are not finite, in the base or after the merge")
         encoded = self._encode(live)
-        plain = None if self.constants is None else self._stored_plain(weight, delta, begin)
+        plain = None if self.factors is None else self._stored_plain(weight, delta, begin)
         return encoded, Sums.of(live, self._decode(encoded, live.shape), plain)
 
     def _delta(self, weight: Array, begin: int) -> Array | None:
@@ -196,10 +196,10 @@ class RowMerge:
 
     def _round(self, weight: Array, begin: int) -> Array:
         """The weights as QLoRA has them, in the base's type."""
-        if self.constants is None:
+        if self.factors is None:
             return weight
         first_block = begin * math.prod(weight.shape[1:]) // BLOCK
-        rounded = self.constants.round_trip(weight, first_block)
+        rounded = round_trip(weight, self.factors[first_block:])
         spec = TensorSpec(self.source_spec.dtype, weight.shape)
         return spec.decode(spec.encode(rounded))
 

@@ -20,7 +20,8 @@ from transformers import (
     Qwen2Config,
 )
 
-from pipeline.weights.merging.nf4 import Nf4Constants, block_maxima
+from pipeline.weights.merging.nf4 import block_factors, block_maxima
+from pipeline.weights.merging.nf4 import round_trip as nf4_round_trip
 from pipeline.weights.tensors import Array
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -77,4 +78,4 @@ def logits(folder: Path) -> torch.Tensor:
 
 
 def round_trip(weights: Array, *, double: bool = True) -> Array:
-    return Nf4Constants.of_blocks(block_maxima(weights), double=double).round_trip(weights, 0)
+    return nf4_round_trip(weights, block_factors(block_maxima(weights), double=double))
