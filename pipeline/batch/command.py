@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -26,19 +25,6 @@ from pipeline.weights.default_weights import ensure_weights
 from pipeline.weights.digest import sha256
 from serving.config import Settings
 from tasks.errors import TaskError
-
-
-@dataclass(frozen=True, slots=True)
-class RayPlace:
-    """A Ray cluster.
-
-    Args:
-        address: the address of the cluster; None starts Ray on this machine.
-        engines: number of engines; None for as many as fit.
-    """
-
-    address: str | None
-    engines: int | None
 
 
 def main(
@@ -77,7 +63,12 @@ def main(
     The engine and its settings come from the environment: ENGINE=vllm, MAX_NUM_SEQS=64.
     """
     with report_errors(BatchError, TaskError, OSError):
-        place = _place(local, on_ray, address, engines)
+        has_ray = on_ray or address is not None
+        if local and has_ray:
+            raise BatchError("--local runs the engine in this process, without Ray; leave out --ray and --address")
+        if engines is not None and not has_ray:
+            raise BatchError("--engines needs Ray; add --ray, or --address of a cluster")
+        place = (address, engines) if has_ray else None
         files = RunFiles(data, out)
         files.fetch()
         result = _run(files, inputs or [], constants or [], answer, Budget(rows, tokens, minutes), place)
@@ -86,25 +77,15 @@ def main(
     _report(result, out)
 
 
-def _place(local: bool, on_ray: bool, address: str | None, engines: int | None) -> RayPlace | None:
-    """Where engines run; None for this process."""
-    if on_ray or address is not None:
-        if local:
-            raise BatchError("--local runs the engine in this process, without Ray; leave out --ray and --address")
-        return RayPlace(address, engines)
-    if engines is not None:
-        raise BatchError("--engines needs Ray; add --ray, or --address of a cluster")
-    return None
-
-
 def _run(
     files: RunFiles,
     inputs: list[str],
     constants: list[str],
     answer: str,
     budget: Budget,
-    place: RayPlace | None,
+    place: tuple[str | None, int | None] | None,
 ) -> BatchResult:
+    """Run, with the engine in this process, or on Ray if there is a `place`: the cluster's address, and how many."""
     table = Table(files.data)
     survey = table.survey()
     row_inputs = RowInputs(read_schema(), tuple(survey.types), _sources(inputs), constants)
@@ -126,8 +107,9 @@ def _run(
         if place is not None:
             from pipeline.batch.ray_cluster import connect, ray_workers
 
-            connect(place.address)
-            workers = ray_workers(place.engines, settings, lock, row_inputs)
+            address, engines = place
+            connect(address)
+            workers = ray_workers(engines, settings, lock, row_inputs)
         runners.append(EnginesRunner(workers, concurrency=settings.max_num_seqs, num_rows=num_rows))
         return runners[-1]
 

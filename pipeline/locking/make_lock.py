@@ -101,8 +101,8 @@ def lock_sources(
     """
     cache, kept = download_cache(root, name), root / "weights" / name
     read = [read_source(config, root, [kept, cache], cache) for config in configs]
-    sources = tuple(one.source for one in read)
-    files = tuple(sorted((file for one in read for file in one.files), key=lambda file: file.path))
+    sources = tuple(source for source, _ in read)
+    files = tuple(sorted((file for _, found in read for file in found), key=lambda file: file.path))
     _check_whole(name, [file.path for file in files])
     if before and (before.set_digest, before.target, before.sources) == (set_digest(files), target, sources):
         return before

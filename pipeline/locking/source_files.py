@@ -47,12 +47,7 @@ class SourceConfig:
     exclude: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFiles:
-    """What the lock says of a source, and the files that it contributes."""
-
-    source: LockedSource
-    files: tuple[LockedFile, ...]
+SourceFiles = tuple[LockedSource, tuple[LockedFile, ...]]  # what the lock says of a source, and its files
 
 
 def read_source(config: SourceConfig, root: Path, kept: Sequence[Path], cache: Path) -> SourceFiles:
@@ -96,7 +91,7 @@ def _of_folder(config: SourceConfig, root: Path) -> SourceFiles:
     names = set(_selected(config, [file.path for file in every]))
     files = tuple(file for file in every if file.path in names)
     check_contents(root / path, [file.path for file in files])
-    return SourceFiles(_locked(config, f"file://./{path}", set_digest(every)), files)
+    return _locked(config, f"file://./{path}", set_digest(every)), files
 
 
 def _of_hub(config: SourceConfig, folder: Path) -> SourceFiles:
@@ -115,7 +110,7 @@ def _of_hub(config: SourceConfig, folder: Path) -> SourceFiles:
         locked_file(file.name, file.size, file.sha256 or sha256(folder / file.name)) for file in listing.files
     )
     uri = f"hf://{source.repo}" if source.revision == "main" else config.uri
-    return SourceFiles(_locked(config, uri, f"commit:{listing.commit}"), files)
+    return _locked(config, uri, f"commit:{listing.commit}"), files
 
 
 def _selected(config: SourceConfig, names: Sequence[str]) -> list[str]:
@@ -151,7 +146,7 @@ def _of_https(config: SourceConfig, kept: Sequence[Path], cache: Path) -> Source
         stated = fetch_file(url, cache / name)
     check_contents(folder, [name])
     file = locked_file(name, stated.size, sha256(folder / name))
-    return SourceFiles(_locked(config, url, f"etag:{stated.etag}" if stated.etag else file.digest), (file,))
+    return _locked(config, url, f"etag:{stated.etag}" if stated.etag else file.digest), (file,)
 
 
 def file_name(url: str) -> str:
