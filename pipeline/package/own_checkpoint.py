@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pipeline.fetching.wanted import COMPANIONS
 from pipeline.package.errors import PackageError
 from pipeline.package.task_choice import TaskChoice, task_content
 from pipeline.weights.atomic import place_file, write_json
@@ -20,20 +21,8 @@ from tasks.task import TASK_FILE, create_task, task_name
 
 _INDEX: Final = "model.safetensors.index.json"
 _MODEL: Final = "model.safetensors"
-_COMPANIONS: Final = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "draft.model",
-    "draft.ngrams",
-    "LICENSE",
-    "LICENSE.txt",
-    "LICENSE.md",
-    "NOTICE",
-)
+_NOT_SERVED: Final = ("adapter_config.json", "chat_template.jinja", TASK_FILE)  # templates are found below
+_COMPANIONS: Final = (*(name for name in COMPANIONS if name not in _NOT_SERVED), "LICENSE.txt", "LICENSE.md")
 _TEMPLATES: Final = ("*.jinja", "additional_chat_templates/*.jinja")
 _CODE_WEIGHTS: Final = ("*.bin", "*.pt", "*.pth")
 
