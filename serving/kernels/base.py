@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from serving.kernels.lora import LoraBatch, LoraSite
+from serving.kernels.rope import RotaryTable
 
 
 @dataclass(frozen=True)
@@ -193,19 +194,6 @@ class DecoderWeights:
         return (*attention, (hidden, inner), (hidden, inner), (inner, hidden))
 
 
-class RotaryTables(Protocol):
-    """Cosines and sines of the rotary embedding, for as many positions as have been needed so far."""
-
-    @property
-    def tables(self) -> tuple[Tensor, Tensor]:
-        """Cosines and sines, each [positions, head_dim // 2] float32."""
-        ...
-
-    def grow(self, length: int) -> None:
-        """Extend the tables to at least `length` positions."""
-        ...
-
-
 class DecoderPlan(Protocol):
     """Runs the embedding and all layers in one call, with the same bits as the kernels one by one."""
 
@@ -253,7 +241,10 @@ class HeadScreen(Protocol):
 
 
 class Kernels(Protocol):
-    """All computations of a forward pass. T is the number of rows in the batch."""
+    """All computations of a forward pass; T is the number of rows in the batch.
+
+    What has a body here does for kernels that need nothing else.
+    """
 
     @property
     def name(self) -> str:
@@ -272,7 +263,7 @@ class Kernels(Protocol):
     @property
     def activation_dtype(self) -> torch.dtype:
         """The dtype of the inputs of matmuls inside the layers."""
-        ...
+        return torch.float32
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """out = x / rms(x) · weight.  x: [T, H] float32; out: [T, H] float32 or activation dtype; weight: [H]."""
@@ -328,11 +319,11 @@ class Kernels(Protocol):
 
         It may do nothing. The caches may be used meanwhile.
         """
-        ...
+        return
 
     def place_table(self, table: Tensor) -> Tensor:
         """The embedding or the head [V, H], copied to memory that the kernels read fast, or as it is."""
-        ...
+        return table
 
     def place_linear(self, weight: Tensor) -> Tensor:
         """An unquantized weight [N, K] as `dense_gemm` with rounding takes it: see `rounds_dense`."""
@@ -344,7 +335,7 @@ class Kernels(Protocol):
 
     def num_parts(self, weight: AwqWeight) -> int:
         """The number P of parts of a product with this weight, which whoever uses it may add up in their order."""
-        ...
+        return 1
 
     def awq_gemm(self, x: Tensor, weight: AwqWeight, out: Tensor) -> None:
         """out = x · w, w = (q − z) · s.  x: [T, K] activation dtype; out: [T, N] or its parts [P, T, N] float32."""
@@ -377,8 +368,8 @@ class Kernels(Protocol):
 
     def make_screen(self, head: Tensor) -> HeadScreen | None:
         """A screen of a head [V, H] of any float, which must stay in place; None if these kernels have none."""
-        ...
+        return None
 
-    def plan_decoder(self, embedding: Tensor, weights: DecoderWeights, rotary: RotaryTables) -> DecoderPlan | None:
+    def plan_decoder(self, embedding: Tensor, weights: DecoderWeights, rotary: RotaryTable) -> DecoderPlan | None:
         """Prepare to run all layers in one call; None if these kernels run layer by layer."""
-        ...
+        return None

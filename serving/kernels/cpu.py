@@ -21,9 +21,9 @@ from serving.kernels.base import (
     DecoderPlan,
     DecoderWeights,
     HeadScreen,
+    Kernels,
     MaskedProducts,
     QkvAdjustment,
-    RotaryTables,
     rounds_dense,
 )
 from serving.kernels.cpu_decoder import CpuDecoderPlan
@@ -32,6 +32,7 @@ from serving.kernels.cpu_screen import CpuHeadScreen
 from serving.kernels.kv_cache import KvCaches
 from serving.kernels.library import CpuLibrary
 from serving.kernels.lora import LoraBatch, LoraSite
+from serving.kernels.rope import RotaryTable
 from serving.kernels.shape_checks import DENSE_DTYPES, check_adjustment, check_metadata, check_tensor, require
 from serving.kernels.structs import (
     CMaskedProducts,
@@ -48,7 +49,7 @@ _SCREEN_GROUP = 32  # with 64, three times as many columns are left
 _MAX_GROUP = 4096  # so that sums of a group, up to 15 · 32767 · group, fit 31 bits
 
 
-class CpuKernels:
+class CpuKernels(Kernels):
     """See `Kernels`. Tensors of another shape, dtype or stride raise `KernelArgumentError`.
 
     Args:
@@ -79,11 +80,6 @@ class CpuKernels:
         if self._activations is Activations.BFLOAT16:
             return 0.03
         return 0.1 if self._library.has_tiles and self._activations is Activations.INT16 else 0.15
-
-    @property
-    def activation_dtype(self) -> torch.dtype:
-        """See `Kernels.activation_dtype`."""
-        return _FLOAT
 
     def embedding(self, ids: Tensor, table: Tensor, out: Tensor) -> None:
         """See `Kernels.embedding`."""
@@ -248,10 +244,6 @@ class CpuKernels:
             group_size=group,
         )
 
-    def num_parts(self, weight: AwqWeight) -> int:
-        """See `Kernels.num_parts`."""
-        return 1
-
     def awq_gemm(self, x: Tensor, weight: AwqWeight, out: Tensor) -> None:
         """See `Kernels.awq_gemm`."""
         check_tensor("x", x, (None, weight.in_features), _FLOAT)
@@ -308,7 +300,7 @@ class CpuKernels:
             byref(struct),
         )
 
-    def plan_decoder(self, embedding: Tensor, weights: DecoderWeights, rotary: RotaryTables) -> DecoderPlan | None:
+    def plan_decoder(self, embedding: Tensor, weights: DecoderWeights, rotary: RotaryTable) -> DecoderPlan | None:
         """See `Kernels.plan_decoder`."""
         return CpuDecoderPlan(embedding, weights, rotary, self._library, self._activations)
 

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from serving.kernels.arena import map_memory
-from serving.kernels.base import Activations, AttentionMetadata, DecoderLayerWeights, DecoderWeights, RotaryTables
+from serving.kernels.base import Activations, AttentionMetadata, DecoderLayerWeights, DecoderWeights
 from serving.kernels.cpu_lora import LoraTables
 from serving.kernels.kv_cache import KvCaches
 from serving.kernels.library import CpuLibrary
 from serving.kernels.lora import LoraBatch
+from serving.kernels.rope import RotaryTable
 from serving.kernels.shape_checks import (
     DENSE_DTYPES,
     KernelArgumentError,
@@ -62,7 +63,7 @@ class CpuDecoderPlan:
         self,
         embedding: Tensor,
         weights: DecoderWeights,
-        rotary: RotaryTables,
+        rotary: RotaryTable,
         library: CpuLibrary,
         activations: Activations,
     ) -> None:

@@ -10,8 +10,9 @@ Imports no torch, because the code that plans a step does not.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,18 +28,26 @@ Cache = NDArray[np.float32] | NDArray[np.uint16]  # uint16 holds the bits of bfl
 TopTokens = tuple[list[int], list[float]]  # tokens, likeliest first, and the probability of each among all candidates
 
 
-class DraftKernel(Protocol):
+class DraftKernel(ABC):
     """Runs a draft model for one request at a time, on the calling thread."""
+
+    _cache_type: type[Any]  # np.float32 or np.uint16
+
+    def __init__(self, weights: DraftWeights) -> None:
+        self._weights = weights
 
     @property
     def vocab_size(self) -> int:
         """Token ids are below this."""
-        ...
+        return len(self._weights.embedding)
 
     @property
     def nbytes(self) -> int:
-        """The memory of the weights in bytes, without the embedding, which is the checkpoint's."""
-        ...
+        """The memory of the weights in bytes, of which each kernel has a copy in a form of its own.
+
+        The embedding is the checkpoint's, and does not count.
+        """
+        return 2 * self._weights.nbytes
 
     def new_cache(self) -> Cache:
         """Keys and values of one request: [layers, 2, heads, MAX_TOKENS, HEAD_DIM], uninitialized.
@@ -46,8 +55,10 @@ class DraftKernel(Protocol):
         Memory pages are allocated as the cache fills. The layout within a block of CACHE_BLOCK positions is the
         kernel's own.
         """
-        ...
+        layers, heads = len(self._weights.layers), self._weights.size // HEAD_DIM
+        return np.empty((layers, 2, heads, MAX_TOKENS, HEAD_DIM), self._cache_type)
 
+    @abstractmethod
     def run(
         self,
         cache: Cache,
@@ -68,8 +79,8 @@ class DraftKernel(Protocol):
             allowed: [ceil(V / 32)] bitmask, lowest bit first; candidates without a bit are left out.
             bidirectional: whether `ids` all see each other; otherwise attention is causal.
         """
-        ...
 
+    @abstractmethod
     def generate(
         self,
         cache: Cache,
@@ -89,7 +100,6 @@ class DraftKernel(Protocol):
         Returns:
             The generated tokens, their probabilities, and the likeliest tokens to follow them.
         """
-        ...
 
 
 def rotary_tables() -> tuple[Floats, Floats]:
@@ -97,25 +107,3 @@ def rotary_tables() -> tuple[Floats, Floats]:
     exponents = np.arange(HEAD_DIM // 2) / (HEAD_DIM // 2)
     angles = np.arange(MAX_TOKENS)[:, None] * ROPE_THETA**-exponents
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-
-
-class DraftKernelBase:
-    """The parts that all draft kernels share."""
-
-    def __init__(self, weights: DraftWeights) -> None:
-        self._weights = weights
-
-    @property
-    def vocab_size(self) -> int:
-        """See `DraftKernel`."""
-        return len(self._weights.embedding)
-
-    @property
-    def nbytes(self) -> int:
-        """See `DraftKernel`; each kernel has a copy in a form of its own."""
-        return 2 * self._weights.nbytes
-
-    @property
-    def _cache_shape(self) -> tuple[int, ...]:
-        weights = self._weights
-        return len(weights.layers), 2, weights.size // HEAD_DIM, MAX_TOKENS, HEAD_DIM

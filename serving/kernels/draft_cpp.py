@@ -16,7 +16,7 @@ from serving.kernels.draft_base import (
     MAX_GENERATED,
     NUM_TOP,
     Cache,
-    DraftKernelBase,
+    DraftKernel,
     Ints,
     TopTokens,
     rotary_tables,
@@ -75,13 +75,15 @@ class _CStep(Structure):
     )
 
 
-class CppDraft(DraftKernelBase):
+class CppDraft(DraftKernel):
     """See `DraftKernel`.
 
     Args:
         weights: the weights of the draft model; they are copied.
         library: the compiled kernels.
     """
+
+    _cache_type = np.uint16  # the bits of bfloat16
 
     def __init__(self, weights: DraftWeights, library: Path) -> None:
         super().__init__(weights)
@@ -128,10 +130,6 @@ class CppDraft(DraftKernelBase):
         self._run = loaded.hk_draft
         self._run.argtypes = (POINTER(_CModel), POINTER(_CStep))
         self._run.restype = c_int32
-
-    def new_cache(self) -> Cache:
-        """See `DraftKernel`."""
-        return np.empty(self._cache_shape, np.uint16)
 
     def run(
         self,

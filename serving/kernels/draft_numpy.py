@@ -13,7 +13,7 @@ from serving.kernels.draft_base import (
     MAX_GENERATED,
     NUM_TOP,
     Cache,
-    DraftKernelBase,
+    DraftKernel,
     Floats,
     Ints,
     TopTokens,
@@ -22,8 +22,10 @@ from serving.kernels.draft_base import (
 from serving.weights.draft_weights import EPS, HEAD_DIM, MAX_TOKENS, VECTOR_EPS, DraftLayer, DraftWeights
 
 
-class NumpyDraft(DraftKernelBase):
+class NumpyDraft(DraftKernel):
     """See `DraftKernel`."""
+
+    _cache_type = np.float32
 
     def __init__(self, weights: DraftWeights) -> None:
         super().__init__(weights)
@@ -35,10 +37,6 @@ class NumpyDraft(DraftKernelBase):
         self._project, self._bias, self._head = (
             a.astype(np.float32) for a in (weights.project, weights.bias, weights.head)
         )
-
-    def new_cache(self) -> Cache:
-        """See `DraftKernel`."""
-        return np.empty(self._cache_shape, np.float32)
 
     def run(
         self,

@@ -6,8 +6,6 @@ the C++ kernels, torch's matmul may round a row differently depending on the oth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,11 +20,9 @@ from serving.kernels.base import (
     AttentionShape,
     AwqTensors,
     AwqWeight,
-    DecoderPlan,
-    DecoderWeights,
+    Kernels,
     MaskedProducts,
     QkvAdjustment,
-    RotaryTables,
     rounds_dense,
 )
 from serving.kernels.lora import LoraBatch, LoraSite
@@ -67,7 +63,7 @@ def split_kv_cache(kv_cache: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
     return keys, kv_cache[:, 1].view(blocks, kv_heads, size // head_dim, head_dim)
 
 
-class ReferenceKernels:
+class ReferenceKernels(Kernels):
     """See `Kernels`.
 
     Args:
@@ -88,11 +84,6 @@ class ReferenceKernels:
     def row_cost(self) -> float:
         """See `Kernels.row_cost`."""
         return 0.03  # an estimate: dequantizing takes most of the time, whatever the number of rows
-
-    @property
-    def activation_dtype(self) -> torch.dtype:
-        """See `Kernels.activation_dtype`."""
-        return torch.float32
 
     def embedding(self, ids: Tensor, table: Tensor, out: Tensor) -> None:
         """See `Kernels.embedding`."""
@@ -167,13 +158,6 @@ class ReferenceKernels:
         """See `Kernels.allocate_kv_cache`."""
         return torch.empty(num_blocks, 2, num_kv_heads, block_size * head_dim, device=self._device)
 
-    def populate(self, kv_caches: Sequence[Tensor]) -> None:
-        """See `Kernels.populate`; it does nothing."""
-
-    def place_table(self, table: Tensor) -> Tensor:
-        """See `Kernels.place_table`."""
-        return table
-
     def place_linear(self, weight: Tensor) -> Tensor:
         """See `Kernels.place_linear`."""
         return weight.bfloat16() if rounds_dense(weight, self._activations) else weight
@@ -182,10 +166,6 @@ class ReferenceKernels:
         """See `Kernels.pack_awq`."""
         rows, columns = tensors.qweight.shape
         return AwqWeight(tensors.qweight, tensors.qzeros, tensors.scales, rows, columns * 8, tensors.group_size)
-
-    def num_parts(self, weight: AwqWeight) -> int:
-        """See `Kernels.num_parts`."""
-        return 1
 
     def awq_gemm(self, x: Tensor, weight: AwqWeight, out: Tensor) -> None:
         """See `Kernels.awq_gemm`."""
@@ -215,9 +195,6 @@ class ReferenceKernels:
                 out[rows, start:stop] += between @ matrices.up.float()
                 start = stop
 
-    def make_screen(self, head: Tensor) -> None:
-        """See `Kernels.make_screen`; there is none."""
-
     def masked_products(self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, out: MaskedProducts) -> None:
         """See `Kernels.masked_products`."""
         bits = np.unpackbits(bitmasks.numpy().view(np.uint8), axis=1, bitorder="little")
@@ -230,10 +207,6 @@ class ReferenceKernels:
             elif count <= out.columns.shape[1]:
                 out.products[i, :count] = weight[columns.to(weight.device)].float() @ x[row]
             out.columns[i, :count] = columns[: out.columns.shape[1]]
-
-    def plan_decoder(self, embedding: Tensor, weights: DecoderWeights, rotary: RotaryTables) -> DecoderPlan | None:
-        """See `Kernels.plan_decoder`."""
-        return None
 
 
 def _attend(queries: Tensor, k: Tensor, v: Tensor, context: int, shape: AttentionShape) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from serving.errors import WeightsError
 from serving.kernels.base import AttentionShape
-from serving.layers.rope import Llama3Scaling, RopeConfig, YarnScaling
+from serving.kernels.rope import Llama3Scaling, RopeConfig, YarnScaling
 
 _MAX_GROUP_SIZE: Final = 4096
 _REMEDY: Final = "quantize with scripts/quantize_awq or use ENGINE=vllm"

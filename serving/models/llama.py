@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from serving.kernels.base import (
+    AttentionMetadata,
     DecoderLayerWeights,
     DecoderPlan,
     DecoderWeights,
@@ -22,12 +23,9 @@ from serving.kernels.base import (
     MaskedProducts,
 )
 from serving.kernels.lora import GATE_UP, QKV, LoraBatch, LoraSite, Projection
-from serving.layers.attention import Attention, AttentionMetadata
-from serving.layers.linear import Linear
-from serving.layers.mlp import Mlp
-from serving.layers.norm import RmsNorm
-from serving.layers.rope import RotaryTable
+from serving.kernels.rope import RotaryTable
 from serving.models.config import ModelConfig
+from serving.models.layers import Attention, Linear, Mlp, RmsNorm
 
 
 @dataclass(frozen=True)
@@ -87,9 +85,9 @@ class DecoderLayer:
         Returns:
             This layer's output [T, hidden] or its parts [P, T, hidden], not yet added to the residual.
         """
-        normed = self._input_norm(residual) if branch is None else self._input_norm.add(branch, residual)
+        normed = self._input_norm(residual, branch)
         # No name for what attention returns, so that its memory is free for the MLP.
-        normed = self._mlp_norm.add(self._attention(normed, cos, sin, kv_cache, metadata, lora), residual)
+        normed = self._mlp_norm(residual, self._attention(normed, cos, sin, kv_cache, metadata, lora))
         return self._mlp(normed, lora)
 
 
@@ -159,7 +157,7 @@ class LlamaForCausalLM:
         branch: Tensor | None = None
         for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
             branch = layer(branch, hidden, cos, sin, kv_cache, attention_metadata, lora)
-        return self._final_norm(hidden) if branch is None else self._final_norm.add(branch, hidden)
+        return self._final_norm(hidden, branch)
 
     @torch.inference_mode()
     def compute_logits(self, hidden: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from tests.architecture.source_tree import PRODUCT, ROOT, modules, reachable, wi
 
 # The folder or the module of each engine, by its name.
 ENGINES = {name: (".".join(entry.module.split(".")[:3]),) for name, entry in seam.ENGINES.items()}
-MODEL = ("serving.models", "serving.layers", "serving.kernels")
+MODEL = ("serving.models", "serving.kernels")
 INSIDES = (*MODEL, *(package for packages in ENGINES.values() for package in packages))
 WITHOUT_TORCH = [
     *(f"serving.engines.paged.{name}" for name in ("scheduler", "block_manager", "request")),

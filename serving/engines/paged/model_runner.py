@@ -14,8 +14,8 @@ from serving.engines.paged.sampler import RunnerOutput, Sampler
 from serving.engines.paged.step import ScheduledRequest, SchedulerOutput, StepClock
 from serving.engines.paged.step_batch import Batch, PaddedInputs, build_batch
 from serving.engines.paged.step_graphs import MAX_CONTEXT, Recorder, StepGraphs
+from serving.kernels.base import AttentionMetadata
 from serving.kernels.lora import LoraAdapter, LoraBatch, LoraSegment
-from serving.layers.attention import AttentionMetadata
 from serving.models.llama import LlamaForCausalLM
 
 _LOGIT_ROWS = 64  # whose logits a warm-up computes; more have the same kernels

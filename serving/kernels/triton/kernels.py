@@ -136,9 +136,6 @@ class TritonKernels(ReferenceKernels):
         """See `Kernels.add_lora`."""
         self._lora.add_lora(x, lora, site, out)
 
-    def make_screen(self, head: Tensor) -> None:
-        """See `Kernels.make_screen`; there is none."""
-
     def masked_products(self, x: Tensor, weight: Tensor, rows: Tensor, bitmasks: Tensor, out: MaskedProducts) -> None:
         """See `Kernels.masked_products`."""
         self._chosen.masked_products(x, weight, rows, bitmasks, out)

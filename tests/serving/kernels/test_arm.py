@@ -10,8 +10,8 @@ from serving.kernels.base import Activations, AttentionShape, DecoderLayerWeight
 from serving.kernels.cpu import CpuKernels
 from serving.kernels.library import CpuLibrary
 from serving.kernels.reference import ReferenceKernels, dequantize_awq
+from serving.kernels.rope import RopeConfig, RotaryTable
 from serving.kernels.structs import awq_struct, dtype_code, shape_struct
-from serving.layers.rope import RopeConfig, RotaryTable
 from tests.serving.kernels import builds
 from tests.serving.kernels.arm import ArmDriver, build_driver, require_tools
 

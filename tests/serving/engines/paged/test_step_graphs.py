@@ -14,7 +14,7 @@ from serving.engines.paged.step import ScheduledRequest, SchedulerOutput
 from serving.engines.paged.step_batch import PaddedInputs, build_batch
 from serving.engines.paged.step_graphs import StepGraphs
 from serving.kernels.base import PADDING_SLOT
-from serving.layers.rope import RopeConfig, RotaryTable
+from serving.kernels.rope import RopeConfig, RotaryTable
 from tests.serving.engines.paged.paged_fakes import make_prompt, make_request
 from tests.serving.kernels.lora_inputs import random_adapter
 from tests.serving.kernels.triton.placing import DEVICE, ON_THE_GPU

@@ -88,7 +88,7 @@ def _scale_yarn(wavelengths: Tensor, theta: float, scaling: YarnScaling) -> Tens
 
 
 class RotaryTable:
-    """Maps positions [T] int32 to (cos, sin), each [T, head_dim // 2] float32; see `RotaryTables`.
+    """Maps positions [T] int32 to (cos, sin), each [T, head_dim // 2] float32.
 
     The table grows in fixed chunks, so that a position's row has the same bits whenever it is computed.
     """
