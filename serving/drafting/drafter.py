@@ -100,49 +100,28 @@ class DraftRequest(Protocol):
         ...
 
 
-class Drafter(Protocol):
-    """Proposes draft tokens for requests. Used only by the thread that runs the model."""
+class Drafter:
+    """Proposes draft tokens for requests; this one none, so that each step yields one token per request.
+
+    Used only by the thread that runs the model.
+    """
 
     def begin_step(self, num_requests: int) -> None:
         """Start a step in which up to `num_requests` requests may have drafts."""
-        ...
 
     def propose(self, request: DraftRequest, max_tokens: int) -> list[int]:
         """At most `max_tokens` token ids that may follow `request.token_ids`.
 
         It may advance `request.grammar` to find them, and rolls it back.
         """
-        ...
-
-    def observe(self, request: DraftRequest, *, num_drafts: int, num_accepted: int) -> None:
-        """Report that the model accepted `num_accepted` of the last `num_drafts` proposed for `request`."""
-        ...
-
-    def sources(self, request: DraftRequest, num_tokens: int) -> tuple[str, ...]:
-        """Names of the sources of the first `num_tokens` of the last drafts proposed for `request`."""
-        ...
-
-    def finish(self, request: DraftRequest) -> None:
-        """Learn from a request that has finished or was aborted, and drop its state."""
-        ...
-
-
-class NoDrafter:
-    """Proposes nothing, so each step yields one token per request."""
-
-    def begin_step(self, num_requests: int) -> None:
-        """Do nothing."""
-
-    def propose(self, request: DraftRequest, max_tokens: int) -> list[int]:
-        """No drafts."""
         return []
 
     def observe(self, request: DraftRequest, *, num_drafts: int, num_accepted: int) -> None:
-        """Do nothing."""
+        """Report that the model accepted `num_accepted` of the last `num_drafts` proposed for `request`."""
 
     def sources(self, request: DraftRequest, num_tokens: int) -> tuple[str, ...]:
-        """One name for all, for drafters that have no several sources."""
+        """Names of the sources of the first `num_tokens` of the last drafts proposed for `request`."""
         return ("draft",) * num_tokens
 
     def finish(self, request: DraftRequest) -> None:
-        """Do nothing."""
+        """Learn from a request that has finished or was aborted, and drop its state."""

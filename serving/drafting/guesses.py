@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -86,33 +85,16 @@ _MIN_CONFIDENCE = 230  # in 1/255: from here on the draft model generates severa
 Suggestion = tuple[str, int, Iterable[tuple[int, int]]]
 
 
-class Guesses(Protocol):
-    """Guesses for one request. Its length is the number of answer tokens that it has been given."""
+class Guesses:
+    """Guesses for one request: of a draft model if there is one, then of n-grams. Its length is the answer's so far.
 
-    def __len__(self) -> int: ...
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens to the answer."""
-        ...
-
-    def truncate(self, length: int) -> None:
-        """Keep only the answer's first `length` tokens."""
-        ...
-
-    def confident_tokens(self, max_tokens: int) -> list[tuple[int, Source]]:
-        """Up to `max_tokens` consecutive next tokens so confident that no other source is needed."""
-        ...
-
-    def suggestions(self, grammar: Grammar | None) -> Iterator[Suggestion]:
-        """Candidates for the next token, by source; `grammar` gives the allowed tokens and is not advanced."""
-        ...
-
-
-class NgramGuesses:
-    """Guesses the tokens that earlier followed the same n-gram: in the table, the prompt, the answer or recent answers.
+    N-grams guess the tokens that earlier followed the same n-gram: in the table, the prompt, the answer or recent
+    answers. A draft model that was trained for the task rarely needs them. One that does not fit what is asked would
+    otherwise cost up to a third more passes than n-grams alone.
 
     Args:
         prompt: token ids.
+        text: the draft model's state for this request.
         table: n-grams of typical answers.
         recent: n-grams of recent answers.
         adapter: the request's LoRA adapter.
@@ -123,6 +105,7 @@ class NgramGuesses:
         self,
         prompt: Sequence[int],
         *,
+        text: DraftText | None,
         table: NgramTable | None,
         recent: RecentAnswers,
         adapter: str | None,
@@ -133,26 +116,43 @@ class NgramGuesses:
         self._context.extend(prompt, without_space)
         self._num_prompt = len(prompt)
         self._answer = Context((START,))
+        self._text = text
+        self._tokens: list[int] = []  # of the answer
+        self._bitmask = np.zeros(0 if text is None else -(-text.vocab_size // 32), np.int32)
 
     def __len__(self) -> int:
-        return len(self._context) - self._num_prompt
+        return len(self._tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """See `Guesses`."""
+        """Append tokens to the answer."""
         self._context.extend(tokens, self._without_space)
         self._answer.extend(tokens)
+        self._tokens += tokens
 
     def truncate(self, length: int) -> None:
-        """See `Guesses`."""
+        """Keep only the answer's first `length` tokens."""
         self._context.truncate(self._num_prompt + length)
         self._answer.truncate(1 + length)
+        del self._tokens[length:]
+        if self._text is not None:
+            self._text.invalidate()
 
     def confident_tokens(self, max_tokens: int) -> list[tuple[int, Source]]:
-        """See `Guesses`; n-grams have none."""
-        return []
+        """Up to `max_tokens` consecutive next tokens so confident that no other source is needed."""
+        if self._text is None:
+            return []
+        generated = self._text.generate(self._tokens, max_tokens, _MIN_CONFIDENCE)
+        return [(token, ("model", confidence * MODEL_STEPS >> 8)) for token, confidence in generated]
 
     def suggestions(self, grammar: Grammar | None) -> Iterator[Suggestion]:
-        """See `Guesses`."""
+        """Candidates for the next token, by source; `grammar` gives the allowed tokens and is not advanced."""
+        if self._text is not None:
+            guesses = self._text.guesses(self._tokens)
+            if grammar is not None and guesses:
+                # Among the allowed tokens only, the likeliest has a higher probability than among all.
+                grammar.fill_bitmask(self._bitmask)
+                guesses = self._text.allowed_guesses(self._bitmask)
+            yield "model", MODEL_STEPS, guesses
         if self._table is not None:
             yield "table", TABLE_STEPS, self._table.successors(self._answer)
         matches = list(self._context.successors(_CONTEXT_ORDERS))
@@ -162,55 +162,6 @@ class NgramGuesses:
         recent = self._recent.get(self._adapter)
         if recent is not None:
             yield "recent", 256, recent.successors(self._answer)
-
-
-class ModelGuesses(NgramGuesses):
-    """Guesses of a draft model, and of n-grams where it is not trusted: see `NgramGuesses`.
-
-    One that was trained for the task rarely needs them. One that does not fit what is asked would otherwise cost up to
-    a third more passes than n-grams alone.
-    """
-
-    def __init__(
-        self,
-        text: DraftText,
-        prompt: Sequence[int],
-        *,
-        table: NgramTable | None,
-        recent: RecentAnswers,
-        adapter: str | None,
-        without_space: Callable[[int], int],
-    ) -> None:
-        super().__init__(prompt, table=table, recent=recent, adapter=adapter, without_space=without_space)
-        self._text = text
-        self._tokens: list[int] = []  # of the answer
-        self._bitmask = np.zeros(-(-text.vocab_size // 32), np.int32)
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        """See `Guesses`."""
-        super().extend(tokens)
-        self._tokens += tokens
-
-    def truncate(self, length: int) -> None:
-        """See `Guesses`."""
-        super().truncate(length)
-        del self._tokens[length:]
-        self._text.invalidate()
-
-    def confident_tokens(self, max_tokens: int) -> list[tuple[int, Source]]:
-        """See `Guesses`."""
-        generated = self._text.generate(self._tokens, max_tokens, _MIN_CONFIDENCE)
-        return [(token, ("model", confidence * MODEL_STEPS >> 8)) for token, confidence in generated]
-
-    def suggestions(self, grammar: Grammar | None) -> Iterator[Suggestion]:
-        """See `Guesses`."""
-        guesses = self._text.guesses(self._tokens)
-        if grammar is not None and guesses:
-            # Among the allowed tokens only, the likeliest has a higher probability than among all.
-            grammar.fill_bitmask(self._bitmask)
-            guesses = self._text.allowed_guesses(self._bitmask)
-        yield "model", MODEL_STEPS, guesses
-        yield from super().suggestions(grammar)
 
 
 class RecentAnswers:

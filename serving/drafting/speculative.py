@@ -5,7 +5,7 @@ Each draft comes from the first of these sources that has one:
   2. the tokens that the grammar forces;
   3. the likeliest token among the suggestions of the draft model and of n-grams (`guesses.py`).
 
-The number of drafts: if one more row makes a step that yields N tokens dearer by the share s (`StepCost`), a draft
+The number of drafts: if one more row makes a step that yields N tokens dearer by the share s (`of_one_row`), a draft
 is worth its row if the probability that it is accepted is above s N: only then does the step get cheaper per token.
 With a larger batch N grows, and drafts must be more probable. When fewer drafts are accepted, estimates fall, and
 drafts get shorter. Rows of prompts do not count, because their cost is the same in any step.
@@ -19,12 +19,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Protocol
 
 from serving.drafting.draft_model import DraftModel
-from serving.drafting.drafter import DraftRequest, Grammar
-from serving.drafting.guesses import Guesses, ModelGuesses, NgramGuesses, RecentAnswers, Source, Trust, TrustByAdapter
+from serving.drafting.drafter import Drafter, DraftRequest, Grammar
+from serving.drafting.guesses import Guesses, RecentAnswers, Source, Trust, TrustByAdapter
 from serving.drafting.ngrams import NgramTable
 from serving.errors import GrammarError
 from serving.types import FinishReason
@@ -35,14 +33,6 @@ _OUTLIER = 3.0  # a step that takes longer than this multiple of the mean was in
 _MIN_SHARE = 0.002  # drafts take time to find, so that even rows that cost the model nothing are not free
 
 
-class StepCost(Protocol):
-    """The cost of steps of one model on one machine."""
-
-    def of_one_row(self, rows: float) -> float:
-        """Cost of one more row in a step with `rows` rows, relative to the cost of that step."""
-        ...
-
-
 @dataclass(frozen=True)
 class LinearCost:
     """A step with R rows costs 1 + `row_cost` R."""
@@ -50,7 +40,7 @@ class LinearCost:
     row_cost: float
 
     def of_one_row(self, rows: float) -> float:
-        """See `StepCost`."""
+        """Cost of one more row in a step with `rows` rows, relative to the cost of that step."""
         return self.row_cost / (1.0 + self.row_cost * rows)
 
 
@@ -79,7 +69,7 @@ class MeasuredCost:
         prior: assumed until steps of different sizes were measured.
     """
 
-    def __init__(self, prior: StepCost) -> None:
+    def __init__(self, prior: LinearCost) -> None:
         self._prior = prior
         self._sizes: dict[int, _Size] = {}  # by half powers of two
 
@@ -88,7 +78,7 @@ class MeasuredCost:
         self._sizes.setdefault(round(2 * math.log2(rows)), _Size()).add(rows, seconds)
 
     def of_one_row(self, rows: float) -> float:
-        """See `StepCost`; never more than in proportion, which is 1 / `rows`."""
+        """See `LinearCost`; never more than in proportion, which is 1 / `rows`."""
         rows = max(rows, 1.0)
         prior = self._prior.of_one_row(rows)
         # x: distance in rows, relative to `rows`; so the slope is the cost of `rows` more rows.
@@ -109,6 +99,8 @@ class MeasuredCost:
         return float(size.count * 2.0 ** -abs(math.log2(size.rows / rows)))
 
 
+StepCost = LinearCost | MeasuredCost
+
 # One of so many steps has more drafts than seem worth it. Otherwise neither what larger steps cost nor how often less
 # probable guesses are right would ever be measured again where they were thought too dear.
 _STEPS_BETWEEN_TRIALS = 32
@@ -126,7 +118,7 @@ class _DraftState:
     proposed: list[Source] = field(default_factory=list)  # the sources of the last drafts
 
 
-class SpeculativeDrafter:
+class SpeculativeDrafter(Drafter):
     """Drafts from the grammar, from n-grams or from a draft model.
 
     Args:
@@ -234,9 +226,9 @@ class SpeculativeDrafter:
         prompt = request.token_ids[: request.num_prompt_tokens]
         model = self._model if request.adapter is None else request.draft_model
         text = None if model is None else model.begin(prompt)
-        make: Callable[..., Guesses] = NgramGuesses if text is None else partial(ModelGuesses, text)
-        return make(
+        return Guesses(
             prompt,
+            text=text,
             table=self._table if text is None else None,  # a draft model knows typical answers better
             recent=self._recent,
             adapter=request.adapter,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from serving.adapters.adapter_folders import memory_bytes
 from serving.config import Settings
-from serving.drafting.drafter import Drafter, NoDrafter
+from serving.drafting.drafter import Drafter
 from serving.drafting.load_drafter import DraftModelLoader, load_drafter
 from serving.drafting.speculative import StepCost
 from serving.errors import ContextLengthError, SettingError
@@ -59,7 +59,7 @@ def make_drafter(settings: Settings, models: DraftModelLoader, cost: StepCost) -
         WeightsError: a file of the drafter is invalid, or was made for another checkpoint.
     """
     if settings.speculation == "off":
-        return NoDrafter()
+        return Drafter()
     if settings.speculation != "auto":
         raise SettingError(f"SPECULATION={settings.speculation} is vLLM's; with ENGINE=paged set auto or off")
     return load_drafter(settings.weights_dir, models, cost)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from serving.adapters.adapter_store import AdapterStore
 from serving.constraints import LarkConstraint
-from serving.drafting.drafter import Drafter, NoDrafter
+from serving.drafting.drafter import Drafter
 from serving.drafting.speculative import MeasuredCost
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.core import EngineCore
@@ -104,7 +104,7 @@ def make_engine(
     blocks = BlockManager(num_blocks=num_blocks, block_size=block_size, prefix_caching=prefix_caching)
     scheduler = CheckedScheduler(
         block_manager=blocks,
-        drafter=drafter or NoDrafter(),
+        drafter=drafter or Drafter(),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         long_share=max(1, max_num_batched_tokens // 4),

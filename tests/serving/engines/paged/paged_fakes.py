@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from serving.drafting.drafter import Drafter, NoDrafter
+from serving.drafting.drafter import Drafter
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.request import Request
 from serving.engines.paged.sampler import RunnerOutput
@@ -142,7 +142,7 @@ def logits_of(seed: int, vocab_size: int) -> np.ndarray:
     return np.random.default_rng(int(seed)).standard_normal(vocab_size, dtype=np.float32)
 
 
-class OracleDrafter(NoDrafter):
+class OracleDrafter(Drafter):
     """Proposes the model's own tokens, so every draft is accepted."""
 
     def propose(self, request: Request, max_tokens: int) -> list[int]:
@@ -204,7 +204,7 @@ class Harness:
         self.blocks = BlockManager(num_blocks=num_blocks, block_size=block_size, prefix_caching=prefix_caching)
         self.scheduler = Scheduler(
             block_manager=self.blocks,
-            drafter=drafter or NoDrafter(),
+            drafter=drafter or Drafter(),
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             long_share=max(1, max_num_batched_tokens // 4),

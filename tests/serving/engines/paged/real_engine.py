@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from serving.adapters.adapter_store import AdapterStore
-from serving.drafting.drafter import Drafter, NoDrafter
+from serving.drafting.drafter import Drafter
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.core import EngineCore
 from serving.engines.paged.engine import PagedEngine
@@ -34,7 +34,7 @@ def assemble(
     blocks = BlockManager(num_blocks=num_blocks, block_size=16, prefix_caching=prefix_caching)
     scheduler = Scheduler(
         block_manager=blocks,
-        drafter=drafter or NoDrafter(),
+        drafter=drafter or Drafter(),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         long_share=max(1, max_num_batched_tokens // 4),

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from serving.constraints import JsonSchemaConstraint
-from serving.drafting.drafter import NoDrafter
+from serving.drafting.drafter import Drafter
 from serving.engines.paged.request import Request
 from serving.errors import GrammarError
 from serving.grammar import answer_checks
@@ -34,7 +34,7 @@ SCHEMAS: dict[str, Any] = {
 KINDS = [{"temperature": 0.0}, {"temperature": 1.5, "seed": 1}, {"temperature": 1.5, "seed": 2, "top_k": 20}]
 
 
-class Wrong(NoDrafter):
+class Wrong(Drafter):
     """Proposes a known answer, in which every third draft is another token."""
 
     def __init__(self, answer: Sequence[int]) -> None:

@@ -17,7 +17,7 @@ from examples.honeycomb.datagen.dataset import SPLITS, generate
 from lab.bench.questions import read_teams
 from serving.config import Settings
 from serving.constraints import LarkConstraint
-from serving.drafting.drafter import Drafter, NoDrafter
+from serving.drafting.drafter import Drafter
 from serving.drafting.load_drafter import DraftModelLoader
 from serving.drafting.speculative import LinearCost
 from serving.engines.paged.options import DEFAULT_MAX_DRAFT_TOKENS, make_drafter
@@ -53,7 +53,7 @@ def own_drafter(parts) -> Drafter:
     return make_drafter(Settings(weights_dir=WEIGHTS), models, ROW_COST)
 
 
-class Adversary(NoDrafter):
+class Adversary(Drafter):
     """Proposes the answer with one wrong token: the last draft, the first, or one in between."""
 
     def __init__(self, answers: dict[Tokens, Tokens]) -> None:
@@ -70,7 +70,7 @@ class Adversary(NoDrafter):
         return drafts
 
 
-class RandomTokens(NoDrafter):
+class RandomTokens(Drafter):
     """Proposes random tokens, and often none, because a step with refused drafts is expensive."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from serving.drafting.drafter import NoDrafter
+from serving.drafting.drafter import Drafter
 from serving.drafting.speculative import LinearCost, MeasuredCost
 from serving.errors import (
     ContextLengthError,
@@ -30,7 +30,7 @@ from tests.serving.engines.paged.paged_fakes import make_prompt
 JSON = 'start: "{\\"op\\": \\"" OP "\\"}"\nOP: "COUNT" | "SUM" | "COUNT_DISTINCT"\n'
 
 
-class HistoryDrafter(NoDrafter):
+class HistoryDrafter(Drafter):
     """Proposes the history model's tokens without a grammar, half of which are right with one."""
 
     def propose(self, request, max_tokens):

@@ -7,7 +7,7 @@ import pytest
 from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.constraints import LarkConstraint
-from serving.drafting.drafter import NoDrafter
+from serving.drafting.drafter import Drafter
 from serving.engines.paged.engine import create
 from serving.engines.paged.request import Request
 from serving.grammar.compiler import GrammarCompiler
@@ -53,7 +53,7 @@ def grammars(tokenizer):
     return GrammarCompiler(tokenizer, vocab_size=read_config(WEIGHTS).vocab_size)
 
 
-class ReplayDrafter(NoDrafter):
+class ReplayDrafter(Drafter):
     """Proposes the answers of an earlier run, every fifth token wrong."""
 
     def __init__(self, answers: dict[tuple[int, ...], tuple[int, ...]]) -> None:

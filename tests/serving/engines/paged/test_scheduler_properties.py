@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from serving.drafting.drafter import NoDrafter
+from serving.drafting.drafter import Drafter
 from serving.engines.paged.request import Request, RequestStatus
 from serving.types import FinishReason
 from tests.serving.engines.paged.paged_fakes import (
@@ -17,7 +17,7 @@ from tests.serving.engines.paged.paged_fakes import (
 )
 
 MAX_MODEL_LEN = 60
-DRAFTERS = [NoDrafter, OracleDrafter, AdversarialDrafter, RandomDrafter]
+DRAFTERS = [Drafter, OracleDrafter, AdversarialDrafter, RandomDrafter]
 
 
 class Lifecycle(RuleBasedStateMachine):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from serving.constraints import LarkConstraint
-from serving.drafting.drafter import DraftRequest, Grammar, NoDrafter
+from serving.drafting.drafter import Drafter, DraftRequest, Grammar
 from serving.drafting.speculative import LinearCost, MeasuredCost, SpeculativeDrafter
 from serving.engines.vllm.batch_drafts import BatchDrafts, DraftRow
 from serving.errors import GrammarError
@@ -26,7 +26,7 @@ def encode(text: str) -> list[int]:
     return TOKENIZER.encode(text, add_bos=False)
 
 
-class Scripted(NoDrafter):
+class Scripted(Drafter):
     """Proposes the same tokens always, and keeps what it is told."""
 
     def __init__(self, drafts: Sequence[int] = ()) -> None:
@@ -54,7 +54,7 @@ def compiled(text: str) -> Grammar | None:
     return GRAMMARS.compile(LarkConstraint(text))
 
 
-def batch(drafter: NoDrafter | SpeculativeDrafter, begin_grammar=compiled, cost: MeasuredCost | None = None):
+def batch(drafter: Drafter | SpeculativeDrafter, begin_grammar=compiled, cost: MeasuredCost | None = None):
     cost = cost or MeasuredCost(LinearCost(0.06))
     limits = {"cost": cost, "vocab_size": TOKENIZER.vocab_size}
     return BatchDrafts(drafter, begin_grammar=begin_grammar, load_model=pytest.fail, **limits)
