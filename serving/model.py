@@ -25,7 +25,8 @@ from serving.engine import Engine, create_engine
 from serving.errors import ContextLengthError, InvalidRequestError
 from serving.grammar import TextCheck
 from serving.text import Tokenizer
-from serving.tracing.prediction_trace import BeginTrace, NoTrace, PredictionTrace, begin_nothing, open_tracing
+from serving.tracing import BeginTrace, begin_nothing, open_tracing
+from serving.tracing.prediction_trace import PredictionTrace
 from serving.types import FinishReason, GenerationOutput, GenerationRequest, RequestMetrics, TokenLogprob
 from serving.weights import verify
 from tasks.confidence import Calibration, answer_probabilities
@@ -223,7 +224,7 @@ class Model:
             prompt: the prompt to answer.
             adapter: name of a LoRA adapter; None for the plain model.
         """
-        return Answer(lambda answer: self._generate(answer, prompt, adapter, NoTrace()))
+        return Answer(lambda answer: self._generate(answer, prompt, adapter, PredictionTrace()))
 
     async def _generate(
         self, answer: Answer, prompt: Prompt, adapter: str | None, trace: PredictionTrace

@@ -17,6 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 from serving.adapters.registry import AdapterEntry
 from serving.errors import AdapterError, EngineBusyError, EngineDeadError
+from serving.weights.adapter_files import Loaded
 
 LOAD_SECONDS = 60.0
 _PATIENCE = 1.0  # seconds until a request that waits asks again whether the engine lives
@@ -33,21 +34,6 @@ class SizedAdapter(Protocol):
 
 
 T = TypeVar("T", bound=SizedAdapter)
-T_co = TypeVar("T_co", bound=SizedAdapter, covariant=True)
-
-
-class Loaded(Protocol[T_co]):
-    """An adapter in memory, and the digest of its files, see `adapter_files`."""
-
-    @property
-    def lora(self) -> T_co:
-        """The adapter in memory."""
-        ...
-
-    @property
-    def digest(self) -> str:
-        """The digest of the adapter's files."""
-        ...
 
 
 @dataclass(eq=False, slots=True)

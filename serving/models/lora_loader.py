@@ -16,7 +16,7 @@ from serving.errors import WeightsError
 from serving.kernels.base import DecoderWeights
 from serving.kernels.lora import LoraAdapter, LoraMatrices, Projection
 from serving.weights.adapter_config import AdapterConfig, read_adapter_config
-from serving.weights.adapter_files import CONFIG, TENSORS, adapter_digest
+from serving.weights.adapter_files import CONFIG, TENSORS, Loaded, adapter_digest
 from serving.weights.safetensors_header import SafetensorsHeader, TensorEntry, read_safetensors_header
 
 _LAYER: Final = re.compile(r"base_model\.model\.(model\.layers\.(\d+)\.(\w+\.\w+))\.lora_(A|B)(?:\.default)?\.weight")
@@ -43,14 +43,6 @@ _MERGE: Final = "it can only be merged: scripts/merge_lora"
 _DTYPES: Final = ("F32", "F16", "BF16")
 
 
-@dataclass(frozen=True)
-class LoadedAdapter:
-    """An adapter in memory, and the digest of its files, see `adapter_files`."""
-
-    lora: LoraAdapter
-    digest: str
-
-
 @dataclass(slots=True)
 class _Layer:
     """Names of the two tensors of a projection."""
@@ -59,7 +51,7 @@ class _Layer:
     up: str = ""
 
 
-def load_lora(folder: Path, weights: DecoderWeights, *, max_rank: int, max_bytes: int) -> LoadedAdapter:
+def load_lora(folder: Path, weights: DecoderWeights, *, max_rank: int, max_bytes: int) -> Loaded[LoraAdapter]:
     """Read and check an adapter.
 
     Args:
@@ -93,9 +85,8 @@ def load_lora(folder: Path, weights: DecoderWeights, *, max_rank: int, max_bytes
     matrices = {
         place: _matrices(path, tensors, layer, config.scaling_of(layer_name(*place))) for place, layer in layers.items()
     }
-    return LoadedAdapter(
-        LoraAdapter(_fill(matrices, weights)), adapter_digest(folder, {CONFIG: settings, TENSORS: data})
-    )
+    digest = adapter_digest(folder, {CONFIG: settings, TENSORS: data})
+    return Loaded(LoraAdapter(_fill(matrices, weights)), digest)
 
 
 def refuse_unserved(folder: Path, config: AdapterConfig) -> None:

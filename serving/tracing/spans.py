@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from serving.tracing.prediction_trace import PredictionTrace
 from serving.types import RequestMetrics, TokenPass
 
 MAX_EVENTS: Final = 64  # events of one span; an answer of more steps has several in each event
@@ -35,7 +36,7 @@ def open_tracer() -> Tracer:
     return provider.get_tracer("serving")
 
 
-class PredictionSpans:
+class PredictionSpans(PredictionTrace):
     """See `PredictionTrace`. No span has text of inputs or outputs.
 
     Args:
@@ -51,9 +52,6 @@ class PredictionSpans:
         self._span = tracer.start_span("predict", parent)
         self._inside = set_span_in_context(self._span)
         self._at = time.time_ns()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

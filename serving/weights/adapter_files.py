@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from serving.weights.draft_weights import DRAFT_MODEL
 from serving.weights.lock import locked_file, set_digest
 
+T = TypeVar("T")
 CONFIG: Final = "adapter_config.json"
 TENSORS: Final = "adapter_model.safetensors"
 GOLDEN: Final = "golden.jsonl"  # what it must answer, see `serving.adapters.golden`
@@ -26,6 +28,14 @@ COMPANIONS: Final = (
 )
 _MORE: Final = "additional_chat_templates"
 _MORE_TEMPLATES: Final = re.compile(_MORE + r"/[\w.-]+\.jinja")
+
+
+@dataclass(frozen=True)
+class Loaded(Generic[T]):
+    """An adapter in memory, in the form that an engine computes with, and the digest of its files."""
+
+    lora: T
+    digest: str
 
 
 def files_that_count(names: Iterable[str]) -> list[str]:

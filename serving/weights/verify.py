@@ -16,25 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from serving.errors import WeightsError
-from serving.weights.lock import LockedFile, LockedSource, LockedWeights, WeightsLock, locked_file, set_digest
-from serving.weights.safetensors_header import SafetensorsHeader, read_safetensors_header
-
-__all__ = [
-    "LockedFile",
-    "LockedSource",
-    "LockedWeights",
-    "SafetensorsHeader",
-    "VerifiedWeights",
-    "WeightsLock",
-    "check_contents",
-    "could_run_code",
-    "hash_files",
-    "list_files",
-    "lock_files",
-    "read_safetensors_header",
-    "set_digest",
-    "verify",
-]
+from serving.weights.lock import LockedFile, WeightsLock, locked_file
+from serving.weights.safetensors_header import read_safetensors_header
 
 MAX_CONFIG_BYTES = 4 * 2**20
 _RUNS_CODE = frozenset(

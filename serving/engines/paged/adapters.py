@@ -16,7 +16,7 @@ import torch
 
 from serving.adapters.adapter_companions import check_companions
 from serving.adapters.adapter_folders import adapter_folders, memory_bytes
-from serving.adapters.adapter_store import AdapterStore, Loaded
+from serving.adapters.adapter_store import AdapterStore
 from serving.adapters.combination import Combination
 from serving.adapters.combine import LowRank, combine_layer
 from serving.adapters.golden import GoldenPrompt, check_answer, read_golden
@@ -29,9 +29,10 @@ from serving.engines.paged.request import Request
 from serving.errors import AdapterError
 from serving.kernels.lora import LoraAdapter, LoraMatrices, Projection
 from serving.models.llama import ModelWeights
-from serving.models.lora_loader import LoadedAdapter, layer_name, load_lora
+from serving.models.lora_loader import layer_name, load_lora
 from serving.text import Tokenizer
 from serving.types import FinishReason, GenerationRequest, SamplingParams
+from serving.weights.adapter_files import Loaded
 from serving.weights.draft_weights import DRAFT_MODEL
 
 
@@ -60,7 +61,7 @@ def open_adapters(
     reading = threading.BoundedSemaphore(2)  # whole files are in memory meanwhile
     passed: set[tuple[str, str]] = set()  # name and digest of those whose golden answers were right
 
-    def load(entry: AdapterEntry) -> LoadedAdapter:
+    def load(entry: AdapterEntry) -> Loaded[LoraAdapter]:
         with folders.open(entry) as folder:
             with reading:
                 check_companions(folder, entry.task or settings.weights_dir, base=settings.weights_dir)
@@ -72,7 +73,7 @@ def open_adapters(
                 passed.add((entry.name, loaded.digest))
             return add_drafts(entry, loaded, folder)
 
-    def add_drafts(entry: AdapterEntry, loaded: LoadedAdapter, folder: Path | None) -> LoadedAdapter:
+    def add_drafts(entry: AdapterEntry, loaded: Loaded[LoraAdapter], folder: Path | None) -> Loaded[LoraAdapter]:
         if settings.speculation == "off":
             return loaded
         path = entry.draft_model
@@ -81,9 +82,9 @@ def open_adapters(
         if path is None:
             return loaded
         model = models.load(path, tokenizers.get(entry.name))
-        return LoadedAdapter(DraftingAdapter(loaded.lora.layers, model), loaded.digest)
+        return Loaded(DraftingAdapter(loaded.lora.layers, model), loaded.digest)
 
-    def combine(entry: AdapterEntry, parts: Mapping[str, Loaded[LoraAdapter]]) -> LoadedAdapter:
+    def combine(entry: AdapterEntry, parts: Mapping[str, Loaded[LoraAdapter]]) -> Loaded[LoraAdapter]:
         return add_drafts(entry, combine_adapters(entry, parts), None)
 
     store = AdapterStore(known, load, combine=combine, max_bytes=max_bytes, on_close=folders.close)
@@ -108,7 +109,7 @@ def draft_model_of(lora: LoraAdapter | None) -> DraftModel | None:
     return lora.draft_model if isinstance(lora, DraftingAdapter) else None
 
 
-def combine_adapters(entry: AdapterEntry, parts: Mapping[str, Loaded[LoraAdapter]]) -> LoadedAdapter:
+def combine_adapters(entry: AdapterEntry, parts: Mapping[str, Loaded[LoraAdapter]]) -> Loaded[LoraAdapter]:
     """The combined adapter. A layer has the widest type of its parts; the digest is that of the parts and the recipe.
 
     Args:
@@ -135,7 +136,7 @@ def combine_adapters(entry: AdapterEntry, parts: Mapping[str, Loaded[LoraAdapter
     if lora.max_rank > entry.max_rank:
         raise AdapterError(f"the result has rank {lora.max_rank}, the limit is {entry.max_rank}; raise its max_rank")
     content = f"{asdict(combination)} {[parts[name].digest for name in combination.names]}"
-    return LoadedAdapter(lora, f"sha256:{hashlib.sha256(content.encode()).hexdigest()}")
+    return Loaded(lora, f"sha256:{hashlib.sha256(content.encode()).hexdigest()}")
 
 
 def _combine(layer: str, parts: Mapping[str, LoraMatrices], combination: Combination) -> LoraMatrices:

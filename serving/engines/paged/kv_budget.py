@@ -5,8 +5,9 @@ blocks = choose_num_blocks(settings, model, room, device)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 
@@ -25,22 +26,11 @@ _GRAPHS: Final = 256 << 20  # the graphs' own memory, and what the allocator can
 _GRAPH_ROWS: Final = 64  # rows of the largest recorded pass
 
 
-class DeviceMemory(Protocol):
-    """The memory of a GPU."""
-
-    def free_and_total(self) -> tuple[int, int]:
-        """Bytes that are free now, and all."""
-        ...
-
-
-class CudaMemory:
-    """See `DeviceMemory`."""
-
-    def free_and_total(self) -> tuple[int, int]:
-        """See `DeviceMemory`. What torch has kept from freed tensors counts as free."""
-        torch.cuda.empty_cache()
-        free, total = torch.cuda.mem_get_info()
-        return free, total
+def cuda_memory() -> tuple[int, int]:
+    """Bytes of the GPU that are free now, and all; what torch has kept from freed tensors counts as free."""
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    return free, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +51,20 @@ class CacheRoom:
 
 
 def choose_num_blocks(
-    settings: Settings, model: LlamaForCausalLM, room: CacheRoom, device: Device, memory: DeviceMemory | None = None
+    settings: Settings,
+    model: LlamaForCausalLM,
+    room: CacheRoom,
+    device: Device,
+    memory: Callable[[], tuple[int, int]] = cuda_memory,
 ) -> int:
-    """NUM_BLOCKS if that is set; otherwise by the device.
+    """NUM_BLOCKS if that is set; on a GPU as many as fit beside what is in use, by other processes too, and a step.
 
     Args:
         settings: the settings of the engine.
         model: loaded already.
         room: what the cache is for.
         device: the device of the model.
-        memory: the memory of the GPU; None asks CUDA.
+        memory: gives the bytes of the GPU that are free, and all.
 
     Raises:
         SettingError: not even one request fits the GPU.
@@ -79,23 +73,8 @@ def choose_num_blocks(
         return settings.num_blocks
     if device is not Device.CUDA:
         return default_num_blocks(room.max_model_len, max_num_seqs=settings.max_num_seqs, block_size=room.block_size)
-    return blocks_that_fit(memory or CudaMemory(), model, room, utilization=settings.gpu_memory_utilization)
-
-
-def blocks_that_fit(memory: DeviceMemory, model: LlamaForCausalLM, room: CacheRoom, *, utilization: float) -> int:
-    """Blocks for which there is memory beside what is in use and what a step needs.
-
-    Args:
-        memory: the memory of the GPU, on which the model is loaded.
-        model: the model that the cache is for.
-        room: what the cache is for.
-        utilization: share of the GPU's memory that may be in use, by other processes too.
-
-    Raises:
-        SettingError: not even one request fits.
-    """
     block_bytes = sum(cache.nbytes for cache in model.allocate_kv_caches(1, room.block_size))
-    free, total = memory.free_and_total()
+    utilization, (free, total) = settings.gpu_memory_utilization, memory()
     used, kept = total - free, step_bytes(model.config, room)
     blocks = max(0, int(total * utilization) - used - kept) // block_bytes
     needed = -(-room.max_model_len // room.block_size)

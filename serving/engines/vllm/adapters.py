@@ -28,7 +28,7 @@ from serving.config import Settings
 from serving.errors import AdapterError, WeightsError
 from serving.models.lora_loader import refuse_unserved
 from serving.weights.adapter_config import read_adapter_config
-from serving.weights.adapter_files import TENSORS, adapter_digest
+from serving.weights.adapter_files import TENSORS, Loaded, adapter_digest
 from serving.weights.draft_weights import DRAFT_MODEL
 from serving.weights.safetensors_header import read_safetensors_header
 
@@ -164,14 +164,6 @@ class VllmAdapter:
     nbytes: int
 
 
-@dataclass(frozen=True)
-class VllmLoaded:
-    """See `adapter_store.Loaded`."""
-
-    lora: VllmAdapter
-    digest: str
-
-
 def lora_args(settings: Settings, known: KnownAdapters) -> dict[str, Any]:
     """vLLM's engine arguments for adapters; none without them.
 
@@ -224,7 +216,7 @@ def open_store(
     end_tokens = checkpoint.tokenizer.eos_token_ids
     passed: set[tuple[str, str]] = set()  # name and digest of those whose golden answers were right
 
-    def load(entry: AdapterEntry) -> VllmLoaded:
+    def load(entry: AdapterEntry) -> Loaded[VllmAdapter]:
         from vllm.lora.request import LoRARequest
 
         with folders.open(entry) as folder:
@@ -247,7 +239,7 @@ def open_store(
                     send(lambda: llm.remove_lora(number))
                     raise
                 passed.add((entry.name, digest))
-            return VllmLoaded(VllmAdapter(request, nbytes), digest)
+            return Loaded(VllmAdapter(request, nbytes), digest)
 
     def drop(adapter: VllmAdapter) -> None:
         send(lambda: llm.remove_lora(adapter.request.lora_int_id))

@@ -21,7 +21,7 @@ from serving.clients.answer import EngineOutput, RequestProgress
 from serving.clients.open_requests import LoopThread, OpenRequests
 from serving.config import Settings
 from serving.constraints import JsonSchemaConstraint
-from serving.engines.vllm.adapters import Call, VllmAdapter, VllmLoaded, open_store
+from serving.engines.vllm.adapters import Call, VllmAdapter, open_store
 from serving.engines.vllm.choose_again import Begun, chosen_again
 from serving.engines.vllm.draft_config import version_fault
 from serving.engines.vllm.options import engine_args, sampling_params, set_environment
@@ -32,6 +32,7 @@ from serving.grammar.compiler import GrammarCompiler
 from serving.request_checks import check_request
 from serving.text import Tokenizer
 from serving.types import EngineStats, GenerationOutput, GenerationRequest, SamplingParams, TokenLogprob
+from serving.weights.adapter_files import Loaded
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -224,7 +225,7 @@ def create(settings: Settings, checkpoint: Checkpoint) -> VllmEngine:
     return engine
 
 
-def _no_adapter(entry: AdapterEntry) -> VllmLoaded:
+def _no_adapter(entry: AdapterEntry) -> Loaded[VllmAdapter]:
     raise AssertionError(f"there are no adapters, and {entry.name} was asked for")
 
 

@@ -14,7 +14,7 @@ from serving.adapters.combination import Combination, Method
 from serving.adapters.registry import AdapterEntry
 from serving.errors import AdapterError, EngineBusyError, EngineDeadError, WeightsError
 from serving.fetching.remote_source import HubSource
-from serving.models.lora_loader import LoadedAdapter
+from serving.weights.adapter_files import Loaded
 from tests.serving.kernels.lora_inputs import random_adapter
 
 DIGEST = "sha256:" + "0" * 64
@@ -32,12 +32,12 @@ class Folders:
         self.broken: set[str] = set()
         self.error: Exception = WeightsError("it is broken")
 
-    def load(self, entry: AdapterEntry) -> LoadedAdapter:
+    def load(self, entry: AdapterEntry) -> Loaded:
         self.loads.append(entry.name)
         assert self.gate.wait(10)
         if entry.name in self.broken:
             raise self.error
-        return LoadedAdapter(random_adapter((1,)), self.digests.get(entry.name, entry.name))
+        return Loaded(random_adapter((1,)), self.digests.get(entry.name, entry.name))
 
 
 @pytest.fixture
@@ -185,8 +185,8 @@ async def test_slow_sources_hold_up_no_adapter_of_a_folder(folders):
     slow = [f"slow{i}" for i in range(20)]
     entries = {name: remote(name) for name in slow} | {"near": AdapterEntry("near", Path("near"))}
 
-    def load(entry: AdapterEntry) -> LoadedAdapter:
-        return folders.load(entry) if entry.is_remote else LoadedAdapter(random_adapter((1,)), "near")
+    def load(entry: AdapterEntry) -> Loaded:
+        return folders.load(entry) if entry.is_remote else Loaded(random_adapter((1,)), "near")
 
     store = AdapterStore(entries, load, max_bytes=99 * SIZE)
     waiting = [asyncio.create_task(use(store, name)) for name in slow]
@@ -231,8 +231,8 @@ async def test_two_threads_that_read_an_adapter_at_the_same_time_must_see_the_sa
     entries["of a"] = AdapterEntry("of a", None, combination=combination)
     store = AdapterStore(
         entries,
-        lambda entry: LoadedAdapter(random_adapter((1,)), next(digests) if entry.name == "a" else "b"),
-        combine=lambda entry, parts: LoadedAdapter(random_adapter((1,)), "combined"),
+        lambda entry: Loaded(random_adapter((1,)), next(digests) if entry.name == "a" else "b"),
+        combine=lambda entry, parts: Loaded(random_adapter((1,)), "combined"),
         max_bytes=10 * SIZE,
     )
     results = await asyncio.gather(use(store, "a"), use(store, "of a"), return_exceptions=True)

@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from serving.tracing import prediction_trace as tracing
+from serving import tracing
 from serving.tracing.spans import MAX_EVENTS, PredictionSpans
 from serving.types import CHOSEN, RequestMetrics, TokenPass
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
 
 from lab.gpu.engine_checkpoint import TINY, write_weights
 from serving.config import Settings
-from serving.engines.paged.kv_budget import CacheRoom, choose_num_blocks, step_bytes
+from serving.engines.paged.kv_budget import CacheRoom, choose_num_blocks, cuda_memory, step_bytes
 from serving.engines.paged.options import adapter_bytes, default_num_blocks
 from serving.errors import SettingError
 from serving.kernels.reference import ReferenceKernels
@@ -21,14 +21,9 @@ GIB = 1 << 30
 ROOM = CacheRoom(block_size=16, max_model_len=512, max_num_batched_tokens=64)
 
 
-@dataclass(frozen=True)
-class FakeMemory:
+def memory_of(used: int):
     """A GPU of 8 GiB."""
-
-    used: int
-
-    def free_and_total(self) -> tuple[int, int]:
-        return 8 * GIB - self.used, 8 * GIB
+    return lambda: (8 * GIB - used, 8 * GIB)
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +37,15 @@ def test_all_memory_up_to_the_share_is_used_and_a_step_still_fits(model):
     block = 2 * 2 * 2 * 16 * 16 * 4  # layers, keys and values, KV heads, tokens, head_dim, float32
     assert block == sum(cache.nbytes for cache in model.allocate_kv_caches(1, 16))
     settings = Settings(gpu_memory_utilization=0.75)
-    blocks = choose_num_blocks(settings, model, ROOM, Device.CUDA, FakeMemory(1 * GIB))
+    blocks = choose_num_blocks(settings, model, ROOM, Device.CUDA, memory_of(1 * GIB))
     left = 6 * GIB - 1 * GIB - step_bytes(model.config, ROOM)
     assert blocks * block <= left < (blocks + 1) * block
-    other = choose_num_blocks(settings, model, ROOM, Device.CUDA, FakeMemory(2 * GIB))
+    other = choose_num_blocks(settings, model, ROOM, Device.CUDA, memory_of(2 * GIB))
     assert blocks - other == pytest.approx(GIB / block, abs=1), "other processes' memory counts"
 
 
 def test_num_blocks_is_taken_as_it_is_and_a_cpu_takes_what_is_usually_needed(model):
-    assert choose_num_blocks(Settings(num_blocks=7), model, ROOM, Device.CUDA, FakeMemory(8 * GIB)) == 7
+    assert choose_num_blocks(Settings(num_blocks=7), model, ROOM, Device.CUDA, memory_of(8 * GIB)) == 7
     usual = default_num_blocks(512, max_num_seqs=32, block_size=16)
     for device in (Device.CPU, Device.TRITON_INTERPRETER):
         assert choose_num_blocks(Settings(), model, ROOM, device) == usual
@@ -62,7 +57,7 @@ def test_a_gpu_too_full_for_one_request_is_refused_with_the_figures(model, used)
         r"GPU_MEMORY_UTILIZATION=0\.9 of 8\.0 GiB: 7\.\d are in use.*MAX_MODEL_LEN=512 needs 32\..*other processes"
     )
     with pytest.raises(SettingError, match=message):
-        choose_num_blocks(Settings(), model, ROOM, Device.CUDA, FakeMemory(int(used * GIB)))
+        choose_num_blocks(Settings(), model, ROOM, Device.CUDA, memory_of(int(used * GIB)))
 
 
 def test_a_step_needs_no_more_than_was_kept_for_it():
@@ -84,13 +79,11 @@ def test_adapters_have_memory_of_their_own_where_requests_may_name_some(model):
     with pytest.raises(
         SettingError, match=r"a step and adapters need 1\.\d.*Lower MAX_MODEL_LEN, ADAPTER_MEMORY_MB or"
     ):
-        choose_num_blocks(Settings(), model, room, Device.CUDA, FakeMemory(6 * GIB))
+        choose_num_blocks(Settings(), model, room, Device.CUDA, memory_of(6 * GIB))
 
 
 @pytest.mark.gpu
 def test_cuda_says_what_is_free():
-    from serving.engines.paged.kv_budget import CudaMemory
-
-    free, total = CudaMemory().free_and_total()
+    free, total = cuda_memory()
     held = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
-    assert 0 < CudaMemory().free_and_total()[0] <= free - held.nbytes < total
+    assert 0 < cuda_memory()[0] <= free - held.nbytes < total

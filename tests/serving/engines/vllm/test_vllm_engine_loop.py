@@ -10,8 +10,9 @@ import pytest
 
 from serving.adapters.adapter_store import AdapterStore
 from serving.adapters.registry import AdapterEntry
-from serving.engines.vllm.adapters import Call, VllmAdapter, VllmLoaded
+from serving.engines.vllm.adapters import Call, VllmAdapter
 from serving.engines.vllm.engine import VllmEngine
+from serving.weights.adapter_files import Loaded
 from tests import tiny_tokenizers
 
 
@@ -84,9 +85,9 @@ async def test_adapters_are_loaded_on_the_client_s_loop_and_removed_when_others_
     entries = {name: AdapterEntry(name, Path(name)) for name in "ab"}
 
     def open_adapters(llm: LoraClient, call: Call, send: Call) -> AdapterStore[VllmAdapter]:
-        def load(entry: AdapterEntry) -> VllmLoaded:
+        def load(entry: AdapterEntry) -> Loaded[VllmAdapter]:
             call(lambda: llm.add_lora(entry.name))
-            return VllmLoaded(VllmAdapter(entry.name, nbytes=10), "digest")
+            return Loaded(VllmAdapter(entry.name, nbytes=10), "digest")
 
         drop = lambda lora: send(lambda: llm.remove_lora(lora.request))  # noqa: E731
         stores.append(AdapterStore(entries, load, max_bytes=10, drop=drop))
