@@ -4,10 +4,10 @@ JSON is streamed up to the first clause that may still change at the end: clause
 rest follows in one piece and in canonical form. The whole stream is therefore one valid query, and exactly the
 canonical text if the model has written canonically so far.
 
-    live = LiveAnswer("json")
+    live = QueryReader(["name"], "json")
     live.push('{"calculations": [{"op": "COUNT"}], "ord')  ->  '{"calculations": [{"op": "COUNT"}]'
     live.push('ers": [{"op": "COUNT"}]}')                  ->  ''
-    live.finish(["name"])  ->  ', "orders": [{"op": "COUNT", "order": "ascending"}]}'
+    live.finish(FinishReason.STOP)  ->  ', "orders": [{"op": "COUNT", "order": "ascending"}]}'
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
+from serving.types import FinishReason
 from tasks.honeycomb.options import Surface
 from tasks.honeycomb.query import read_answer
 
 SHOWN_AT_ONCE: Final = frozenset({"breakdowns", "calculations", "filters", "filter_combination"})
 
 
-class LiveAnswer:
-    """One answer.
+class QueryReader:
+    """See `tasks.task.Reader`; the notes are the corrections that `finish` made.
 
     Args:
+        columns: the names that the query may use.
         surface: the form in which the model writes. Nothing of a Python literal can be shown before its end.
-
-    Attributes:
-        repairs: the corrections that `finish` made.
     """
 
-    def __init__(self, surface: Surface) -> None:
-        self.repairs: tuple[str, ...] = ()
+    def __init__(self, columns: Sequence[str], surface: Surface) -> None:
+        self.notes: tuple[str, ...] = ()
+        self._columns = columns
         self._text = ""
         self._shown = 0
         self._shown_keys: list[str] = []
@@ -46,7 +46,7 @@ class LiveAnswer:
         self._entry_start: int | None = 0
 
     def push(self, delta: str) -> str:
-        """Append the model's text; return the text that may be shown now."""
+        """See `Reader.push`."""
         self._text += delta if self._text else delta.lstrip()
         while not self._ended and self._position < len(self._text):
             self._scan(self._text[self._position])
@@ -55,14 +55,10 @@ class LiveAnswer:
         shown, self._shown = self._text[self._shown : safe], safe
         return shown
 
-    def finish(self, columns: Sequence[str]) -> str:
-        """Check and correct the whole answer; return the part that has not been shown.
-
-        Raises:
-            QueryError: the answer is not a valid query with these columns; the message says why.
-        """
-        answer = read_answer(self._text, columns)
-        self.repairs = answer.repairs
+    def finish(self, reason: FinishReason) -> str:
+        """See `Reader.finish`; the whole answer is corrected too."""
+        answer = read_answer(self._text, self._columns)
+        self.notes = tuple(f"repaired: {repair}" for repair in answer.repairs)
         if not self._shown:
             return answer.text
         rest = {key: value for key, value in json.loads(answer.text).items() if key not in self._shown_keys}

@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tasks.honeycomb.canonical import canonical, canonical_json, comparison_key
+from tasks.honeycomb.canonical import canonical, canonical_json
 from tasks.honeycomb.clauses import Calculation, Filter, Having, Order
 from tasks.honeycomb.errors import QueryRuleError, UnknownColumnError, shorten
 from tasks.honeycomb.literals import read_object
@@ -75,21 +75,6 @@ def _fit_time(parts: QueryParts, notes: list[str]) -> QueryParts:
         notes.append(f"compare_time_offset_seconds {offset} {done}: the time range is {span} s")
     return parts.model_copy(update=changed)
 
-
-__all__ = [
-    "Calculation",
-    "CheckedQuery",
-    "Filter",
-    "Having",
-    "Order",
-    "Query",
-    "canonical",
-    "canonical_json",
-    "check_columns",
-    "comparison_key",
-    "parse_query",
-    "read_answer",
-]
 
 _MAX_PROBLEMS = 3  # in one message
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from serving.constraints import LarkConstraint
 from serving.text import Tokenizer
-from serving.types import FinishReason, SamplingParams
+from serving.types import SamplingParams
 from tasks.evaluation.cases import Evaluation
 from tasks.honeycomb.canonical import canonical_json, ordered
 from tasks.honeycomb.columns import parse_columns
 from tasks.honeycomb.grammar import answer_grammar
-from tasks.honeycomb.live import LiveAnswer
-from tasks.honeycomb.options import HoneycombOptions, Surface
+from tasks.honeycomb.live import QueryReader
+from tasks.honeycomb.options import HoneycombOptions
 from tasks.honeycomb.prompt import DRAFT_MARKERS, build_prompt, check_nlq
 from tasks.honeycomb.query import parse_query
 from tasks.honeycomb.surface import as_written
@@ -71,32 +71,6 @@ class HoneycombTask:
         for inputs, query in written_answers(path):
             prompt = build_prompt(inputs["nlq"], json.loads(inputs["cols"]), self.options.prompt)
             yield inputs, self._tokenizer.encode(prompt), self._tokenizer.encode(query, add_bos=False)
-
-
-class QueryReader:
-    """See `tasks.task.Reader`.
-
-    Args:
-        columns: the names that the query may use.
-        surface: the form in which the model writes.
-    """
-
-    def __init__(self, columns: Sequence[str], surface: Surface) -> None:
-        self._columns = columns
-        self._answer = LiveAnswer(surface)
-
-    def push(self, text: str) -> str:
-        """See `Reader.push`."""
-        return self._answer.push(text)
-
-    def finish(self, reason: FinishReason) -> str:
-        """See `Reader.finish`."""
-        return self._answer.finish(self._columns)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """The corrections that were made."""
-        return tuple(f"repaired: {repair}" for repair in self._answer.repairs)
 
 
 def create(folder: Path, tokenizer: Tokenizer) -> HoneycombTask:

@@ -11,7 +11,8 @@ from examples.honeycomb.datagen.noise import as_typed
 from examples.honeycomb.datagen.phrasebook import Phrasebook, Style
 from examples.honeycomb.datagen.question_builder import QuestionBuilder
 from tasks.errors import TaskError
-from tasks.honeycomb.query import canonical_json, parse_query
+from tasks.honeycomb.canonical import canonical_json
+from tasks.honeycomb.query import parse_query
 
 _TRIES = 40
 

@@ -11,7 +11,9 @@ from random import Random
 from typing import Any
 
 from examples.honeycomb.datagen.example_questions import Example
-from tasks.honeycomb.query import Query, canonical_json, parse_query
+from tasks.honeycomb.canonical import canonical_json
+from tasks.honeycomb.query import parse_query
+from tasks.honeycomb.query_type import Query
 
 WRITTEN = Path(__file__).with_name("written")
 _WHOLE_SHARE = 0.25  # of the groups of questions that get all columns of their dataset

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from tasks.evaluation.cases import Counts
 from tasks.evaluation.json_answers import right_fields
+from tasks.honeycomb.canonical import canonical_json, comparison_key
 from tasks.honeycomb.ops import DEFAULT_TIME_RANGE
-from tasks.honeycomb.query import Query, canonical_json, comparison_key
+from tasks.honeycomb.query_type import Query
 
 FREE_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     **{name: (name,) for name in Query.model_fields},

@@ -27,8 +27,7 @@ from tasks.honeycomb.evaluation.sql import (
     near_values,
     satisfies,
 )
-from tasks.honeycomb.query import Query
-from tasks.honeycomb.query_type import time_span
+from tasks.honeycomb.query_type import Query, time_span
 
 SEEDS = (0, 1)  # two tables, so that different queries do not agree by accident
 DIGITS = 7  # significant digits of floats that are compared

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import duckdb
 
+from tasks.honeycomb.clauses import Calculation, Having
 from tasks.honeycomb.evaluation import sql
 from tasks.honeycomb.evaluation.sql import Column, Columns, Kind, Span
-from tasks.honeycomb.query import Calculation, Having, Query
+from tasks.honeycomb.query_type import Query
 
 FACTORS = [1.0, 0.96, 1.04, 0.7, 1.6, 0.2, 4.0, 0.98, 1.02]
 

@@ -16,12 +16,14 @@ from typing import Any, Final
 
 from tasks.errors import TaskError
 from tasks.evaluation.cases import Case, RefusedReferenceError, Score, collect, read_records
+from tasks.honeycomb.canonical import canonical_json, comparison_key
 from tasks.honeycomb.columns import parse_columns
 from tasks.honeycomb.errors import QueryError, QuerySyntaxError
 from tasks.honeycomb.evaluation.comparison import Acceptance, check_free, compare_parts
 from tasks.honeycomb.evaluation.execution import same_results
 from tasks.honeycomb.options import Surface
-from tasks.honeycomb.query import Query, canonical_json, check_columns, comparison_key, parse_query
+from tasks.honeycomb.query import check_columns, parse_query
+from tasks.honeycomb.query_type import Query
 from tasks.honeycomb.surface import as_written
 
 _ONE: Final = (

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from tasks.honeycomb.query import Calculation, Filter, Query
+from tasks.honeycomb.clauses import Calculation, Filter
+from tasks.honeycomb.query_type import Query
 
 Value = str | float | bool | None
 _COUNTING = ("COUNT", "CONCURRENCY", "COUNT_DISTINCT")
@@ -28,7 +29,7 @@ _NEGATIVE = {
     "not-in": "in",
     "does-not-exist": "exists",
 }
-_BOUND = {">": ">", ">=": ">=", "<": "<", "<=": "<="}
+_BOUND = (">", ">=", "<", "<=")
 _STRING = {"starts-with": "starts_with", "ends-with": "suffix", "contains": "contains"}
 
 
@@ -103,9 +104,7 @@ def _neighbours(value: Value) -> Iterator[Value]:
 def satisfies(value: Value, clause: Filter, kind: Kind) -> bool:
     """Whether an event with this value satisfies the filter."""
     op = clause.op
-    if op in _NEGATIVE:
-        return not _positive(value, _NEGATIVE[op], clause, kind)
-    return _positive(value, op, clause, kind)
+    return _positive(value, _NEGATIVE.get(op, op), clause, kind) != (op in _NEGATIVE)
 
 
 def _positive(value: Value, op: str, clause: Filter, kind: Kind) -> bool:
@@ -199,19 +198,16 @@ def where(query: Query, columns: Columns, span: Span) -> str:
 
 def condition(clause: Filter, column: Column) -> str:
     """The SQL condition of one filter; negative operators are true for events without the column."""
-    op, name = clause.op, column.alias
-    if op in ("exists", "does-not-exist"):
-        return f"{name} IS {'NOT ' if op == 'exists' else ''}NULL"
-    if (positive := op.removeprefix("does-not-").replace("start-with", "starts-with")) != op:
-        positive = {"end-with": "ends-with", "contain": "contains"}.get(positive, positive)
-        return f"NOT coalesce({_STRING[positive]}({column.text}, {literal(str(clause.value))}), false)"
+    op, name = _NEGATIVE.get(clause.op, clause.op), column.alias
+    negation = "NOT " if clause.op in _NEGATIVE else ""
+    if op == "exists":
+        return f"{name} IS {'' if negation else 'NOT '}NULL"
     if op in _STRING:
-        return f"coalesce({_STRING[op]}({column.text}, {literal(str(clause.value))}), false)"
+        return f"{negation}coalesce({_STRING[op]}({column.text}, {literal(str(clause.value))}), false)"
     values = [v for v in (read_as(column.kind, w) for w in filter_values(clause)) if v is not None]
     if op in _BOUND:
         return f"coalesce({name} {op} {literal(values[0])}, false)" if values else "false"
-    listed = f"coalesce({name} IN ({', '.join(map(literal, values))}), false)" if values else "false"
-    return f"NOT {listed}" if op in ("!=", "not-in") else listed
+    return negation + (f"coalesce({name} IN ({', '.join(map(literal, values))}), false)" if values else "false")
 
 
 def aggregate(calculation: Calculation, columns: Columns, span: Span) -> str:

@@ -15,8 +15,9 @@ from examples.honeycomb.datagen.kinds import KINDS
 from examples.honeycomb.datagen.vocabulary import CORE, entity_parts, vocabularies
 from examples.honeycomb.datagen.words import split_words
 from examples.honeycomb.datagen.written_questions import WRITTEN
+from tasks.honeycomb.canonical import canonical_json
 from tasks.honeycomb.prompt import build_prompt, check_nlq
-from tasks.honeycomb.query import canonical_json, parse_query
+from tasks.honeycomb.query import parse_query
 
 ROOT = Path(__file__).resolve().parents[3]
 SPLITS = ("train", "validation", "test_columns", "test_templates", "test_people", "test_written")

@@ -22,8 +22,9 @@ from examples.honeycomb.datagen.people.team_columns import conventions, team_col
 from examples.honeycomb.datagen.people.team_questions import team_lists
 from examples.honeycomb.datagen.people.value_shapes import shaped_value
 from examples.honeycomb.datagen.sample_values import Value
+from tasks.honeycomb.canonical import canonical_json
 from tasks.honeycomb.prompt import check_nlq
-from tasks.honeycomb.query import canonical_json, parse_query
+from tasks.honeycomb.query import parse_query
 
 # Of the default seed and size; committed evaluation results name these files.
 KEPT = {

@@ -10,8 +10,9 @@ import pytest
 from examples.honeycomb.datagen.dataset import SPLITS, generate
 from examples.honeycomb.datagen.example_questions import Example
 from examples.honeycomb.datagen.written_questions import WRITTEN, with_usual_order, written_lists
+from tasks.honeycomb.canonical import canonical_json
 from tasks.honeycomb.prompt import check_nlq
-from tasks.honeycomb.query import canonical_json, parse_query
+from tasks.honeycomb.query import parse_query
 
 KINDS = [
     "aggregate",

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.honeycomb.canonical import ordered
-from tasks.honeycomb.query import canonical, canonical_json, comparison_key, parse_query
+from tasks.honeycomb.canonical import canonical, canonical_json, comparison_key, ordered
+from tasks.honeycomb.query import parse_query
 from tests.tasks.honeycomb.query_strategies import COLUMNS, queries
 
 KEYS = [

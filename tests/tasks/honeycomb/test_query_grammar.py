@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from tasks.errors import InputError
 from tasks.honeycomb import ops
+from tasks.honeycomb.canonical import canonical_json
 from tasks.honeycomb.columns import parse_columns
 from tasks.honeycomb.grammar import build_grammar
-from tasks.honeycomb.query import canonical_json, parse_query
+from tasks.honeycomb.query import parse_query
 from tests.tasks.honeycomb.grammar_tools import BYTES, accepts, forced_after, matcher
 from tests.tasks.honeycomb.query_strategies import COLUMNS, queries
 

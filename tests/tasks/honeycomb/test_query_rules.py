@@ -6,7 +6,8 @@ import pytest
 
 from tasks.honeycomb import ops
 from tasks.honeycomb.errors import QueryRuleError, QuerySyntaxError, UnknownColumnError
-from tasks.honeycomb.query import Query, check_columns, parse_query
+from tasks.honeycomb.query import check_columns, parse_query
+from tasks.honeycomb.query_type import Query
 
 
 def parse(query):

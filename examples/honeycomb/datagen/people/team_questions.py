@@ -18,7 +18,8 @@ from examples.honeycomb.datagen.people.speaker import Speaker
 from examples.honeycomb.datagen.people.spoken import english, polite, telegram, terse, two_sentences
 from examples.honeycomb.datagen.people.team_columns import team_columns
 from examples.honeycomb.datagen.people.vague import vague
-from tasks.honeycomb.query import canonical_json, parse_query
+from tasks.honeycomb.canonical import canonical_json
+from tasks.honeycomb.query import parse_query
 
 _SURFACES = {"english": english, "polite": polite, "terse": terse, "telegram": telegram, "sentences": two_sentences}
 _SURFACES |= {"search": search_box, "sql": sql, "nrql": nrql, "promql": promql, "pipe": pipeline}

@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tasks.honeycomb.canonical import canonical, comparison_key
 from tasks.honeycomb.ops import CALCULATION_OPS, COMPARE_OFFSETS, OPS_WITHOUT_COLUMN
-from tasks.honeycomb.query import Query, canonical, comparison_key
+from tasks.honeycomb.query_type import Query
 
 QueryDict = dict[str, Any]
 Mutation = Callable[[QueryDict, Sequence[str], random.Random], QueryDict | None]

@@ -12,7 +12,8 @@ import pytest
 from tasks.honeycomb.evaluation.execution import EventTable, same_results
 from tasks.honeycomb.evaluation.queries import QueryEvaluation
 from tasks.honeycomb.ops import CALCULATION_OPS, OPS_WITHOUT_COLUMN
-from tasks.honeycomb.query import Query, parse_query
+from tasks.honeycomb.query import parse_query
+from tasks.honeycomb.query_type import Query
 from tests.tasks.honeycomb.evaluation.mutations import mutants
 
 REFERENCES = Path(__file__).parent / "references.jsonl"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tasks.errors import CaseFileError
+from tasks.honeycomb.canonical import canonical_json
 from tasks.honeycomb.evaluation.queries import QueryEvaluation, written_answers
-from tasks.honeycomb.query import canonical_json
 
 QUERY = {"breakdowns": ["name"], "calculations": [{"op": "COUNT"}], "time_range": 7200}
 
