@@ -13,8 +13,8 @@ tokens are registered in the tree, so blocks of rejected drafts are never in it.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Iterator
 
 from serving.engines.paged.request import Request
 
@@ -29,16 +29,6 @@ class PrefixNode:
         self.token_ids = token_ids
         self.block_id = block_id  # None only for a root
         self.children: dict[tuple[int, ...], PrefixNode] = {}
-
-    def path(self) -> list[PrefixNode]:
-        """The nodes from the first block to this one, without the root."""
-        nodes: list[PrefixNode] = []
-        node: PrefixNode | None = self
-        while node is not None and node.parent is not None:
-            nodes.append(node)
-            node = node.parent
-        nodes.reverse()
-        return nodes
 
 
 class PrefixTree:
@@ -77,14 +67,6 @@ class PrefixTree:
         assert not node.children, "a cached block has children"
         assert node.parent is not None, "a root is not a block"
         del node.parent.children[node.token_ids]
-
-    def __iter__(self) -> Iterator[PrefixNode]:
-        """All nodes except the roots."""
-        stack = [child for root in self._roots.values() for child in root.children.values()]
-        while stack:
-            node = stack.pop()
-            stack.extend(node.children.values())
-            yield node
 
 
 class BlockManager:
@@ -218,37 +200,3 @@ class BlockManager:
             self._free.append(block_id)
         else:
             self._idle[block_id] = None
-
-    def check_integrity(self, requests: Iterable[Request]) -> None:
-        """Check all invariants, given all unfinished requests.
-
-        Raises:
-            AssertionError: one is violated.
-        """
-        requests = list(requests)
-        held = Counter(block_id for request in requests for block_id in request.block_ids)
-        assert len(self._free) == len(set(self._free)), "a block is free twice"
-        free = set(self._free)
-        cached = {node.block_id: node for node in self._tree}
-        assert all(len(node.token_ids) == self.block_size for node in cached.values()), "a cached block is not full"
-        for block_id in range(self.num_blocks):
-            count = self._ref_count[block_id]
-            assert count == held[block_id], f"block {block_id}: {count} references, {held[block_id]} holders"
-            assert (block_id in free) == (count == 0 and block_id not in cached), f"block {block_id} is lost"
-            assert (block_id in self._idle) == (count == 0 and block_id in cached), f"block {block_id} idle?"
-            assert self._node[block_id] is cached.get(block_id), f"block {block_id}: stale node"
-        for request in requests:
-            self._check_request(request)
-
-    def _check_request(self, request: Request) -> None:
-        assert request.num_computed_tokens <= request.num_tokens, f"{request}: computed more than it has"
-        allowed = self.num_blocks_for(request.num_computed_tokens)
-        assert len(request.block_ids) == allowed, f"{request}: needs {allowed} blocks"
-        assert len(set(request.block_ids)) == len(request.block_ids), f"{request}: a block twice"
-        if request.num_registered_blocks == 0:
-            return
-        path = self._last_node(request).path()
-        registered = request.num_registered_blocks
-        assert [node.block_id for node in path] == request.block_ids[:registered], f"{request}: other blocks"
-        token_ids = [token_id for node in path for token_id in node.token_ids]
-        assert token_ids == request.token_ids[: registered * self.block_size], f"{request}: other tokens"

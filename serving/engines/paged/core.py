@@ -14,27 +14,18 @@ import logging
 import threading
 import time
 from dataclasses import replace
-from typing import Protocol
 
 from serving.drafting.speculative import MeasuredCost
+from serving.engines.paged.model_runner import ModelRunner
 from serving.engines.paged.request import Request
-from serving.engines.paged.sampler import RunnerOutput
 from serving.engines.paged.scheduler import Scheduler
-from serving.engines.paged.step import RequestUpdate, SchedulerOutput, StepClock
+from serving.engines.paged.step import RequestUpdate, StepClock
 from serving.engines.paged.stream import StepEvent, Stream
 from serving.engines.paged.watch import StepWatch
 from serving.errors import EngineBusyError, EngineDeadError, InvalidRequestError, ServingError
 from serving.types import TokenLogprob
 
 logger = logging.getLogger(__name__)
-
-
-class Runner(Protocol):
-    """Executes steps; see `model_runner.ModelRunner`."""
-
-    def execute(self, output: SchedulerOutput) -> RunnerOutput:
-        """Execute a step; return the new tokens of each scheduled request."""
-        ...
 
 
 class EngineCore:
@@ -52,7 +43,7 @@ class EngineCore:
     def __init__(
         self,
         scheduler: Scheduler,
-        runner: Runner,
+        runner: ModelRunner,
         *,
         watch: StepWatch,
         max_in_flight: int,

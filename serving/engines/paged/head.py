@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -25,8 +24,8 @@ from torch import Tensor
 
 from serving.engines.paged.step import ScheduledRequest, StepClock
 from serving.errors import GrammarError
-from serving.kernels.base import HeadScreen, MaskedProducts
 from serving.kernels.upload import upload
+from serving.models.llama import LlamaForCausalLM
 
 Ids = NDArray[np.int32]
 Row = NDArray[np.float32]
@@ -55,22 +54,6 @@ class RowLogits:
     others: float = -np.inf
 
 
-class LogitsModel(Protocol):
-    """What is used here of a model; see `models.llama`."""
-
-    screen: HeadScreen | None
-
-    def compute_logits(self, hidden: Tensor) -> Tensor:
-        """hidden: [rows, hidden] → [rows, vocab] float32."""
-        ...
-
-    def compute_allowed_logits(
-        self, hidden: Tensor, rows: Tensor, bitmasks: Tensor, max_columns: int
-    ) -> MaskedProducts:
-        """hidden: [any, hidden]; rows: [n] int32; bitmasks: [n, words] int32, with up to `max_columns` bits."""
-        ...
-
-
 class Head:
     """Computes the logits that `Sampler` needs.
 
@@ -80,7 +63,7 @@ class Head:
         clock: measures the time of the grammars and of the head.
     """
 
-    def __init__(self, model: LogitsModel, *, vocab_size: int, clock: StepClock | None = None) -> None:
+    def __init__(self, model: LlamaForCausalLM, *, vocab_size: int, clock: StepClock | None = None) -> None:
         self._model = model
         self._clock = clock or StepClock()
         self._bitmasks = np.zeros((0, -(-vocab_size // 32)), dtype=np.int32)

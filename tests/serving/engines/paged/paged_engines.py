@@ -29,6 +29,7 @@ from serving.types import (
     TokenLogprob,
 )
 from tests.serving.engines.paged.adapter_folders import no_adapters
+from tests.serving.engines.paged.block_checks import check_integrity
 from tests.serving.engines.paged.paged_fakes import HistoryModel, logits_of, seed_of
 from tests.tiny_tokenizers import byte_level
 
@@ -64,7 +65,7 @@ class CheckedScheduler(Scheduler):
 
     def update_from_output(self, output, sampled_token_ids):
         updates = super().update_from_output(output, sampled_token_ids)
-        self.checked.check_integrity(self.requests)
+        check_integrity(self.checked, self.requests)
         return updates
 
 

@@ -25,6 +25,7 @@ from serving.errors import ServingError
 from serving.kernels.base import MaskedProducts
 from serving.kernels.reference import ReferenceKernels
 from serving.types import FinishReason, GenerationRequest, SamplingParams
+from tests.serving.engines.paged.block_checks import check_integrity
 
 VOCAB_SIZE = 50
 EOS = 0
@@ -241,7 +242,7 @@ class Harness:
             self.reasons[name] = update.finish_reason
 
     def check(self) -> None:
-        self.blocks.check_integrity(self.scheduler.requests)
+        check_integrity(self.blocks, self.scheduler.requests)
 
     def run(self, max_steps: int = 5_000) -> int:
         steps = 0

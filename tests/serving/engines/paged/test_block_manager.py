@@ -4,6 +4,7 @@ import pytest
 
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.request import Request
+from tests.serving.engines.paged.block_checks import check_integrity
 from tests.serving.engines.paged.paged_fakes import make_prompt, make_request
 
 
@@ -25,9 +26,9 @@ def test_blocks_cover_the_tokens_with_less_than_one_block_to_spare():
         request = make_request("a", make_prompt(num_tokens))
         compute(manager, request)
         assert 0 <= len(request.block_ids) * 4 - num_tokens < 4
-        manager.check_integrity([request])
+        check_integrity(manager, [request])
         manager.free(request)
-    manager.check_integrity([])
+    check_integrity(manager, [])
 
 
 def test_allocating_without_room_returns_none_and_changes_nothing():
@@ -38,7 +39,7 @@ def test_allocating_without_room_returns_none_and_changes_nothing():
     assert manager.allocate(second, 8) is None
     assert second.block_ids == []
     assert manager.num_free_blocks == 1
-    manager.check_integrity([first, second])
+    check_integrity(manager, [first, second])
 
 
 def test_block_ids_are_allocated_in_order_and_the_last_freed_is_reused_first():
@@ -58,12 +59,12 @@ def test_an_equal_prefix_is_shared_while_its_first_request_runs_and_afterwards()
     compute(manager, first)
     assert manager.attach_prefix(second) == 12
     assert second.block_ids == first.block_ids[:3]
-    manager.check_integrity([first, second])
+    check_integrity(manager, [first, second])
     manager.free(first)
     manager.free(second)
     assert manager.num_free_blocks == manager.num_blocks
     assert manager.attach_prefix(third) == 12
-    manager.check_integrity([third])
+    check_integrity(manager, [third])
 
 
 def test_one_prompt_token_is_always_left_to_compute():
@@ -132,7 +133,7 @@ def test_equal_blocks_computed_at_the_same_time_are_merged():
     manager.register(second)
     assert second.block_ids == first.block_ids
     assert manager.num_free_blocks == 6
-    manager.check_integrity([first, second])
+    check_integrity(manager, [first, second])
 
 
 def test_the_least_recently_used_prefix_is_evicted_first_and_its_end_before_its_beginning():
@@ -156,7 +157,7 @@ def test_truncate_frees_the_blocks_of_rejected_drafts():
     assert len(request.block_ids) == 4
     manager.truncate(request, 5)
     assert len(request.block_ids) == 2
-    manager.check_integrity([request])
+    check_integrity(manager, [request])
 
 
 def test_without_prefix_caching_nothing_is_shared():
@@ -170,7 +171,7 @@ def test_check_integrity_finds_errors():
     request = make_request("a", make_prompt(8))
     compute(manager, request)
     with pytest.raises(AssertionError, match="references"):
-        manager.check_integrity([])
+        check_integrity(manager, [])
     request.token_ids[0] += 1
     with pytest.raises(AssertionError, match="other tokens"):
-        manager.check_integrity([request])
+        check_integrity(manager, [request])
