@@ -5,7 +5,7 @@ A request has one of these, or None for free text; `serving.grammar` makes llgui
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,8 @@ class CallFormat:
         parts = seen(self.marker), seen(self.opening), seen(self.middle), seen(self.closing), between
         return CallFormat(*parts, self.item_separator, self.key_separator)
 
-    def without_tokens(self) -> CallFormat:
-        """The same format for a vocabulary without the tokens."""
-        return replace(self, tokens=())
-
 
 CALL = "<tool_call>"  # with which a shown call begins, whatever the model writes; no text that may have calls has it
-
 
 # Models that were not trained for their template's format write calls as plain JSON, often in a code block. Such a call
 # begins with these regular expressions, and with a function's name and a quote between them.

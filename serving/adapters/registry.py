@@ -58,11 +58,6 @@ class AdapterEntry:
     draft_model: Path | None = None
     combination: Combination | None = None
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether it is fetched before it is loaded."""
-        return self.source is not None and not isinstance(self.source, Path)
-
 
 def read_registry(path: Path) -> dict[str, AdapterEntry]:
     """The adapters of a list by name, in its order.

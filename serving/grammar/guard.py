@@ -237,7 +237,7 @@ def _check_schema(constraint: JsonSchemaConstraint, grammar: str, name: str) -> 
 
 def _check_calls(constraint: CallsConstraint, name: str) -> str:
     # The guard has no model's vocabulary.
-    plain = replace(constraint, format=constraint.format.without_tokens())
+    plain = replace(constraint, format=replace(constraint.format, tokens=()))
 
     def compiles(write: Callable[[JsonSchemaConstraint], str]) -> str:
         schemas = []

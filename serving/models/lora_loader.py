@@ -63,16 +63,8 @@ def load_lora(folder: Path, weights: DecoderWeights, *, max_rank: int, max_bytes
     Raises:
         WeightsError: it is damaged, too large, of another model, or of a kind that is not computed row by row.
     """
-    config = read_adapter_config(folder)
-    settings = (folder / CONFIG).read_bytes()
-    refuse_unserved(folder, config)
-    path = folder / TENSORS
-    if not path.is_file():
-        raise WeightsError(f"{folder} has no {TENSORS}; save the adapter with safe_serialization=True")
-    header = read_safetensors_header(path)
-    size = path.stat().st_size - header.data_start
-    if size > max_bytes:
-        raise WeightsError(f"{path} has {size:,} bytes of tensors, the limit is {max_bytes:,}; set ADAPTER_MEMORY_MB")
+    config, header, _ = read_served(folder, max_bytes)
+    settings, path = (folder / CONFIG).read_bytes(), folder / TENSORS
     layers = _sort(path, header, len(weights.layers))
     for (number, projection), layer in layers.items():
         _check(path, header, config, layer, weights.projections[projection], max_rank, layer_name(number, projection))
@@ -89,12 +81,13 @@ def load_lora(folder: Path, weights: DecoderWeights, *, max_rank: int, max_bytes
     return Loaded(LoraAdapter(_fill(matrices, weights)), digest)
 
 
-def refuse_unserved(folder: Path, config: AdapterConfig) -> None:
-    """Refuse what only a merge can do, as far as the configuration tells.
+def read_served(folder: Path, max_bytes: int) -> tuple[AdapterConfig, SafetensorsHeader, int]:
+    """The configuration of an adapter, the header of its tensors, and their bytes.
 
     Raises:
-        WeightsError: names the key and its value.
+        WeightsError: it is damaged, has more bytes, or only a merge can do what its configuration says.
     """
+    config = read_adapter_config(folder)
     found = {
         "use_dora": config.dora,
         "fan_in_fan_out": config.fan_in_fan_out,
@@ -104,6 +97,14 @@ def refuse_unserved(folder: Path, config: AdapterConfig) -> None:
     for key, value in found.items():
         if value:
             raise WeightsError(f"{config.path}: {key} is {value!r}, which is not served on demand; {_MERGE}")
+    path = folder / TENSORS
+    if not path.is_file():
+        raise WeightsError(f"{folder} has no {TENSORS}; save the adapter with safe_serialization=True")
+    header = read_safetensors_header(path)
+    size = path.stat().st_size - header.data_start
+    if size > max_bytes:
+        raise WeightsError(f"{path} has {size:,} bytes of tensors, the limit is {max_bytes:,}; set ADAPTER_MEMORY_MB")
+    return config, header, size
 
 
 def _sort(path: Path, header: SafetensorsHeader, num_layers: int) -> dict[tuple[int, Projection], _Layer]:

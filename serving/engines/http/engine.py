@@ -26,37 +26,25 @@ from serving.types import EngineStats, GenerationOutput, GenerationRequest, Samp
 _BACKEND = """--structured-outputs-config '{"backend": "guidance"}'"""
 
 
-class GrammarCheck:
-    """The grammar of one answer.
+def followed(state: GrammarState, output: EngineOutput, server: str) -> EngineOutput:
+    """The output up to the end of the text, which is complete when the grammar allows only the end.
 
-    Args:
-        state: the state at the start of the grammar.
-        server: its address, for the error.
+    Raises:
+        EngineDeadError: the grammar does not allow a token; names the server's address.
+        GrammarError: it failed, because it is too ambiguous.
     """
-
-    def __init__(self, state: GrammarState, server: str) -> None:
-        self._state = state
-        self._server = server
-
-    def follow(self, output: EngineOutput) -> EngineOutput:
-        """The output up to the end of the text, which is complete when the grammar allows only the end.
-
-        Raises:
-            EngineDeadError: the grammar does not allow a token.
-            GrammarError: it failed, because it is too ambiguous.
-        """
-        tokens = list(output.token_ids)
-        count = self._state.accept(tokens)
-        if self._state.is_complete:
-            return _ended(output, count)
-        if count == len(tokens):
-            return output
-        if self._state.may_end:  # an end token of the server that is none of the checkpoint's
-            return _ended(output, count)
-        raise EngineDeadError(
-            f"{self._server} gave token {tokens[count]}, which the request's grammar does not allow; start vLLM with "
-            "the checkpoint and tokenizer of WEIGHTS_DIR and " + _BACKEND
-        )
+    tokens = list(output.token_ids)
+    count = state.accept(tokens)
+    if state.is_complete:
+        return _ended(output, count)
+    if count == len(tokens):
+        return output
+    if state.may_end:  # an end token of the server that is none of the checkpoint's
+        return _ended(output, count)
+    raise EngineDeadError(
+        f"{server} gave token {tokens[count]}, which the request's grammar does not allow; start vLLM with the "
+        f"checkpoint and tokenizer of WEIGHTS_DIR and {_BACKEND}"
+    )
 
 
 def _ended(output: EngineOutput, count: int) -> EngineOutput:
@@ -107,7 +95,7 @@ class HttpEngine:
             vocab_size=self._vocab_size,
             adapters=self._models.adapters,
         )
-        check = await self._grammar_check(request)
+        grammar = await self._compile(request)
         body = self._body(request)
         relay = self._open.admit(request.request_id, self._check_alive)
         answer = RequestProgress(request, self._tokenizer, started=relay.started, speculates=True)
@@ -115,7 +103,7 @@ class HttpEngine:
             self._loop.submit(relay.run(self._client.outputs(body)))
             while not answer.is_finished:
                 output = await relay.get()
-                yield answer.add(output if check is None else check.follow(output))
+                yield answer.add(output if grammar is None else followed(grammar, output, self._client.url))
         finally:
             self._open.release(request.request_id)
             relay.cancel(self._loop)
@@ -137,13 +125,11 @@ class HttpEngine:
             self._loop.call(self._client.close())
             self._loop.stop()
 
-    async def _grammar_check(self, request: GenerationRequest) -> GrammarCheck | None:
+    async def _compile(self, request: GenerationRequest) -> GrammarState | None:
         if request.constraint is None:
             return None
         state = self._compiler.find(request.constraint)
-        if state is None:
-            state = await asyncio.to_thread(self._compiler.compile, request.constraint)
-        return GrammarCheck(state, self._client.url)
+        return state or await asyncio.to_thread(self._compiler.compile, request.constraint)
 
     def _body(self, request: GenerationRequest) -> dict[str, object]:
         model = request.adapter or self._models.base

@@ -41,7 +41,7 @@ def open_adapters(
     known: Mapping[str, AdapterEntry],
     weights: ModelWeights,
     models: DraftModelLoader,
-    check_golden: Callable[[str, LoraAdapter, Sequence[GoldenPrompt]], None],
+    ask_golden: Callable[[str, LoraAdapter, Sequence[GoldenPrompt]], None],
     tokenizers: Mapping[str, Tokenizer] = MappingProxyType({}),
 ) -> AdapterStore[LoraAdapter]:
     """The adapters that requests may name, of which the pinned ones are loaded.
@@ -51,7 +51,7 @@ def open_adapters(
         known: see `known_adapters`.
         weights: the weights of the base.
         models: loads draft models for the base.
-        check_golden: asks an adapter its golden prompts; raises if an answer is wrong.
+        ask_golden: asks an adapter its golden prompts; raises if an answer is wrong.
         tokenizers: the tokenizers of those adapters that add tokens to the model's.
 
     Raises:
@@ -69,7 +69,7 @@ def open_adapters(
                 golden = read_golden(folder) if settings.adapter_golden else ()
             known_good = (entry.name, loaded.digest) in passed  # it was dropped, and is loaded again
             if not known_good and entry.digest in (None, loaded.digest):  # with another one the store refuses it
-                check_golden(entry.name, loaded.lora, golden)
+                ask_golden(entry.name, loaded.lora, golden)
                 passed.add((entry.name, loaded.digest))
             return add_drafts(entry, loaded, folder)
 
@@ -149,54 +149,50 @@ def _combine(layer: str, parts: Mapping[str, LoraMatrices], combination: Combina
     return LoraMatrices(combined.a.contiguous(), combined.b.T.contiguous(), combined.scaling)
 
 
-class GoldenCheck:
-    """Asks in a batch with the requests that run, so that these go on.
+def check_golden(
+    core: EngineCore,
+    check_fit: Callable[[GenerationRequest], None],
+    name: str,
+    lora: LoraAdapter,
+    prompts: Sequence[GoldenPrompt],
+) -> None:
+    """Ask an adapter its golden prompts, in a batch with the requests that run; to be called in a thread of its own.
 
     Args:
         core: the model's thread.
         check_fit: raises if a request, which names no adapter, could never be answered.
+        name: the name of the adapter.
+        lora: the adapter.
+        prompts: the prompts of its folder.
+
+    Raises:
+        WeightsError: an answer differs from the merged model's.
+        ServingError: a prompt cannot be answered.
     """
 
-    def __init__(self, core: EngineCore, check_fit: Callable[[GenerationRequest], None]) -> None:
-        self._core = core
-        self._check_fit = check_fit
-
-    def __call__(self, name: str, lora: LoraAdapter, prompts: Sequence[GoldenPrompt]) -> None:
-        """Wait for all answers; to be called in a thread without an event loop.
-
-        Args:
-            name: the name of the adapter.
-            lora: the adapter.
-            prompts: the prompts of its folder.
-
-        Raises:
-            WeightsError: an answer differs from the merged model's.
-            ServingError: a prompt cannot be answered.
-        """
-        if prompts:
-            asyncio.run(self._ask_all(name, lora, prompts))
-
-    async def _ask_all(self, name: str, lora: LoraAdapter, prompts: Sequence[GoldenPrompt]) -> None:
-        answers = await asyncio.gather(*(self._ask(name, lora, prompt) for prompt in prompts))
-        for number, (golden, (tokens, ended)) in enumerate(zip(prompts, answers, strict=True), start=1):
-            check_answer(number, golden, tokens, ended=ended)
-
-    async def _ask(self, name: str, lora: LoraAdapter, golden: GoldenPrompt) -> tuple[tuple[int, ...], bool]:
+    async def ask(golden: GoldenPrompt) -> tuple[tuple[int, ...], bool]:
         request = GenerationRequest(
             f"golden-{secrets.token_hex(8)}", golden.prompt, SamplingParams(max_tokens=golden.max_tokens)
         )
-        self._check_fit(request)
+        check_fit(request)
         # Under a name of its own, which no request can have: if the adapter is refused, nothing that it computed is
         # found later in the prefix cache.
         named = replace(request, adapter=f"golden prompts of {name}")
-        stream = self._core.open(request.request_id)
+        stream = core.open(request.request_id)
         tokens: list[int] = []
         try:
-            self._core.submit(stream, Request(named, seed=0, lora=lora))
+            core.submit(stream, Request(named, seed=0, lora=lora))
             while True:
-                event = await self._core.receive(stream)
+                event = await core.receive(stream)
                 tokens += event.token_ids
                 if event.finish_reason is not None:
                     return tuple(tokens), event.finish_reason is FinishReason.STOP
         finally:
-            self._core.discard(stream)
+            core.discard(stream)
+
+    async def ask_all() -> list[tuple[tuple[int, ...], bool]]:
+        return await asyncio.gather(*map(ask, prompts))
+
+    answers = asyncio.run(ask_all()) if prompts else []
+    for number, (golden, (tokens, ended)) in enumerate(zip(prompts, answers, strict=True), start=1):
+        check_answer(number, golden, tokens, ended=ended)

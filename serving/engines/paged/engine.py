@@ -18,7 +18,7 @@ from serving.drafting.load_drafter import DraftModelLoader
 from serving.drafting.speculative import LinearCost, MeasuredCost
 from serving.engine import Engine
 from serving.engines.paged import options
-from serving.engines.paged.adapters import GoldenCheck, draft_model_of, open_adapters
+from serving.engines.paged.adapters import check_golden, draft_model_of, open_adapters
 from serving.engines.paged.block_manager import BlockManager
 from serving.engines.paged.core import EngineCore
 from serving.engines.paged.cuda_start import prepare_cuda
@@ -237,7 +237,7 @@ def create(settings: Settings, checkpoint: Checkpoint) -> Engine:
     )
     fits = partial(check_fit, blocks=blocks, max_model_len=max_model_len, vocab_size=config.vocab_size, adapters=())
     try:
-        golden = GoldenCheck(core, fits)
+        golden = partial(check_golden, core, fits)
         adapters = open_adapters(settings, known, model.weights, draft_models, golden, more_tokens)
     except BaseException:
         core.close()

@@ -26,8 +26,7 @@ from serving.adapters.registry import DEFAULT_MAX_RANK, MAX_ADAPTERS, AdapterEnt
 from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.errors import AdapterError, WeightsError
-from serving.models.lora_loader import refuse_unserved
-from serving.weights.adapter_config import read_adapter_config
+from serving.models.lora_loader import read_served
 from serving.weights.adapter_files import TENSORS, Loaded, adapter_digest
 from serving.weights.draft_weights import DRAFT_MODEL
 from serving.weights.safetensors_header import read_safetensors_header
@@ -111,15 +110,8 @@ def check_lora(folder: Path, base: Shapes, *, max_rank: int, max_bytes: int) -> 
     Raises:
         WeightsError: it is damaged, too large, of another model, or of a kind that vLLM does not compute.
     """
-    config = read_adapter_config(folder)
-    refuse_unserved(folder, config)
+    config, header, size = read_served(folder, max_bytes)
     path = folder / TENSORS
-    if not path.is_file():
-        raise WeightsError(f"{folder} has no {TENSORS}; save the adapter with safe_serialization=True")
-    header = read_safetensors_header(path)
-    size = path.stat().st_size - header.data_start
-    if size > max_bytes:
-        raise WeightsError(f"{path} has {size:,} bytes of tensors, the limit is {max_bytes:,}; set ADAPTER_MEMORY_MB")
     for name, entry in header.tensors.items():
         match = _LAYER.fullmatch(name)
         if match is None:
@@ -142,9 +134,6 @@ def check_lora(folder: Path, base: Shapes, *, max_rank: int, max_bytes: int) -> 
             )
     return size
 
-
-if TYPE_CHECKING:
-    from vllm.v1.engine.async_llm import AsyncLLM
 
 DEFAULT_MAX_LORAS: Final = 8
 _RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM 0.32 takes as max_lora_rank

@@ -35,6 +35,7 @@ from serving.types import EngineStats, GenerationOutput, GenerationRequest, Samp
 from serving.weights.adapter_files import Loaded
 
 if TYPE_CHECKING:
+    from vllm.outputs import CompletionOutput, RequestOutput
     from vllm.v1.engine.async_llm import AsyncLLM
 
 OpenAdapters = Callable[[Any, Call, Call], AdapterStore[VllmAdapter]]
@@ -248,11 +249,6 @@ async def _translated(output: Coroutine[Any, Any, Any]) -> Any:
         raise InvalidRequestError(f"vLLM refused the request: {error}") from error
     except Exception as error:
         raise EngineDeadError(f"vLLM failed: {error}") from error
-
-
-if TYPE_CHECKING:
-    from vllm.outputs import CompletionOutput, RequestOutput
-    from vllm.v1.engine.async_llm import AsyncLLM
 
 
 async def outputs(

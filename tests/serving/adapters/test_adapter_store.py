@@ -186,7 +186,7 @@ async def test_slow_sources_hold_up_no_adapter_of_a_folder(folders):
     entries = {name: remote(name) for name in slow} | {"near": AdapterEntry("near", Path("near"))}
 
     def load(entry: AdapterEntry) -> Loaded:
-        return folders.load(entry) if entry.is_remote else Loaded(random_adapter((1,)), "near")
+        return Loaded(random_adapter((1,)), "near") if isinstance(entry.source, Path) else folders.load(entry)
 
     store = AdapterStore(entries, load, max_bytes=99 * SIZE)
     waiting = [asyncio.create_task(use(store, name)) for name in slow]
