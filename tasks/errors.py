@@ -30,8 +30,6 @@ class InputError(TaskError):
     def __init__(self, name: str, problem: str, remedy: str) -> None:
         super().__init__(f"{name}: {problem}; {remedy}")
         self.name = name
-        self.problem = problem
-        self.remedy = remedy
 
 
 class OutputError(TaskError):

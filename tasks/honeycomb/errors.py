@@ -36,8 +36,6 @@ class UnknownColumnError(QueryError):
     """
 
     def __init__(self, column: str, place: str, columns: Sequence[str]) -> None:
-        self.column = column
-        self.place = place
         self.nearest = tuple(difflib.get_close_matches(column[:255], columns, n=3, cutoff=0.5))
         known = f"{len(columns)} column{'s' if len(columns) != 1 else ''} given"
         hint = f"nearest: {', '.join(map(shorten, self.nearest))}" if self.nearest else "none is near"

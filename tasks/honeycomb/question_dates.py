@@ -37,7 +37,7 @@ _DATES: Final = tuple(  # the last two may be two dates of one year
     )
 )
 
-_UNKNOWN: Final = re.compile(
+OTHER_FORMS: Final = re.compile(  # days and times of day in a form that is not known
     rf"\b(?:{_DAY} {_MONTH}|{_MONTH} {_DAY}|{WEEKDAY},? (?:the )?\d{{1,2}})\b"
     r"|(?<![\w:./-])\d{1,2}[-/]\d{1,2}(?![\w:./-]| ?[ap]\.?m)|\b\d{1,2}(?:st|nd|rd|th)\b"
     r"|o'clock|\b(?:half|quarter) (?:past|to)\b|[a-z] [ap]\.?m\b|business hours|\bweek (?:ending|to)\b"
@@ -45,7 +45,7 @@ _UNKNOWN: Final = re.compile(
     r"|\d{1,2}h(?:\d{2}| ?(?:-|–|to))|\b\d{4}z? ?(?:-|–|to) ?\d{4}z?\b|\b\d{1,2}a\b|\d\.\d{2} ?[ap]\.?m",
     re.IGNORECASE | re.ASCII,
 )
-_ZONE: Final = re.compile(
+ZONE: Final = re.compile(  # a time zone other than UTC
     r"\b(?:[PMCE][SD]?T|CES?T|BST|IST|JST|AES?T|(?:UTC|GMT) ?[+-]\d)\b|(?i:pacific|eastern|central|local) time"
 )
 
@@ -93,16 +93,6 @@ def _first_days(found: dict[str, str | None], day: datetime) -> set[datetime]:
     year, month = int(found["year"] or 0), found.get("first_month") or found["month"]
     days = (_day(str(year - before), month, found.get("first")) for before in (0, 1))
     return set(sorted(first for first in days if first is not None and first <= day)[-1:])
-
-
-def names_more(text: str) -> bool:
-    """Whether a text without its dates names a day or a time of day in a form that is not known."""
-    return bool(_UNKNOWN.search(text))
-
-
-def names_zone(text: str) -> bool:
-    """Whether a text names a time zone other than UTC."""
-    return bool(_ZONE.search(text))
 
 
 def _day(year: str, month: str | None, day: str | None) -> datetime | None:

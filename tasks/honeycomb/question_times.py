@@ -12,7 +12,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from tasks.honeycomb.question_dates import PLACE, Dates, find_dates, names_more, names_zone
+from tasks.honeycomb.question_dates import OTHER_FORMS, PLACE, ZONE, Dates, find_dates
 from tasks.honeycomb.question_words import CLOCKS, UNITS, bare_hours, clock_times
 
 _ONE_DAY: Final = timedelta(days=1)
@@ -62,7 +62,7 @@ def question_times(question: str, lengths: Collection[int] = ()) -> Ends:
     text = _UNIX.sub(PLACE, dates.text).lower()
     unix = {int(number) for number in _UNIX.findall(dates.text)}
     named = {int(moment.timestamp()) for moment in _moments(dates)}
-    if names_zone(dates.text) or (len(dates.moments) < 2 and names_more(dates.text)):
+    if ZONE.search(dates.text) or (len(dates.moments) < 2 and OTHER_FORMS.search(dates.text)):
         return Ends((), ())
     times = sorted(named | unix)
     is_one = len(times) == 1 or (len(times) == 2 and len(dates.days) == 1 and not unix)

@@ -13,7 +13,7 @@ import atexit
 import logging
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Sequence
 
 from serving.drafting.speculative import MeasuredCost
 from serving.engines.paged.model_runner import ModelRunner
@@ -71,8 +71,12 @@ class EngineCore:
 
     # --- called by other threads ---
 
-    def open(self, request_id: str) -> Stream:
+    def open(self, request_id: str, *, is_probe: bool = False) -> Stream:
         """Reserve a place for a request.
+
+        Args:
+            request_id: unique among the requests in flight.
+            is_probe: the place is beyond the limit, and the stream gets an event when any request produces a token.
 
         Raises:
             EngineDeadError: the engine is dead.
@@ -85,23 +89,12 @@ class EngineCore:
             if request_id in self._streams:
                 message = f"request_id {request_id!r} is in flight already; choose another"
                 raise InvalidRequestError(message)
-            if len(self._streams) - len(self._probes) >= self._max_in_flight:
+            if is_probe:
+                self._probes.add(stream)
+            elif len(self._streams) - len(self._probes) >= self._max_in_flight:
                 message = f"{self._max_in_flight} requests run or wait, which is the limit; try again later"
                 raise EngineBusyError(message)
             self._streams[request_id] = stream
-        return stream
-
-    def open_probe(self, request_id: str) -> Stream:
-        """Reserve a place beyond the limit; its stream gets an event when any request produces a token.
-
-        Raises:
-            EngineDeadError: the engine is dead.
-        """
-        stream = Stream(request_id)
-        self.raise_if_dead()
-        with self._changed:
-            self._streams[request_id] = stream
-            self._probes.add(stream)
         return stream
 
     def submit(self, stream: Stream, request: Request) -> None:
@@ -255,9 +248,7 @@ class EngineCore:
         if not updates:
             return
         items = [(self._stream_of[u.request], u) for u in updates]
-        events = [(stream, self._event(stream, update)) for stream, update in items]
-        if logprobs:
-            events = [(stream, _with_logprobs(event, logprobs.get(stream.request_id))) for stream, event in events]
+        events = [(stream, self._event(stream, u, logprobs.get(stream.request_id, ()))) for stream, u in items]
         with self._changed:
             events += [(probe, StepEvent((), None, None)) for probe in self._probes]
             for stream, update in items:
@@ -268,11 +259,12 @@ class EngineCore:
         for stream in Stream.send(events):
             self.discard(stream)
 
-    def _event(self, stream: Stream, update: RequestUpdate) -> StepEvent:
+    def _event(self, stream: Stream, update: RequestUpdate, logprobs: Sequence[TokenLogprob]) -> StepEvent:
         request = update.request
         measured = update.finish_reason is not None or request.sampling.stop
         metrics = stream.measure(request) if measured else None
-        return StepEvent(update.token_ids, update.finish_reason, metrics)
+        # The log probability of an end token is left out, like the token.
+        return StepEvent(update.token_ids, update.finish_reason, metrics, tuple(logprobs[: len(update.token_ids)]))
 
     def _end_failed(self, failures: dict[str, ServingError]) -> None:
         for request in [r for r in self._stream_of if r.request_id in failures]:
@@ -281,8 +273,3 @@ class EngineCore:
             with self._changed:
                 self._streams.pop(stream.request_id, None)
             Stream.send([(stream, failures[request.request_id])])
-
-
-def _with_logprobs(event: StepEvent, logprobs: list[TokenLogprob] | None) -> StepEvent:
-    """Add log probabilities to an event; the one of the end token is left out, like the token."""
-    return event if logprobs is None else replace(event, logprobs=tuple(logprobs[: len(event.token_ids)]))

@@ -48,16 +48,6 @@ class PagedEngine:
 
     The end token is never among a delta's tokens. If a grammar allows only the end token, the answer ends without a
     step for it.
-
-    Args:
-        core: the model's thread.
-        block_manager: gives the number of blocks and of free blocks.
-        tokenizer: makes the text of deltas.
-        grammars: compiles requests' grammars, in its own threads.
-        max_model_len: limit of prompt and output tokens of a request.
-        vocab_size: token ids of prompts must be below it.
-        adapters: those that requests may name.
-        adapter_tokenizers: the tokenizers of those adapters that add tokens to the model's.
     """
 
     name = "paged"
@@ -107,7 +97,7 @@ class PagedEngine:
     async def health(self, timeout: float = 5.0) -> None:
         """See `Engine.health`. It waits for a token of any request, and adds a request of its own."""
         probe = GenerationRequest(f"health-{secrets.token_hex(8)}", (0,), SamplingParams(max_tokens=1))
-        stream = self._core.open_probe(probe.request_id)
+        stream = self._core.open(probe.request_id, is_probe=True)
         try:
             async with asyncio.timeout(timeout):
                 self._core.submit(stream, Request(probe, seed=0))
@@ -263,13 +253,6 @@ def check_fit(
     adapters: Collection[str],
 ) -> None:
     """Check a request before it is queued; see `check_request`.
-
-    Args:
-        request: what was asked.
-        blocks: all blocks that there are.
-        max_model_len: limit of prompt and output tokens.
-        vocab_size: token ids of prompts must be below it.
-        adapters: names that requests may have.
 
     Raises:
         InvalidRequestError: or its subclass that says which limit was broken.

@@ -13,7 +13,6 @@ from abc import abstractmethod
 from typing import Any
 
 import numpy as np
-import tokenizers
 from numpy.typing import NDArray
 from torch import Tensor
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -49,8 +48,7 @@ class StrictBackend(GuidanceBackend):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        backend = tokenizers.Tokenizer.from_str(self.tokenizer.backend_tokenizer.to_str())
-        self._own_tokenizer = Tokenizer(backend, eos_token_ids=[self.tokenizer.eos_token_id])
+        self._own_tokenizer = Tokenizer.from_transformers(self.tokenizer)
         self._quotes: QuoteTokens | None = None
         self._closing: ClosingTokens | None = None
         self._lock = threading.Lock()
