@@ -218,12 +218,7 @@ class Model:
         return shown
 
     def answer_prompt(self, prompt: Prompt, adapter: str | None = None) -> Answer:
-        """The answer to a prompt of `prepare`, which can be answered only once.
-
-        Args:
-            prompt: the prompt to answer.
-            adapter: name of a LoRA adapter; None for the plain model.
-        """
+        """The answer to a prompt of `prepare`, which can be answered only once."""
         return Answer(lambda answer: self._generate(answer, prompt, adapter, PredictionTrace()))
 
     async def _generate(

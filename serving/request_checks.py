@@ -36,15 +36,8 @@ def check_request(
 ) -> None:
     """Refuse what no engine, or not this one, could answer.
 
-    An answer that may grow past the context is fine, it ends there; the prompt must leave room for
-    one token.
-
-    Args:
-        request: what was asked.
-        max_model_len: prompt and output tokens that fit.
-        vocab_size: prompt tokens are below it.
-        adapters: names of those that the engine has.
-        unsupported: names of sampling parameters that the engine does not have.
+    An answer that may grow past the context is fine, it ends there; the prompt must leave room for one token.
+    `unsupported` names sampling parameters that the engine does not have.
 
     Raises:
         InvalidRequestError: or its subclass that says which limit was broken.

@@ -228,9 +228,6 @@ def create_evaluation(folder: Path) -> Evaluation:
 def task_module(name: str) -> TaskModule:
     """The module of a task.
 
-    Args:
-        name: the task's name, as task files have it.
-
     Raises:
         TaskFileError: there is no such task, or its module lacks a function.
     """

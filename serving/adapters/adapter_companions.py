@@ -47,10 +47,7 @@ def adapter_tokenizers(entries: Mapping[str, AdapterEntry], base: Path, tokenize
 
 
 def vocabulary(path: Path) -> tuple[Any, Any]:
-    """What makes token ids; padding and truncation do not.
-
-    Args:
-        path: a tokenizer.json.
+    """What makes the token ids of a tokenizer.json; padding and truncation do not.
 
     Returns:
         The model, and the list of added tokens.

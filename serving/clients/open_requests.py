@@ -21,11 +21,7 @@ from serving.types import EngineStats
 
 
 class LoopThread:
-    """Runs coroutines of any thread on one event loop.
-
-    Args:
-        name: the name of the thread.
-    """
+    """Runs coroutines of any thread on one event loop."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -124,12 +120,7 @@ class Relay:
 
 
 class OpenRequests:
-    """The requests of an engine that have not ended, by their ids; bounded.
-
-    Args:
-        max_num_seqs: limit of running requests.
-        max_queue: limit of waiting requests.
-    """
+    """The requests of an engine that have not ended, by their ids; bounded."""
 
     def __init__(self, *, max_num_seqs: int, max_queue: int) -> None:
         self._max_num_seqs = max_num_seqs

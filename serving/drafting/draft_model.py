@@ -39,11 +39,7 @@ _WORDS = re.compile(r"(?<!\w)'([^']*)'(?!\w)|([^\s'\"]+)")
 
 
 class WordTokenizer:
-    """Maps the tokens of a text to the tokens of its words.
-
-    Args:
-        tokenizer: the tokenizer of the prompts.
-    """
+    """Maps the tokens of a text to the tokens of its words."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

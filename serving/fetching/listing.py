@@ -62,11 +62,6 @@ class HubListing:
 def list_hub(source: HubSource, select: Callable[[Iterable[str]], list[str]], watch: Watch) -> HubListing:
     """List the selected files, at the commit to which the revision points now.
 
-    Args:
-        source: the repository.
-        select: chooses among all names.
-        watch: makes the errors, and may end it.
-
     Raises:
         watch.error: the repository cannot be read; the message says why and what to do.
     """

@@ -33,10 +33,6 @@ _MAX_REFERENCES: Final = 2000  # that are followed for one value
 class AnswerChecks:
     """The checks of one schema. Safe to use from several threads.
 
-    Args:
-        schema: an object.
-        is_rough: as in `relax`.
-
     Raises:
         GrammarError: a pattern cannot be checked; the message has its place.
     """

@@ -158,12 +158,7 @@ class AnswerText:
 
 
 class AnswerHistory:
-    """An answer after each of its tokens, so that tokens can be taken back.
-
-    Args:
-        tokenizer: of the model.
-        checks: of the answer's schema.
-    """
+    """An answer after each of its tokens, so that tokens can be taken back."""
 
     def __init__(self, tokenizer: Tokenizer, checks: AnswerChecks) -> None:
         self._tokenizer = tokenizer
@@ -210,11 +205,7 @@ class AnswerHistory:
 
 
 class ClosingTokens:
-    """The tokens of a vocabulary that begin with the end of a value.
-
-    Args:
-        tokenizer: the tokenizer of the model.
-    """
+    """The tokens of a vocabulary that begin with the end of a value."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._vocab_size = tokenizer.vocab_size
@@ -232,13 +223,7 @@ class ClosingTokens:
 
 
 class CheckedState(GrammarState):
-    """A `GrammarState` of a JSON schema whose grammar allows more than the schema.
-
-    Args:
-        inner: of the grammar.
-        history: of an answer that has not begun.
-        num_words: of a bitmask.
-    """
+    """A `GrammarState` of a JSON schema whose grammar allows more than the schema."""
 
     def __init__(self, inner: GrammarState, history: AnswerHistory, num_words: int) -> None:
         self._inner = inner

@@ -180,11 +180,7 @@ class JsonText:
 
 
 class QuoteTokens:
-    """The tokens of a vocabulary that may end a key.
-
-    Args:
-        tokenizer: the tokenizer of the model.
-    """
+    """The tokens of a vocabulary that may end a key."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         texts = {token: tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)}
@@ -223,12 +219,7 @@ class QuoteTokens:
 
 
 class KeyHistory:
-    """The keys of one answer after each of its tokens, so that tokens can be taken back.
-
-    Args:
-        tokenizer: of the model.
-        quotes: of its vocabulary.
-    """
+    """The keys of one answer after each of its tokens, so that tokens can be taken back."""
 
     def __init__(self, tokenizer: Tokenizer, quotes: QuoteTokens) -> None:
         self._tokenizer = tokenizer
@@ -266,12 +257,7 @@ class KeyHistory:
 
 
 class UniqueKeysState(GrammarState):
-    """A `GrammarState` of a JSON schema in which no object gets a key twice.
-
-    Args:
-        keys: of an answer that has not begun.
-        rest: arguments of `GrammarState`.
-    """
+    """A `GrammarState` of a JSON schema in which no object gets a key twice."""
 
     def __init__(self, keys: KeyHistory, *rest: Any) -> None:
         super().__init__(*rest)

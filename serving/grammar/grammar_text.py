@@ -257,10 +257,6 @@ _TEMPERATURE = re.compile(r"^\s*[?!]?\w+\s*\[[^\]\n]*\btemperature\b", re.MULTIL
 def grammar_text(constraint: SimpleConstraint, relaxation: Relaxation = Relaxation.NONE) -> str:
     """The constraint's grammar in Lark, not yet compiled.
 
-    Args:
-        constraint: the constraint.
-        relaxation: of a JSON schema, see `schema_text`.
-
     Raises:
         GrammarError: the constraint is too large or cannot be written as a grammar; the message says why.
     """

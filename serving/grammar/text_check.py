@@ -11,9 +11,6 @@ from serving.grammar.guard import compile_constraint
 class TextCheck:
     """Checks answers against a constraint.
 
-    Args:
-        constraint: what answers are generated under.
-
     Raises:
         GrammarError: it does not compile.
     """

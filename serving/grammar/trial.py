@@ -90,12 +90,7 @@ class _Place:
 
 
 class _Search:
-    """Removes parts of a schema that are not needed to cause the error.
-
-    Args:
-        error_of: returns the compiler's message for a schema, or "" if it compiles.
-        error: the message whose cause is searched.
-    """
+    """Removes parts of a schema that are not needed to cause the error."""
 
     def __init__(self, error_of: Callable[[Any], str], error: str) -> None:
         self._error_of = error_of

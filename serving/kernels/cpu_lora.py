@@ -70,10 +70,6 @@ class LoraTables:
     def arguments(self, batch: LoraBatch, rows: int) -> LoraArguments:
         """The batch's segments in tiles of neighbouring rows.
 
-        Args:
-            batch: which rows use which adapters.
-            rows: number of all rows.
-
         Raises:
             KernelArgumentError: a segment is not within the rows, or an adapter has a wrong tensor.
         """

@@ -76,12 +76,7 @@ class _CStep(Structure):
 
 
 class CppDraft(DraftKernel):
-    """See `DraftKernel`.
-
-    Args:
-        weights: the weights of the draft model; they are copied.
-        library: the compiled kernels.
-    """
+    """See `DraftKernel`; the weights are copied."""
 
     _cache_type = np.uint16  # the bits of bfloat16
 

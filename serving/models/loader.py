@@ -90,13 +90,7 @@ def load_model(
     num_threads: int | None = None,
     activations: Activations = Activations.FLOAT32,
 ) -> LlamaForCausalLM:
-    """Read, check and pack a checkpoint.
-
-    Args:
-        weights_dir: its folder.
-        device: what computes the model.
-        num_threads: the number of threads of the C++ kernels; None uses all cores that this process may use.
-        activations: what inputs of linear layers are rounded to.
+    """Read, check and pack a checkpoint, for the kernels that `create_kernels` makes of the other arguments.
 
     Raises:
         WeightsError: the files are not a model that this engine supports.

@@ -54,12 +54,6 @@ class _Layer:
 def load_lora(folder: Path, weights: DecoderWeights, *, max_rank: int, max_bytes: int) -> Loaded[LoraAdapter]:
     """Read and check an adapter.
 
-    Args:
-        folder: where PEFT wrote it.
-        weights: the weights of the model that it was trained for.
-        max_rank: limit of its ranks.
-        max_bytes: limit of its tensors.
-
     Raises:
         WeightsError: it is damaged, too large, of another model, or of a kind that is not computed row by row.
     """

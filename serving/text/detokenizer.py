@@ -21,10 +21,6 @@ class IncrementalDetokenizer:
     therefore does not depend on how many tokens are pushed at a time. To know which token completed a stop string, push
     one token at a time.
 
-    Args:
-        tokenizer: maps tokens to bytes.
-        stop: strings that end the text and are not part of it.
-
     Raises:
         InvalidRequestError: a stop string is empty.
     """

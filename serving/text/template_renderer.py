@@ -199,10 +199,6 @@ class TemplateRenderer:
     def render(self, messages: Sequence[Message], values: Mapping[str, Any]) -> MarkedText:
         """The conversation as text, with marks on what the template itself wrote.
 
-        Args:
-            messages: the conversation, at least one message.
-            values: the other variables.
-
         Raises:
             InvalidRequestError: the template refuses the messages or cannot read them.
             WeightsError: the template does something forbidden, or takes too long.

@@ -128,10 +128,6 @@ class Tokenizer:
     def from_dir(cls, weights_dir: Path, *, context_length: int | None = None) -> Tokenizer:
         """Read tokenizer.json, and the end tokens from all configuration files beside it.
 
-        Args:
-            weights_dir: folder of the checkpoint.
-            context_length: see the class.
-
         Raises:
             WeightsError: a file is missing or cannot be read, or no file names an end token.
         """

@@ -66,10 +66,7 @@ _LEFT_OUT: Final[Sequence[Any]] = (None, "", [], {}, True)
 class ChatTask:
     """See `tasks.task.Task` and `CorrectableTask`. Inputs are those of `ChatInputs`.
 
-    Args:
-        options: the options in task.json.
-        tokenizer: the tokenizer of the checkpoint.
-        template: the chat template; None for a model that continues plain text.
+    Without a template the model continues plain text.
 
     Raises:
         TaskFileError: the options do not fit the template.

@@ -89,13 +89,7 @@ def calls_constraint(
     is_single: bool,
     text: JsonSchemaConstraint | None = None,
 ) -> CallsConstraint:
-    """What an answer that may call tools must match.
-
-    Args:
-        tools: the tools, as `read_tools` gives them.
-        call_format: how the model writes calls.
-        is_single: whether there is at most one call.
-        text: what an answer without calls must match; None for any text.
+    """What an answer that may call tools must match; `text` is for one without calls, None allows any text.
 
     Raises:
         InputError: a tool's parameters are no object.
@@ -154,11 +148,7 @@ def _joined(messages: Sequence[Message]) -> list[Message]:
 
 
 class CallsReader:
-    """See `tasks.task.Reader`. A text and arguments are shown as they come; a name is shown when it is complete.
-
-    Args:
-        constraint: what the answer must match.
-    """
+    """See `tasks.task.Reader`. A text and arguments are shown as they come; a name is shown when it is complete."""
 
     notes: tuple[str, ...] = ()
 

@@ -25,12 +25,7 @@ DEFAULT_MAX_TOKENS = 512
 
 
 class HoneycombTask:
-    """See `tasks.task`: `Task`, and all that a task may have besides. Inputs: `nlq`, `cols` and `max_tokens`.
-
-    Args:
-        options: the options in task.json.
-        tokenizer: the tokenizer of the checkpoint.
-    """
+    """See `tasks.task`: `Task`, and all that a task may have besides. Inputs: `nlq`, `cols` and `max_tokens`."""
 
     long_inputs = "nlq and cols"
     shorten_hint = "give fewer columns"

@@ -92,11 +92,6 @@ class SchemaTask:
 
     Inputs: the text inputs that the options name, `max_tokens`, `temperature` and `seed`.
 
-    Args:
-        options: the options in task.json.
-        schema: the JSON Schema of the answers.
-        encode: converts the inputs' texts to the prompt's tokens.
-
     Raises:
         TaskFileError: the schema cannot be compiled into a grammar.
     """

@@ -24,11 +24,7 @@ _ID = "token_id:"  # how vLLM writes a token in log probabilities
 
 
 async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The data of each event until the last, which says that the stream is done.
-
-    Args:
-        chunks: the body, divided anywhere.
-    """
+    """The data of each event of a body, divided anywhere, until the last, which says that the stream is done."""
     rest = b""
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
@@ -42,10 +38,6 @@ async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 def read_output(content: Mapping[str, Any], num_logprobs: int | None) -> EngineOutput | None:
     """The tokens of an event; None if it has only numbers of tokens.
-
-    Args:
-        content: the content of the event.
-        num_logprobs: `SamplingParams.logprobs` of the request.
 
     Raises:
         KeyError, TypeError, ValueError: it is not of the form that vLLM gives.
@@ -184,9 +176,6 @@ class ServerClient:
 
     async def outputs(self, body: Mapping[str, Any]) -> AsyncIterator[EngineOutput]:
         """Generate; closing the iterator closes the connection, which aborts the request.
-
-        Args:
-            body: see `request_body`.
 
         Raises:
             InvalidRequestError: the server refuses the request.

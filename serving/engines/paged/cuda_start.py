@@ -25,15 +25,7 @@ _TIMES = 4  # how often a measured size counts
 def prepare_cuda(
     settings: Settings, model: LlamaForCausalLM, runner: ModelRunner, room: CacheRoom, cost: MeasuredCost
 ) -> None:
-    """Compile the kernels, record graphs unless COMPILE=off, and say so on stderr.
-
-    Args:
-        settings: the settings of the engine.
-        model: the model, which is on the GPU.
-        runner: the runner of that model.
-        room: the sizes of its steps.
-        cost: told how long the recorded steps take.
-    """
+    """Compile the kernels, record graphs unless COMPILE=off, which tells `cost` their times, and say so on stderr."""
     begun = time.monotonic()
     model.rotary.complete(room.max_model_len)
     adapters = blank_adapters(model.weights.decoder) if room.adapter_bytes else ()

@@ -55,13 +55,7 @@ class RowLogits:
 
 
 class Head:
-    """Computes the logits that `Sampler` needs.
-
-    Args:
-        model: computes logits of a whole row, or of some tokens in some rows.
-        vocab_size: width of the logits.
-        clock: measures the time of the grammars and of the head.
-    """
+    """Computes the logits that `Sampler` needs."""
 
     def __init__(self, model: LlamaForCausalLM, *, vocab_size: int, clock: StepClock | None = None) -> None:
         self._model = model

@@ -59,13 +59,6 @@ def choose_num_blocks(
 ) -> int:
     """NUM_BLOCKS if that is set; on a GPU as many as fit beside what is in use, by other processes too, and a step.
 
-    Args:
-        settings: the settings of the engine.
-        model: loaded already.
-        room: what the cache is for.
-        device: the device of the model.
-        memory: gives the bytes of the GPU that are free, and all.
-
     Raises:
         SettingError: not even one request fits the GPU.
     """

@@ -38,15 +38,7 @@ def lora_batch(scheduled: Sequence[ScheduledRequest]) -> LoraBatch | None:
 
 
 class ModelRunner:
-    """Executes steps on one device, and holds the KV cache's memory.
-
-    Args:
-        model: computes hidden states and logits.
-        num_blocks: blocks in the KV cache.
-        block_size: tokens in a block.
-        device: torch's name of the model's device.
-        clock: measures the parts of a step.
-    """
+    """Executes steps on one device, and holds the KV cache's memory."""
 
     def __init__(
         self,

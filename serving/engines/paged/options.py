@@ -49,11 +49,6 @@ def max_draft_tokens(settings: Settings) -> int:
 def make_drafter(settings: Settings, models: DraftModelLoader, cost: StepCost) -> Drafter:
     """The drafter that the settings ask for, with the n-gram table and the draft model of the weights, if any.
 
-    Args:
-        settings: the settings of the engine.
-        models: loads draft models of the weights.
-        cost: the cost of the rows of a step.
-
     Raises:
         SettingError: this engine does not support the value of SPECULATION.
         WeightsError: a file of the drafter is invalid, or was made for another checkpoint.
@@ -98,10 +93,6 @@ def long_share(row_cost: float, max_num_batched_tokens: int) -> int:
     """Tokens of a long prompt in a step with other requests: their rows cost half as much as a step without any.
 
     These are 17 tokens in the default arithmetic on a CPU, and 50 on a GPU.
-
-    Args:
-        row_cost: see `Kernels.row_cost`.
-        max_num_batched_tokens: tokens in one step.
     """
     return max(1, min(round(0.5 / row_cost), max_num_batched_tokens // 2))
 

@@ -60,11 +60,7 @@ class RunnerOutput:
 
 
 class Sampler:
-    """Chooses the next tokens of requests, greedily or by sampling, as their grammars allow.
-
-    Args:
-        vocab_size: width of the logits.
-    """
+    """Chooses the next tokens of requests, greedily or by sampling, as their grammars allow."""
 
     def __init__(self, *, vocab_size: int) -> None:
         self._vocab_size = vocab_size

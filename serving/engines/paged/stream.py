@@ -120,12 +120,7 @@ def _put(batch: list[tuple[Stream, StepEvent | ServingError]]) -> None:
 
 
 class DeltaBuilder:
-    """Turns the events of one request into deltas, and ends them at a stop string.
-
-    Args:
-        tokenizer: maps tokens to bytes.
-        stop: strings that end the text and are not part of it.
-    """
+    """Turns the events of one request into deltas, and ends them at a stop string."""
 
     def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...]) -> None:
         self._detokenizer = IncrementalDetokenizer(tokenizer, stop)

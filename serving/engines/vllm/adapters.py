@@ -38,12 +38,6 @@ if TYPE_CHECKING:
 async def check_golden(llm: AsyncLLM, lora: Any, prompts: Sequence[GoldenPrompt], end_tokens: tuple[int, ...]) -> None:
     """Wait for all answers; to be run on the client's loop.
 
-    Args:
-        llm: vLLM's client.
-        lora: vLLM's LoRARequest.
-        prompts: the prompts of the adapter's folder.
-        end_tokens: ids that end an answer.
-
     Raises:
         WeightsError: an answer differs from the merged model's.
     """
@@ -100,12 +94,6 @@ def base_shapes(weights_dir: Path) -> Shapes:
 
 def check_lora(folder: Path, base: Shapes, *, max_rank: int, max_bytes: int) -> int:
     """Check an adapter by its configuration and the shapes of its tensors; return its bytes.
-
-    Args:
-        folder: where PEFT wrote it.
-        base: see `base_shapes`.
-        max_rank: limit of its ranks.
-        max_bytes: limit of its tensors.
 
     Raises:
         WeightsError: it is damaged, too large, of another model, or of a kind that vLLM does not compute.

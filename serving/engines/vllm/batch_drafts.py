@@ -34,10 +34,6 @@ class DraftGrammars:
 
     vLLM has accepted the grammars before and checks each draft against its own copy. So a grammar that fails here only
     means worse drafts.
-
-    Args:
-        vocabulary: the vocabulary of the model.
-        cache_size: number of compiled grammars to keep.
     """
 
     def __init__(self, vocabulary: llguidance.LLTokenizer, *, cache_size: int = 64) -> None:

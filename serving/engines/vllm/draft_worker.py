@@ -41,11 +41,7 @@ _log = init_logger("vllm.drafts")  # below "vllm", whose log has a handler
 
 
 class DraftProposer:
-    """What vLLM asks for drafts; `speculative_config["model"]` names it.
-
-    Args:
-        vllm_config: the whole configuration.
-    """
+    """What vLLM asks for drafts; `speculative_config["model"]` names it."""
 
     def __init__(self, vllm_config: Any) -> None:
         self._config = vllm_config
@@ -99,11 +95,7 @@ class DraftProposer:
         self._log_if_off()
 
     def add_adapter(self, lora: Any) -> None:
-        """Load the draft model in the folder of an adapter that vLLM has loaded, if there is one.
-
-        Args:
-            lora: vLLM's LoRARequest.
-        """
+        """Load the draft model in the folder of an adapter that vLLM has loaded, if there is one."""
         path = Path(lora.lora_path) / DRAFT_MODEL
         if self._drafts is None or not path.is_file():
             return

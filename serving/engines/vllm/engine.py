@@ -256,12 +256,6 @@ async def outputs(
 ) -> AsyncGenerator[EngineOutput]:
     """Generate; closing the iterator makes vLLM abort the request.
 
-    Args:
-        llm: vLLM's client.
-        request: the caller's request.
-        params: vLLM's sampling parameters for it.
-        lora: vLLM's request for an adapter.
-
     Raises:
         Exception: any error of vLLM.
     """
@@ -272,10 +266,6 @@ async def outputs(
 
 def engine_output(output: RequestOutput, num_logprobs: int | None) -> EngineOutput:
     """One output of vLLM.
-
-    Args:
-        output: its only completion is taken.
-        num_logprobs: `SamplingParams.logprobs` of the request.
 
     Raises:
         EngineDeadError: vLLM gave up the request, for example because its grammar failed.

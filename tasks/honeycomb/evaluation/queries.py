@@ -39,11 +39,7 @@ _SHOWN: Final = 3  # accepted queries beside a wrong answer; a vague question ha
 
 @dataclass(frozen=True, slots=True)
 class QueryEvaluation:
-    """See `tasks.evaluation.cases.Evaluation`. The reference of a case is a `Query` or an `Acceptance`.
-
-    Args:
-        surface: how the model writes queries.
-    """
+    """See `tasks.evaluation.cases.Evaluation`. The reference of a case is a `Query` or an `Acceptance`."""
 
     surface: Surface
     name: str = "honeycomb"
