@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from serving.adapters.adapter_companions import adapter_tokenizers
-from serving.adapters.known_adapters import KnownAdapters, known_adapters
+from serving.adapters.registry import KnownAdapters, known_adapters
 from serving.config import Settings
 from serving.text import Tokenizer, context_length
 

@@ -18,8 +18,7 @@ from rich.progress import track
 from pipeline.in_flight import blocking, in_flight
 from pipeline.train.errors import TrainingError
 from serving.adapters.adapter_tasks import adapter_tasks
-from serving.adapters.known_adapters import KnownAdapters
-from serving.adapters.registry import AdapterEntry
+from serving.adapters.registry import AdapterEntry, KnownAdapters
 from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.constraints import Constraint

@@ -6,7 +6,6 @@ fault = TextCheck(constraint).fault(text)  # for an answer that somebody else wr
 """
 
 from serving.grammar.grammar_text import separator_error
-from serving.grammar.guard import answer_checks, check_constraint, compile_constraint
-from serving.grammar.text_check import TextCheck
+from serving.grammar.guard import TextCheck, answer_checks, check_constraint, compile_constraint
 
 __all__ = ["TextCheck", "answer_checks", "check_constraint", "compile_constraint", "separator_error"]

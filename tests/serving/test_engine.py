@@ -13,7 +13,7 @@ import pytest
 
 from serving import engine as seam
 from serving.adapters.adapter_folders import adapter_folders, memory_bytes
-from serving.adapters.known_adapters import known_adapters
+from serving.adapters.registry import known_adapters
 from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.engine import create_engine

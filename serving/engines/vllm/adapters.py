@@ -21,8 +21,7 @@ from serving.adapters.adapter_companions import check_companions
 from serving.adapters.adapter_folders import adapter_folders, memory_bytes
 from serving.adapters.adapter_store import AdapterStore
 from serving.adapters.golden import GoldenPrompt, check_answer, read_golden
-from serving.adapters.known_adapters import KnownAdapters
-from serving.adapters.registry import DEFAULT_MAX_RANK, MAX_ADAPTERS, AdapterEntry
+from serving.adapters.registry import DEFAULT_MAX_RANK, MAX_ADAPTERS, AdapterEntry, KnownAdapters
 from serving.checkpoint import Checkpoint
 from serving.config import Settings
 from serving.errors import AdapterError, WeightsError

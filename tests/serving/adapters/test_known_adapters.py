@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.adapters.known_adapters import KnownAdapters, parse_prefixes
-from serving.adapters.registry import AdapterEntry
+from serving.adapters.registry import AdapterEntry, KnownAdapters, parse_prefixes
 from serving.errors import AdapterError
 from serving.fetching.remote_source import HttpsSource, HubSource
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.adapters.known_adapters import known_adapters
+from serving.adapters.registry import known_adapters
 from serving.config import Settings
 from serving.drafting.load_drafter import DraftModelLoader
 from serving.drafting.speculative import MeasuredCost

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.evaluate.golden_file import make_golden
 from serving.adapters.golden import read_golden
-from serving.adapters.known_adapters import known_adapters
+from serving.adapters.registry import known_adapters
 from serving.config import Settings
 from serving.drafting.load_drafter import DraftModelLoader
 from serving.engine import create_engine
