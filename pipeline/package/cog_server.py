@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.settings import local_url, rename_old_variables
+from gateway.settings import local_url
 from pipeline.package.errors import PortError
 from pipeline.package.example_inputs import curl_command, example_inputs
 from pipeline.package.free_ports import Listener, check_ports
@@ -73,7 +73,6 @@ def serve(host: str, port: int, concurrency: int, *, gateway_port: int | None) -
     Returns:
         The exit code; 1 if a port is taken.
     """
-    rename_old_variables()
     listeners = [Listener("Cog", host, port, "--port")]
     if gateway_port is not None:
         listeners.append(Listener("the gateway", host, gateway_port, "--gateway-port"))

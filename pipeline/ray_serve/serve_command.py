@@ -12,7 +12,7 @@ import ray
 from pydantic import ValidationError
 from ray import serve
 
-from gateway.settings import GatewaySettings, local_url, rename_old_variables
+from gateway.settings import GatewaySettings, local_url
 from pipeline.batch.errors import BatchError
 from pipeline.batch.ray_cluster import connect
 from pipeline.package.cog_server import served_model
@@ -81,7 +81,6 @@ def _gateway_settings(host: str, port: int) -> GatewaySettings:
     Raises:
         BatchError: one is wrong, or would be ignored.
     """
-    rename_old_variables()
     for name, reason in [
         ("GATEWAY_UPSTREAMS", "on Ray the gateway has its own replicas"),
         ("GATEWAY_SERVERS_FILE", "on Ray the gateway has its own replicas"),
