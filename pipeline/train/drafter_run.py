@@ -47,8 +47,7 @@ from tasks.task import MarkedTask, Task
 
 _MINUTES, _MINUTES_FROM = 20.0, 5.0  # from scratch, and from a draft model
 _MEASURED = 60  # held-out inputs that are asked
-# Prompts with exchanged values that the checkpoint answers, and the most time for them as a share of the training's.
-_ASKED, _ASKED_SHARE = 1_000, 0.5
+_ASKED_SHARE = 0.4  # of the minutes: the most for answers to prompts with exchanged values
 _FEW = 600  # examples, with fewer of which synthetic tasks are learned too; more use the time better themselves
 _KNOWN = 0.9  # fraction of the prompts that have a marker of the draft model that training goes on from
 
@@ -277,7 +276,7 @@ def exchanged_pairs(
     made = exchanged(_examples(cases), markers, drafted.tokenizer, order, count=EXCHANGED)
     examples = [(prompt, answer) for prompt, answer, _ in made]
     if made and all(case.is_own for case in cases):
-        asked = [_with_prompt(task, cases[index].inputs, tuple(prompt)) for prompt, _, index in made[:_ASKED]]
+        asked = [_with_prompt(task, cases[index].inputs, tuple(prompt)) for prompt, _, index in made]
         title = "Answering with exchanged values"
         replies = ask(drafted, task, asked, concurrency=AT_ONCE, title=title, minutes=_ASKED_SHARE * minutes)
         examples = [(reply.prompt, reply.answer) for reply in replies if reply is not None]
