@@ -116,7 +116,8 @@ def _transformers(folder: Path) -> Kind:
 
 def _paged(folder: Path) -> Kind:
     tokenizer = tiny_checkpoint(folder)
-    settings = limits("paged", folder).model_copy(update={"adapters": tiny_adapter(folder)})
+    # Some CPUs would multiply in bfloat16, which transformers' float32 does not agree with.
+    settings = limits("paged", folder).model_copy(update={"adapters": tiny_adapter(folder), "dtype": "float32"})
     return Kind(tokenizer, lambda: create_engine(settings), model_dir=folder, adapter="known")
 
 
