@@ -68,7 +68,10 @@ inline void linear(Pool& pool, const Linear& w, const float* x, int64_t rows, fl
   bool rounded = false;
   for (int64_t i = 0; i < w.parts; i++) total += w.dense[i].out;
   for (int64_t i = 0; i < w.parts; start += w.dense[i++].out) {
-    if (rounds_inputs(w.dense[i]) && !rounded) round_inputs(pool, w.dense[i], x, rows), rounded = true;
+    if (rounds_inputs(w.dense[i]) && !rounded) {  // all parts have the same inputs
+      round_inputs(pool, w.dense[i], x, rows);
+      rounded = true;
+    }
     multiply_dense(pool, w.dense[i], x, rows, out + start, total);
   }
 }

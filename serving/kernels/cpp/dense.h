@@ -17,7 +17,7 @@ namespace hk {
 struct Dense {
   const void* data;  // [out, in]
   int32_t dtype;
-  int32_t inputs;  // an Inputs value: bfloat16 (dense_bf16.h) or float32
+  int32_t inputs;  // an Inputs value; rounds_inputs of dense_bf16.h says which of them round
   int64_t in, out;
 };
 
