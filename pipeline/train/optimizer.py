@@ -1,7 +1,5 @@
 """AdamW or Muon over the parameters of an adapter, updated by several threads.
 
-Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) makes the update of a matrix orthogonal, so that
-all its directions are learned at the same speed.
 
 optimizer = AdapterOptimizer("muon", model.parameters(), parts=2)
 optimizer.step(rate, pool)
@@ -20,6 +18,8 @@ from pipeline.train.errors import TrainingError
 MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}  # of a parameter, in its shape
 OPTIMIZERS = tuple(MOMENTS)
 _ADAMW_RATE = 1e-3
+_NEWTON_SCHULZ = (3.4445, -4.775, 2.0315)  # Jordan's coefficients
+_ADAMW_UPDATE = 0.2  # root mean square of AdamW's updates, relative to the rate
 _MUON_RATE, _LEAST_MUON_RATE, _MOST_MUON_RATE = 2.7e5, 1e-4, 2e-3
 
 
@@ -81,8 +81,54 @@ class AdapterOptimizer:
         return self._parts[index % len(self._parts)]
 
 
+class Muon(torch.optim.Optimizer):
+    """Muon: the update of a matrix is made orthogonal, so that all its directions are learned at the same speed.
+
+    Unlike `torch.optim.Muon` it computes in float32, because a CPU may only emulate bfloat16, and iterates on the small
+    Gram matrix instead of the update. Its rate is about as large as AdamW's for the same parameters.
+    Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/; the scale is of Liu et al. 2025,
+    https://arxiv.org/abs/2502.16982.
+
+    Args:
+        parameters: matrices with gradients.
+        momentum: share of the earlier updates.
+    """
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], momentum: float = 0.9) -> None:
+        super().__init__(parameters, {"lr": _LEAST_MUON_RATE})
+        self._momentum = momentum
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]  # a closure is not needed
+        """Update all parameters by their gradients."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(parameter)
+                average = state["momentum_buffer"].lerp_(parameter.grad, 1 - self._momentum)
+                update = orthogonal(parameter.grad.lerp(average, self._momentum))  # Nesterov's momentum
+                parameter.add_(update, alpha=-group["lr"] * _ADAMW_UPDATE * max(parameter.shape) ** 0.5)
+
+
+def orthogonal(matrix: Tensor) -> Tensor:
+    """U Vᵀ for a float32 matrix U S Vᵀ; the singular values are 1 give or take a third, of the smallest ones less.
+
+    Five steps of a Newton-Schulz iteration X ← (a + b X Xᵀ + c (X Xᵀ)²) X, whose product is formed first.
+    """
+    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    wide = wide / wide.norm().clamp(min=1e-7)
+    gram = (wide @ wide.T).double()
+    one = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    product, (a, b, c) = one, _NEWTON_SCHULZ
+    for _ in range(5):
+        factor = a * one + b * gram + c * (gram @ gram)
+        product, gram = factor @ product, factor @ gram @ factor
+    result: Tensor = product.to(wide.dtype) @ wide
+    return result if matrix.shape[0] <= matrix.shape[1] else result.T
+
+
 def _make(name: str, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
     if name == "muon":
-        # Its rate is then about as large as AdamW's for the same parameters.
-        return torch.optim.Muon(parameters, momentum=0.9, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+        return Muon(parameters)
     return torch.optim.AdamW(parameters, betas=(0.9, 0.99), weight_decay=0.01)

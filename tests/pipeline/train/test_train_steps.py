@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pipeline.prepare.command import REFUSED
-from pipeline.train.optimizer import default_rate
+from pipeline.train.optimizer import Muon, default_rate
 from pipeline.train.train_task import Step, base_steps, do_steps, done_steps, step_list, step_size
 from pipeline.weights.errors import CheckpointError
 
@@ -115,6 +115,33 @@ def test_no_thread_of_a_step_is_idle(
     _, packs, _, branches = step_size(examples)
     assert int(packs) % threads == 0 or int(branches) == 1
     assert in_step <= int(packs) * int(branches) < in_step + threads
+
+
+@pytest.mark.parametrize("shape", [(16, 96), (96, 16), (48, 48)], ids=str)
+def test_muon_updates_as_torch_does_in_bfloat16(shape: tuple[int, int]) -> None:
+    ours, torchs = (torch.nn.Parameter(torch.zeros(shape)) for _ in range(2))
+    optimizers = (
+        Muon([ours]),
+        torch.optim.Muon([torchs], momentum=0.9, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
+    )
+    for optimizer in optimizers:
+        optimizer.param_groups[0]["lr"] = 0.1
+    for _ in range(3):
+        ours.grad = torch.randn(shape)
+        torchs.grad = ours.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert torch.nn.functional.cosine_similarity(ours.flatten(), torchs.flatten(), dim=0) > 0.995
+    assert float(ours.detach().norm() / torchs.detach().norm()) == pytest.approx(1, abs=0.02)
+
+
+def test_muon_moves_all_directions_of_a_matrix_alike() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(8, 32))
+    optimizer = Muon([parameter])
+    parameter.grad = torch.diag(torch.logspace(0, -2, 8)) @ torch.linalg.qr(torch.randn(32, 8)).Q.T
+    optimizer.step()
+    sizes = torch.linalg.svdvals(parameter.detach())
+    assert float(sizes.max() / sizes.min()) < 3, sizes  # 100 in the gradient
 
 
 def test_muon_takes_smaller_steps_in_larger_bases() -> None:
