@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pipeline.train.draft_examples import make_pairs
+from pipeline.train.draft_fit import train
 from pipeline.train.draft_network import DraftNetwork
-from pipeline.train.draft_trainer import train
 from serving.drafting.draft_model import WordTokenizer
 from serving.drafting.load_drafter import as_numpy
 from serving.text import Tokenizer

@@ -35,8 +35,8 @@ from pipeline.train.draft_examples import (
     frequent_tokens,
     make_pairs,
 )
+from pipeline.train.draft_fit import evaluate, train
 from pipeline.train.draft_network import DraftNetwork
-from pipeline.train.draft_trainer import evaluate, train
 from pipeline.weights.atomic import write_json
 from serving.drafting.draft_model import WordTokenizer
 from serving.drafting.input_embedding import read_input_embedding

@@ -25,9 +25,8 @@ from pipeline.train.draft_examples import (
     frequent_tokens,
 )
 from pipeline.train.draft_exchange import EXCHANGED, exchanged
-from pipeline.train.draft_fit import fit, read_pairs, start_network
+from pipeline.train.draft_fit import calibrate, evaluate, fit, read_pairs, start_network
 from pipeline.train.draft_start import committed_start, draft_shape, embedding_signs, run_record
-from pipeline.train.draft_trainer import calibrate, evaluate
 from pipeline.train.errors import TrainingError
 from pipeline.train.pretrain.pairs import synthetic_pairs
 from pipeline.train.record import describe_data, describe_hardware

@@ -24,9 +24,8 @@ from safetensors import SafetensorError
 
 from pipeline.train.draft_examples import WordRenamer, certain_trigrams, common_marker, frequent_tokens
 from pipeline.train.draft_exchange import EXCHANGED, exchanged
-from pipeline.train.draft_fit import fit, read_pairs, start_network
+from pipeline.train.draft_fit import evaluate, fit, read_pairs, start_network
 from pipeline.train.draft_start import committed_start, draft_shape
-from pipeline.train.draft_trainer import evaluate
 from pipeline.train.errors import TrainingError
 from pipeline.weights.atomic import partial_file
 from pipeline.weights.console import report_errors, say

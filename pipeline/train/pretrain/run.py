@@ -13,9 +13,9 @@ import torch
 
 from pipeline.prepare.record import DRAFT_RUN
 from pipeline.train.draft_examples import WordRenamer, frequent_tokens
+from pipeline.train.draft_fit import evaluate, train
 from pipeline.train.draft_network import DraftNetwork
 from pipeline.train.draft_start import embedding_signs
-from pipeline.train.draft_trainer import evaluate, train
 from pipeline.train.pretrain.pairs import draw_pairs
 from pipeline.train.record import describe_data, describe_hardware
 from pipeline.train.template_choice import choose_prompt

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from pipeline.train.draft_examples import Pair, batch_tensors
-from pipeline.train.draft_fit import start_network
+from pipeline.train.draft_fit import calibrate, evaluate, start_network, train
 from pipeline.train.draft_network import DraftNetwork
-from pipeline.train.draft_trainer import calibrate, evaluate, train
 
 
 def test_the_first_step_which_compiles_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

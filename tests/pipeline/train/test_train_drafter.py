@@ -29,10 +29,10 @@ from pipeline.train.draft_examples import (
     frequent_tokens,
     make_pairs,
 )
+from pipeline.train.draft_fit import evaluate, train
 from pipeline.train.draft_network import DraftNetwork
 from pipeline.train.draft_predictions import read_predictions
 from pipeline.train.draft_start import committed_start
-from pipeline.train.draft_trainer import evaluate, train
 from pipeline.train.drafter_run import DrafterSettings, Passes, exchanged_pairs, train_drafter
 from pipeline.train.errors import TrainingError
 from pipeline.weights.errors import CheckpointError
