@@ -7,7 +7,7 @@ import itertools
 import random
 from typing import Final
 
-from lab.endurance.client import Client, ClientResult, End, opened
+from lab.endurance.client import Client, ClientResult, End, ask_all, opened
 from lab.endurance.cog_process import CogServer
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import Stage
@@ -43,8 +43,10 @@ def cancel_storm(stage: Stage, amounts: Amounts) -> Result:
             foreign += sum(has_foreign_mark(one.text, number) for number, one in zip(numbers, wave, strict=True))
             missing, open_ones = _num_kept(stage, server)
             lost_blocks, remaining = lost_blocks + missing, remaining + open_ones
-        changed = asyncio.run(_changed(server.url, answers))
+        some = range(0, len(answers), max(2, len(answers) // 100 * 2))  # of those that were kept
+        alone = asyncio.run(ask_all(server.url, [marked(number) for number in some]))
         stats = stage.stats(server)
+    changed = sum(one.text != answers[number].text for number, one in zip(some, alone, strict=True))
     kept, ended = answers[::2], answers[1::2]
     failed = [one for one in kept if one.status != "succeeded"]
     # Cog has a race: it may call a prediction failed that it cancelled.
@@ -117,11 +119,3 @@ def _num_kept(stage: Stage, server: CogServer) -> tuple[int, int]:
         if not missing + stats["num_running"] + stats["num_waiting"]:
             break
     return missing, stats["num_running"] + stats["num_waiting"]
-
-
-async def _changed(url: str, answers: list[ClientResult]) -> int:
-    """How many of the kept answers differ when they are asked one after the other; some of them are asked."""
-    numbers = range(0, len(answers), max(2, len(answers) // 100 * 2))
-    async with opened(url) as client:
-        alone = [await client.ask_patiently(marked(number)) for number in numbers]
-    return sum(one.text != answers[number].text for number, one in zip(numbers, alone, strict=True))

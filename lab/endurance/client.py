@@ -151,6 +151,12 @@ async def at_most(count: int, items: Sequence[Item], ask: Callable[[Item], Await
     return list(await asyncio.gather(*(one(item) for item in items)))
 
 
+async def ask_all(url: str, questions: Sequence[Mapping[str, Any]], *, at_once: int = 1) -> list[ClientResult]:
+    """The answers to questions in their order, so many of them asked at a time."""
+    async with opened(url) as client:
+        return await at_most(at_once, questions, client.ask_patiently)
+
+
 async def closed_loop(
     url: str, questions: Sequence[Mapping[str, Any]], *, clients: int, seconds: float, at_least: int = 1
 ) -> list[ClientResult]:

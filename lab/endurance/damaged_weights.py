@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from lab.endurance.client import ClientResult, opened
+from lab.endurance.client import ask_all
 from lab.endurance.own_weights import copied_weights
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import Stage
@@ -17,7 +17,7 @@ from lab.endurance.workload import marked
 from serving.errors import WeightsError
 from serving.weights import verify
 
-_ASKED: Final = 3  # questions after each damage
+_QUESTIONS: Final = tuple(map(marked, range(3)))  # after each damage
 _MODEL: Final = "model.safetensors"
 _INVERTED: Final = bytes(range(255, -1, -1))
 
@@ -52,22 +52,17 @@ def _while_running(stage: Stage, env: dict[str, str], names: list[str]) -> tuple
     weights = Path(env["WEIGHTS_DIR"])
     wrong, silent = list[str](), list[str]()
     with stage.own_server({**env, "PREFIX_CACHING": "false"}) as server:
-        expected = asyncio.run(_answers(server.url))
+        expected = asyncio.run(ask_all(server.url, _QUESTIONS))
         silent += [f"before: {one.status} {one.error}" for one in expected if not one.is_as_expected]
         for name in names:
             for damage in _DAMAGES:
                 with _damaged(stage, weights, name, damage):
-                    found = asyncio.run(_answers(server.url))
+                    found = asyncio.run(ask_all(server.url, _QUESTIONS))
                 about = f"{damage.__name__} {name}"
                 pairs = list(zip(found, expected, strict=True))
                 wrong += [about for one, right in pairs if one.status == right.status and one.text != right.text]
                 silent += [f"{about}: {one.error}" for one, right in pairs if one.status != right.status]
     return wrong, silent
-
-
-async def _answers(url: str) -> list[ClientResult]:
-    async with opened(url) as client:
-        return [await client.ask_patiently(marked(number)) for number in range(_ASKED)]
 
 
 def _is_refused(stage: Stage, weights: Path, lock: Path, name: str, damage: Callable[[Path], None]) -> bool:

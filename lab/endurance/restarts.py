@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from lab.endurance.client import ClientResult, at_most, opened
+from lab.endurance.client import ClientResult, ask_all, opened
 from lab.endurance.cog_process import CogServer
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import Stage
@@ -22,13 +22,13 @@ _DRAIN_SECONDS: Final = 30.0
 _READY_SECONDS: Final = 60.0  # from SIGKILL to ready again
 _NEW: Final = 3  # predictions after SIGTERM, for which there are slots
 _COLUMNS: Final = 20
-_FEW: Final = 4  # answers that are compared
+_FEW: Final = tuple(map(marked, range(4)))  # whose answers are compared
 
 
 def restarts(stage: Stage, amounts: Amounts) -> Result:
     """Send SIGTERM, then SIGKILL while predictions run, then while the server starts; then start it as usual."""
     with stage.own_server(concurrency=amounts.waiters + _NEW) as server:
-        expected = asyncio.run(_few(server.url))
+        expected = asyncio.run(ask_all(server.url, _FEW, at_once=2))
         drained, accepted, seconds, code = asyncio.run(_terminated(stage, server, amounts.waiters))
     before = _partial_files(stage)
     with stage.own_server() as server:
@@ -39,9 +39,10 @@ def restarts(stage: Stage, amounts: Amounts) -> Result:
     began_at = time.monotonic()
     url = stage.server.url
     ready = time.monotonic() - began_at
-    again = asyncio.run(_few(url))
+    again = asyncio.run(ask_all(url, _FEW, at_once=2))
     verify(stage.weights, Path(stage.settings["WEIGHTS_LOCK"]))
     lost = [one for one in drained if one.status != "succeeded"]
+    changed = sum(one.text != other.text for one, other in zip(expected, again, strict=True))
     return Result(
         checks=(
             Check("SIGTERM: predictions in flight that were lost", len(lost), 0),
@@ -51,17 +52,11 @@ def restarts(stage: Stage, amounts: Amounts) -> Result:
             Check("SIGKILL: processes left", left, 0),
             Check("SIGKILL: half-written files", len(_partial_files(stage) - before), 0),
             Check("SIGKILL: a start afterwards", ready, _READY_SECONDS, "s", is_time=True),
-            Check("SIGKILL: answers that changed", sum(a != b for a, b in zip(expected, again, strict=True)), 0),
+            Check("SIGKILL: answers that changed", changed, 0),
         ),
         about={"in flight": amounts.waiters},
         losses=tuple(f"{one.status}: {one.error}" for one in lost[:5]),
     )
-
-
-async def _few(url: str) -> list[str]:
-    async with opened(url) as client:
-        answers = await at_most(2, [marked(number) for number in range(_FEW)], client.ask_patiently)
-    return [answer.text for answer in answers]
 
 
 async def _terminated(stage: Stage, server: CogServer, count: int) -> tuple[list[ClientResult], int, float, int]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import psutil
 
 from lab.bench.gateway_servers import PREDICTIONS
-from lab.endurance.client import ClientResult, at_most, opened
+from lab.endurance.client import ClientResult, ask_all, opened
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import SLOTS, Stage
 from lab.endurance.workload import marked
@@ -28,10 +28,10 @@ def scarce_resources(stage: Stage, amounts: Amounts) -> Result:
     """Let every write to a file fail, as on a full disk; then give 1.5 GiB of memory, where the system can limit it."""
     questions = [marked(number) for number in range(min(SLOTS, amounts.waiters))]
     with stage.plain_server() as server:
-        expected = asyncio.run(_answers(server.url, questions))
+        expected = asyncio.run(ask_all(server.url, questions, at_once=len(questions)))
         with stage.gateway(server) as gateway:
             with _without_disk([*family(server.process.pid), *family(gateway.pid)]):
-                full = asyncio.run(_answers(server.url, questions))
+                full = asyncio.run(ask_all(server.url, questions, at_once=len(questions)))
                 statuses = asyncio.run(_create(gateway.url))
             afterwards = asyncio.run(_create(gateway.url))
     others = sum(status not in (201, 503) for status in statuses)
@@ -53,9 +53,9 @@ def _starts(
 ) -> tuple[list[Check], dict[str, float | str]]:
     """Servers that have no disk, and little memory, from their start; these are left out of a quick run."""
     with stage.plain_server(_FULL_DISK) as server:
-        started = asyncio.run(_answers(server.url, questions))
+        started = asyncio.run(ask_all(server.url, questions, at_once=len(questions)))
     with _memory_limit() as wrapper, stage.plain_server(wrapper) as server:
-        little = asyncio.run(_answers(server.url, questions))
+        little = asyncio.run(ask_all(server.url, questions, at_once=len(questions)))
         resident = resident_bytes(server.process.pid)
     checks = [
         Check("start with a full disk: changed or missing", _num_changed(started, expected), 0),
@@ -63,11 +63,6 @@ def _starts(
         Check("1.5 GiB: resident", resident / 2**20, _MEMORY / 2**20, "MiB"),
     ]
     return checks, {"memory is limited by": "a control group" if wrapper else "nothing here; it is only measured"}
-
-
-async def _answers(url: str, questions: list[dict[str, Any]]) -> list[ClientResult]:
-    async with opened(url) as client:
-        return await at_most(len(questions), questions, client.ask_patiently)
 
 
 async def _create(gateway: str) -> list[int]:

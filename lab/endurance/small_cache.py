@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from math import ceil
 from statistics import mean
-from typing import Any, Final
+from typing import Final
 
-from lab.endurance.client import ClientResult, at_most, opened
+from lab.endurance.client import ClientResult, ask_all
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import SLOTS, Stage
 from lab.endurance.workload import marked
@@ -24,12 +24,12 @@ def small_cache(stage: Stage, amounts: Amounts) -> Result:
         {**marked(number, num_columns=columns[number % 3]), "max_tokens": _MAX_TOKENS}
         for number in range(amounts.cache)
     ]
-    usual = asyncio.run(_answers(stage.server.url, questions))
+    usual = asyncio.run(ask_all(stage.server.url, questions, at_once=SLOTS))
     wanted = [_num_blocks(one) for one in usual if one.metrics]
     longest = max(ceil((one.metrics["input_token_count"] + _MAX_TOKENS) / _BLOCK_SIZE) for one in usual if one.metrics)
     num_blocks = max(longest, int(_SHARE * min(SLOTS, len(questions)) * mean(wanted)))
     with stage.own_server({"NUM_BLOCKS": str(num_blocks), "BLOCK_SIZE": str(_BLOCK_SIZE)}) as server:
-        scarce = asyncio.run(_answers(server.url, questions))
+        scarce = asyncio.run(ask_all(server.url, questions, at_once=SLOTS))
         stats = stage.stats(server)
     pairs = list(zip(usual, scarce, strict=True))
     lost = [one for one in (*usual, *scarce) if not one.is_as_expected]
@@ -50,11 +50,6 @@ def small_cache(stage: Stage, amounts: Amounts) -> Result:
         },
         losses=tuple(f"{one.status}: {one.error}" for one in lost[:5]),
     )
-
-
-async def _answers(url: str, questions: list[dict[str, Any]]) -> list[ClientResult]:
-    async with opened(url) as client:
-        return await at_most(SLOTS, questions, client.ask_patiently)
 
 
 def _num_blocks(answer: ClientResult) -> int:

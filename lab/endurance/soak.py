@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
-from lab.endurance.client import ClientResult, at_most, opened
+from lab.endurance.client import ClientResult, ask_all, at_most, opened
 from lab.endurance.cog_process import CogServer
 from lab.endurance.row import Amounts, Check, Result
 from lab.endurance.stage import ADAPTERS, Stage
@@ -106,7 +106,7 @@ def soak(stage: Stage, amounts: Amounts) -> Result:
 
 
 def _soak(server: CogServer, questions: list[dict[str, Any]], count: int, seconds: float) -> Run:
-    alone = asyncio.run(_alone(server.url, questions))
+    alone = asyncio.run(ask_all(server.url, questions))
     wrong = [f"{one} alone" for one in alone if not one.is_as_expected]
     rng, memory, asked = random.Random(2), [resident_bytes(server.process.pid)], 0
     end = time.monotonic() + seconds
@@ -116,11 +116,6 @@ def _soak(server: CogServer, questions: list[dict[str, Any]], count: int, second
         memory.append(resident_bytes(server.process.pid))
         asked += len(numbers)
     return Run(asked, memory, wrong, sum(one.status == "failed" and one.is_as_expected for one in alone))
-
-
-async def _alone(url: str, questions: list[dict[str, Any]]) -> list[ClientResult]:
-    async with opened(url) as client:
-        return [await client.ask_patiently(question) for question in questions]
 
 
 async def _batch(
