@@ -36,7 +36,7 @@ class RunningGateway:
 
 
 class Stage:
-    """Starts real Cog servers with the small model on the paged engine, one at a time."""
+    """Starts real Cog servers with the small model on the paged engine, one at a time, as context managers."""
 
     def __init__(self, folder: Path) -> None:
         recipe = find_recipe(ROOT, SMALL)
@@ -56,22 +56,16 @@ class Stage:
             self._server = self._shared.enter_context(self._observed({}, SLOTS))
         return self._server
 
-    @contextmanager
-    def own_server(
-        self, env: Mapping[str, str] = MappingProxyType({}), *, concurrency: int = SLOTS
-    ) -> Iterator[CogServer]:
+    def own_server(self, env: Mapping[str, str] = MappingProxyType({}), *, concurrency: int = SLOTS) -> CogServer:
         """A server that the row may harm, with more environment variables; the shared one ends before."""
         self.close()
-        with self._observed(env, concurrency) as server:
-            yield server
+        return self._observed(env, concurrency)
 
-    @contextmanager
-    def plain_server(self, wrapper: tuple[str, ...] = ()) -> Iterator[CogServer]:
+    def plain_server(self, wrapper: tuple[str, ...] = ()) -> CogServer:
         """The package's own Predictor, which writes no counters; the shared server ends before."""
         self.close()
         log = self.subfolder("server") / "server.log"
-        with CogServer("predict.py:Predictor", env=self.settings, log=log, wrapper=wrapper) as server:
-            yield server
+        return CogServer("predict.py:Predictor", env=self.settings, log=log, wrapper=wrapper)
 
     @contextmanager
     def gateway(self, server: CogServer) -> Iterator[RunningGateway]:
@@ -81,17 +75,14 @@ class Stage:
                 url, next(one.pid for one in psutil.Process().children() if "gateway" in one.cmdline())
             )
 
-    @contextmanager
-    def chat_server(self) -> Iterator[CogServer]:
+    def chat_server(self) -> CogServer:
         """The small model as a chat, whose callers send schemas and seeds; the shared server ends before."""
         self.close()
         folder = self.subfolder("chat")
         weights = linked_weights(self.weights, folder / "weights", chat_files())
-        with self._package_server(folder, "chat", weights) as server:
-            yield server
+        return self._package_server(folder, "chat", weights)
 
-    @contextmanager
-    def adapter_server(self) -> Iterator[CogServer]:
+    def adapter_server(self) -> CogServer:
         """The small model's base with the example adapters; the shared server ends before.
 
         Raises:
@@ -103,8 +94,7 @@ class Stage:
         folder = self.subfolder("adapters")
         task = {"task.json": (ADAPTERS / "task.json").read_text("utf-8")}
         weights = linked_weights(BASE, folder / "weights", task)
-        with self._package_server(folder, "schema", {**weights, "ADAPTERS": str(ADAPTERS / "adapters.yaml")}) as server:
-            yield server
+        return self._package_server(folder, "schema", {**weights, "ADAPTERS": str(ADAPTERS / "adapters.yaml")})
 
     def _package_server(self, folder: Path, task: str, env: Mapping[str, str]) -> CogServer:
         whole = {**self.settings, "PYTHONPATH": str(ROOT), "COG_LOG_LEVEL": "warning", **env}
