@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from lab.bench.adapter_measures import AdapterBench, AdapterPlan, AdapterQuestions, read_questions
 from lab.bench.lineup import EngineFailedError
@@ -82,15 +82,11 @@ def bench_adapters(
 
 def adapter_table(result: Mapping[str, Any]) -> Table:
     """The figures, with a column for each engine; medians of the rounds."""
-    table = Table(title="Many adapters on one base")
-    table.add_column("")
-    rows: dict[str, list[str]] = {}
-    for name, figures in result["engines"].items():
-        table.add_column(name, justify="right")
-        for label, text in _rows(figures).items():
-            rows.setdefault(label, [""] * len(result["engines"]))[len(table.columns) - 2] = text
-    for label, cells in rows.items():
-        table.add_row(label, *cells)
+    engines = {name: _rows(figures) for name, figures in result["engines"].items()}
+    headings = (Column(name, justify="right") for name in engines)
+    table = Table("", *headings, title="Many adapters on one base")
+    for label in dict.fromkeys(label for rows in engines.values() for label in rows):
+        table.add_row(label, *(rows.get(label, "") for rows in engines.values()))
     return table
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from lab.bench.asker import Asker, Inputs
 from lab.bench.lineup import NOT_PREPARED, EngineFailedError
@@ -81,9 +81,9 @@ def bench_batch(
 
 def batch_table(result: Mapping[str, Any]) -> Table:
     """The figures, a row for each runner; medians of the rounds."""
-    table = Table(title=f"{result['rows']} rows in one command")
-    for column in ("", "rows/s", "rows/s, all", "start s", "peak MB", "valid", "as the first", ""):
-        table.add_column(column, justify="right" if column else "left")
+    figures = ("rows/s", "rows/s, all", "start s", "peak MB", "valid", "as the first")
+    columns = (Column(figure, justify="right") for figure in figures)
+    table = Table("", *columns, "", title=f"{result['rows']} rows in one command")
     for name, one in result["engines"].items():
         if not one["rounds"]:
             table.add_row(name, *[""] * 6, one["error"].splitlines()[0][:60])

@@ -26,38 +26,25 @@ def draw_plots(result: Mapping[str, Any], folder: Path) -> list[Path]:
     """Write a PNG for each kind of measurement; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     runs = read_runs(result)
+    at_once = _by_engine([run for run in runs if run.workload in AT_ONCE], lambda run: float(run.concurrency))
+    arrivals = _by_engine([run for run in runs if run.workload == Workload.OPEN], lambda run: run.variant or 0.0)
     drawn = []
-    pictures: dict[str, Callable[[Axes], bool]] = {
-        "latency": lambda axes: draw_latency(axes, runs),
-        "open_loop": lambda axes: draw_open_loop(axes, runs),
-    }
-    for name, draw in pictures.items():
-        figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
-        if draw(axes):
+    for name, title, xlabel, lines in (
+        ("latency", "Latency against concurrency", "requests at once", at_once),
+        ("open_loop", "Latency against arrivals (Poisson)", "requests a second", arrivals),
+    ):
+        if lines:
+            figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+            _draw_lines(axes, lines)
+            axes.set(title=title, xlabel=xlabel, xscale="log")
             figure.supxlabel(_caption(result), fontsize=7, color="gray")
             drawn.append(folder / f"bench_{name}.png")
             figure.savefig(drawn[-1], dpi=120)
-        plt.close(figure)
+            plt.close(figure)
     return drawn
 
 
-def draw_latency(axes: Axes, runs: Sequence[Run]) -> bool:
-    """Plot p50 and p95 of every engine against the number of requests in flight."""
-    lines = _by_engine([run for run in runs if run.workload in AT_ONCE], lambda run: float(run.concurrency))
-    _draw_lines(axes, lines)
-    axes.set(title="Latency against concurrency", xlabel="requests at once", xscale="log")
-    return bool(lines)
-
-
-def draw_open_loop(axes: Axes, runs: Sequence[Run]) -> bool:
-    """Plot p50 and p95 of every engine against the arrival rate."""
-    lines = _by_engine([run for run in runs if run.workload == Workload.OPEN], lambda run: run.variant or 0.0)
-    _draw_lines(axes, lines)
-    axes.set(title="Latency against arrivals (Poisson)", xlabel="requests a second", xscale="log")
-    return bool(lines)
-
-
-def _by_engine(runs: Sequence[Run], place: Any) -> dict[str, dict[float, list[float]]]:
+def _by_engine(runs: Sequence[Run], place: Callable[[Run], float]) -> dict[str, dict[float, list[float]]]:
     """Engine → position on the axis → milliseconds of every request."""
     lines: dict[str, dict[float, list[float]]] = {}
     for run in runs:
@@ -68,6 +55,7 @@ def _by_engine(runs: Sequence[Run], place: Any) -> dict[str, dict[float, list[fl
 
 
 def _draw_lines(axes: Axes, lines: Mapping[str, Mapping[float, Sequence[float]]]) -> None:
+    """Plot p50 and p95 of every engine."""
     for name, points in lines.items():
         places = sorted(points)
         (line,) = axes.plot(places, [median(points[p]) for p in places], "o-", label=name)
@@ -75,8 +63,7 @@ def _draw_lines(axes: Axes, lines: Mapping[str, Mapping[float, Sequence[float]]]
         axes.plot(places, slow, "--", color=line.get_color(), linewidth=0.8)
     axes.set(ylabel="ms end to end; p50, dashed p95", yscale="log")
     axes.grid(alpha=0.3)
-    if lines:
-        axes.legend(fontsize=8)
+    axes.legend(fontsize=8)
 
 
 def _caption(result: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from pydantic import TypeAdapter
-from rich.table import Table
+from rich.table import Column, Table
 
 from lab.bench.figures import Change, Run, engine_figures, overhead_share, passes_per_answer, ratios, where_time_goes
 from lab.bench.lineup import Entry
@@ -123,10 +123,7 @@ def _compact(run: dict[str, Any]) -> dict[str, Any]:
 
 def engine_table(result: Mapping[str, Any]) -> Table:
     """The figures, with one line for each engine."""
-    table = Table(title="One request at a time, 8 and 32 at once; medians")
-    table.add_column("engine")
-    for heading in COLUMNS:
-        table.add_column(heading, justify="right")
+    table = Table("engine", *map(_figures, COLUMNS), title="One request at a time, 8 and 32 at once; medians")
     for name, figures in result["engines"].items():
         if figures["error"] is not None and "e2e_ms_p50" not in figures:
             table.add_row(name, f"failed: {figures['error'].splitlines()[0]:.60}")
@@ -139,10 +136,8 @@ def engine_table(result: Mapping[str, Any]) -> Table:
 def ratio_table(result: Mapping[str, Any]) -> Table:
     """How many times better our engine is than each peer."""
     names = list(dict.fromkeys(name for found in result["ratios"].values() for name in found))
-    table = Table(title="How many times better the paged engine is: median of the rounds (lowest–highest)")
-    table.add_column("peer")
-    for name in names:
-        table.add_column(name, justify="right")
+    title = "How many times better the paged engine is: median of the rounds (lowest–highest)"
+    table = Table("peer", *map(_figures, names), title=title)
     for peer, found in result["ratios"].items():
         table.add_row(peer, *(_ratio(found.get(name)) for name in names))
     return table
@@ -150,11 +145,9 @@ def ratio_table(result: Mapping[str, Any]) -> Table:
 
 def answer_table(answers: Mapping[str, Mapping[str, Any]]) -> Table:
     """How many answers of each engine equal the paged engine's."""
-    table = Table(title="Answers, compared with the paged engine's")
     names = ("answers", "valid", "compared", "same_text", "same_query", "other_query")
-    table.add_column("engine")
-    for name in names:
-        table.add_column(name.replace("_", " "), justify="right")
+    headings = (_figures(name.replace("_", " ")) for name in names)
+    table = Table("engine", *headings, title="Answers, compared with the paged engine's")
     for engine, counts in answers.items():
         table.add_row(engine, *(str(counts[name]) for name in names))
     return table
@@ -162,15 +155,19 @@ def answer_table(answers: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def change_table(changes: Sequence[Change]) -> Table:
     """The figures that changed beyond noise."""
-    table = Table(title="Since the earlier result, beyond the noise")
-    for heading in ("workload", "engine", "figure", "was ms", "is ms", "ratio", "99 %"):
-        table.add_column(heading, justify="right" if "ms" in heading or heading == "ratio" else "left")
+    figures = map(_figures, ("was ms", "is ms", "ratio"))
+    title = "Since the earlier result, beyond the noise"
+    table = Table("workload", "engine", "figure", *figures, "99 %", title=title)
     for c in changes:
         word, interval = "slower" if c.is_slower else "faster", f"{c.low:.2f}–{c.high:.2f}"
         if c.is_slower or c.is_faster:
             cells = f"{c.old_ms:.1f}", f"{c.new_ms:.1f}", f"{c.ratio:.2f} {word}", interval
             table.add_row(c.workload, c.engine, c.figure, *cells)
     return table
+
+
+def _figures(heading: str) -> Column:
+    return Column(heading, justify="right")
 
 
 def _cell(value: float | None, form: str) -> str:
