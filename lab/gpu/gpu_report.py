@@ -6,6 +6,8 @@ import json
 import math
 import textwrap
 import time
+import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -71,6 +73,17 @@ class StageReport:
     ) -> None:
         """Add a figure."""
         self.figures.append(Figure(group, what, value if math.isfinite(value) else None, unit, limit, note))
+
+    def fill(self, work: Callable[[StageReport], None]) -> None:
+        """Let the stage's work fill it. An exception ends this stage, not the next ones."""
+        begun = time.monotonic()
+        try:
+            work(self)
+            self.status = "done"
+        except Exception:
+            self.status = "broken"
+            self.wrong.append(traceback.format_exc(limit=-6))
+        self.seconds = round(time.monotonic() - begun, 1)
 
     @property
     def verdict(self) -> str:

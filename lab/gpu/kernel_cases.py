@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from lab.gpu.kernel_operands import poisoned, qkv_width, ragged_batch, random_awq
+from lab.gpu.kernel_operands import bitmasks_of, poisoned, qkv_width, ragged_batch, random_awq
 from lab.gpu.place import Place
 from serving.kernels.base import AttentionShape, Kernels, MaskedProducts, QkvAdjustment
 from serving.kernels.lora import QKV, LoraAdapter, LoraBatch, LoraMatrices, LoraSegment, LoraSite, Projection
@@ -138,12 +138,7 @@ def _allowed(kernels: Kernels, rows: int, outputs: int, inputs: int) -> KernelCa
     kernels.dense_gemm(x, weight, whole)
     counts = [(2, min(256, outputs // 4), 7)[row % 3] for row in range(rows)]
     chosen = [torch.randperm(outputs, device="cpu")[:count].sort().values for count in counts]
-    most = max(counts)
-    with torch.device("cpu"):
-        bits = torch.zeros(rows, -(-outputs // 32) * 32, dtype=torch.int64)
-        for row, columns in zip(bits, chosen, strict=True):
-            row[columns] = 1
-        masks = (bits.view(rows, -1, 32) << torch.arange(32)).sum(-1).int()
+    most, masks = max(counts), bitmasks_of([columns.tolist() for columns in chosen], outputs)
     exact, product = torch.zeros(rows, most).double(), x.double() @ weight.double().T
     for row, columns in enumerate(chosen):
         exact[row, : len(columns)] = product[row, columns.to(x.device)]

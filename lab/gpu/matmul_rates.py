@@ -123,7 +123,7 @@ def _int4pack(place: Place, inputs: int, outputs: int) -> Timed:
         x = torch.randn(rows, inputs).bfloat16()
         return place.seconds([partial(multiply, x, each, group, scales) for each in weights])
 
-    return timed, tensor_bytes_of(weights[0], scales)
+    return timed, weights[0].nbytes + scales.nbytes
 
 
 def _cublas(place: Place, inputs: int, outputs: int) -> Timed:
@@ -133,12 +133,7 @@ def _cublas(place: Place, inputs: int, outputs: int) -> Timed:
         x = torch.randn(rows, inputs).half()
         return place.seconds([partial(torch.mm, x, each.T) for each in weights])
 
-    return timed, tensor_bytes_of(weights[0])
-
-
-def tensor_bytes_of(*tensors: Tensor) -> int:
-    """Memory of tensors."""
-    return sum(each.nbytes for each in tensors)
+    return timed, weights[0].nbytes
 
 
 def variants(table: dict[str, tuple[int, ...]]) -> list[dict[str, int]]:

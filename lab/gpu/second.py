@@ -15,7 +15,6 @@ import shutil
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -44,18 +43,12 @@ class _Stages:
         self.run = Run(_about(device))
 
     def add(self, name: str, where: str, work: Callable[[StageReport], None]) -> None:
-        """Run a stage. An exception ends it, not the next ones."""
-        report, begun = StageReport(name, where), time.monotonic()
+        """Run a stage."""
+        report = StageReport(name, where)
         self.run.stages.append(report)
         self.run.write(self._path)
         print(f"{name} …", file=sys.stderr, flush=True)
-        try:
-            work(report)
-            report.status = "done"
-        except Exception:
-            report.status = "broken"
-            report.wrong.append(traceback.format_exc(limit=-6))
-        report.seconds = round(time.monotonic() - begun, 1)
+        report.fill(work)
         self.run.write(self._path)
 
 

@@ -10,8 +10,8 @@ import gc
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,13 +58,7 @@ def main(out: Path, seconds: float, names: list[str]) -> int:
         run.write(out)
         print(f"{name} … ({deadline - begun:.0f} s are left)", file=sys.stderr, flush=True)
         faulthandler.dump_traceback_later(min(limit + _GRACE, deadline - begun + 5), exit=True)
-        try:
-            functions[name](Place(has_gpu, begun + limit), report)
-            report.status = "done"
-        except Exception:  # the stage is wrong, and the next stages go on
-            report.status = "broken"
-            report.wrong.append(traceback.format_exc(limit=-5))
-        report.seconds = round(time.monotonic() - begun, 1)
+        report.fill(partial(functions[name], Place(has_gpu, begun + limit)))
         if has_gpu and not _still_works():
             report.wrong.append("afterwards the GPU took no more work of this process")
             run.write(out)
