@@ -90,8 +90,7 @@ class AnswerTable:
             await self._measure()
 
     async def _measure(self) -> int:
-        async with self._db.execute("SELECT COALESCE(SUM(num_bytes), 0) FROM answers") as cursor:
-            [[self.num_bytes]] = await cursor.fetchall()
+        [[self.num_bytes]] = await self._db.execute_fetchall("SELECT COALESCE(SUM(num_bytes), 0) FROM answers")
         return self.num_bytes
 
     def _oldest(self) -> str:

@@ -165,9 +165,8 @@ class Store:
     async def get(self, prediction_id: str) -> Prediction | None:
         """A prediction as it was last saved."""
         query = f"{_LOAD} WHERE id = ? AND {_OWN}"
-        async with self._db.execute(query, (prediction_id, self._owner, self._owner)) as cursor:
-            row = await cursor.fetchone()
-        return None if row is None else _prediction(row)
+        rows = await self._db.execute_fetchall(query, (prediction_id, self._owner, self._owner))
+        return next(map(_prediction, rows), None)
 
     async def page(self, *, older_than: int | None = None, newer_than: int | None = None, size: int = 100) -> Page:
         """The newest predictions, or those beside a number of another page."""
@@ -176,8 +175,8 @@ class Store:
         else:
             where, order, bound = "number < ?", "DESC", 2**62 if older_than is None else older_than
         query = f"{_LOAD} WHERE {where} AND {_OWN} ORDER BY number {order} LIMIT ?"
-        async with self._db.execute(query, (bound, self._owner, self._owner, size)) as cursor:
-            rows = sorted(await cursor.fetchall(), reverse=True)
+        found = await self._db.execute_fetchall(query, (bound, self._owner, self._owner, size))
+        rows = sorted(found, reverse=True)
         if not rows:
             return Page((), None, None)
         first, last = int(rows[0][0]), int(rows[-1][0])
@@ -192,8 +191,7 @@ class Store:
             f"AND ({_LOWEST} > ? OR ({_LOWEST} = ? AND number < ?)) ORDER BY {_LOWEST}, number DESC LIMIT ?"
         )
         values = (self._owner, self._owner, lowest, lowest, number, size + 1)
-        async with self._db.execute(query, values) as cursor:
-            rows = [tuple(row) for row in await cursor.fetchall()]
+        rows = list(map(tuple, await self._db.execute_fetchall(query, values)))
         shown = rows[:size]
         surer = (float(shown[-1][0]), int(shown[-1][1])) if len(rows) > size else None
         return DoubtfulPage(tuple(_prediction(row[1:]) for row in shown), surer)
@@ -201,8 +199,7 @@ class Store:
     async def count(self) -> int:
         """How many predictions there are."""
         query = f"SELECT COUNT(*) FROM predictions WHERE {_OWN}"
-        async with self._db.execute(query, (self._owner, self._owner)) as cursor:
-            [[number]] = await cursor.fetchall()
+        [[number]] = await self._db.execute_fetchall(query, (self._owner, self._owner))
         return int(number)
 
     async def versions(self) -> tuple[VersionUse, ...]:
@@ -211,15 +208,14 @@ class Store:
             "SELECT model, version, MAX(weights_digest), COUNT(*), MIN(created_at), MAX(created_at) FROM predictions "
             f"WHERE {_OWN} GROUP BY model, version ORDER BY MAX(number) DESC"
         )
-        async with self._db.execute(query, (self._owner, self._owner)) as cursor:
-            return tuple(VersionUse(*row) for row in await cursor.fetchall())
+        rows = await self._db.execute_fetchall(query, (self._owner, self._owner))
+        return tuple(VersionUse(*row) for row in rows)
 
     async def secret(self, name: str, if_new: str) -> str:
         """A secret of this gateway, which is `if_new` when it is asked for the first time."""
         async with self._writing:
             await self._db.execute("INSERT INTO secrets VALUES (?, ?) ON CONFLICT DO NOTHING", (name, if_new))
-        async with self._db.execute("SELECT value FROM secrets WHERE name = ?", (name,)) as cursor:
-            [[value]] = await cursor.fetchall()
+        [[value]] = await self._db.execute_fetchall("SELECT value FROM secrets WHERE name = ?", (name,))
         return str(value)
 
     async def delete(self, prediction_id: str) -> bool:
@@ -242,21 +238,21 @@ class Store:
         await self._db.executescript(_SCHEMA)
         await self._add_columns()
         await self._db.execute(_INDEX)
-        async with self._db.execute(f"{_LOAD} WHERE status IN (?, ?) ORDER BY number", _RUNNING) as cursor:
-            running = [_prediction(row) for row in await cursor.fetchall()]
+        rows = await self._db.execute_fetchall(f"{_LOAD} WHERE status IN (?, ?) ORDER BY number", _RUNNING)
+        running = map(_prediction, rows)
         failed = [replace(one, status=Status.FAILED, error=INTERRUPTED, completed_at=now()) for one in running]
         await self.save(*failed)
         return tuple(failed)
 
     async def _has(self, condition: str, bound: int) -> bool:
         query = f"SELECT 1 FROM predictions WHERE {condition} AND {_OWN} LIMIT 1"
-        async with self._db.execute(query, (bound, self._owner, self._owner)) as cursor:
-            return await cursor.fetchone() is not None
+        return bool(await self._db.execute_fetchall(query, (bound, self._owner, self._owner)))
 
     async def _add_columns(self) -> None:
         """A database of an earlier version lacks the newest columns."""
-        async with self._db.execute("SELECT name FROM pragma_table_info('predictions')") as cursor:
-            have = {name for (name,) in await cursor.fetchall()}
+        have = {
+            name for (name,) in await self._db.execute_fetchall("SELECT name FROM pragma_table_info('predictions')")
+        }
         for name in _COLUMNS:
             if name not in have:
                 await self._db.execute(f"ALTER TABLE predictions ADD COLUMN {name} TEXT")
