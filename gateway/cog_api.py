@@ -17,7 +17,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from yarl import URL
 
-from gateway.errors import BadRequestError, FieldError, GatewayError, InvalidInputError, NotFoundError, UnavailableError
+from gateway.errors import BadRequestError, GatewayError, InvalidInputError, NotFoundError, UnavailableError
 from gateway.gateway import Gateway, TheGateway, get_whole_gateway
 from gateway.http.api import Api
 from gateway.http.bodies import read_bytes
@@ -93,7 +93,7 @@ async def _relay_address(webhook: str, gateway: Gateway, upstream: Upstream) -> 
     """The address where Cog sends a webhook, so that the gateway passes it on."""
     if not is_loopback(URL(upstream.url).host or ""):
         text = "is taken at /v1/predictions only: Cog's server on another machine may not find this gateway"
-        raise InvalidInputError.of((FieldError(("webhook",), text, "not_allowed"),))
+        raise InvalidInputError.at(("webhook",), text, "not_allowed")
     query = urlencode({"to": webhook, "signature": await _signature(webhook, gateway)})
     return f"{gateway.settings.local_url}{_RELAY}?{query}"
 

@@ -55,6 +55,11 @@ class InvalidInputError(GatewayError):
         lines = "\n".join(f"- {'.'.join(field.path) or 'body'}: {field.message}" for field in fields)
         return cls(lines, fields=fields)
 
+    @classmethod
+    def at(cls, path: tuple[str, ...], message: str, kind: str = "invalid") -> InvalidInputError:
+        """An error of one field; see `FieldError`."""
+        return cls.of((FieldError(path, message, kind),))
+
 
 class UnauthorizedError(GatewayError):
     """The request has no API key, or one that is not valid."""

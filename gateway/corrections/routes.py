@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from gateway.corrections.correction import Correction, Kind, State
 from gateway.corrections.correction_file import CorrectionFile
 from gateway.corrections.lines import as_text
-from gateway.errors import FieldError, ForbiddenError, InvalidInputError, NotFoundError, UnavailableError
+from gateway.errors import ForbiddenError, InvalidInputError, NotFoundError, UnavailableError
 from gateway.gateway import Gateway, TheGateway
 from gateway.http.api import Api
 from gateway.http.bodies import read_body
@@ -177,9 +177,9 @@ def corrections_of(gateway: Gateway) -> CorrectionFile:
 async def _ended(gateway: Gateway, prediction_id: str) -> Prediction:
     prediction = await gateway.runner.get(prediction_id)
     if prediction is None:
-        raise _wrong("prediction", f"there is no prediction {prediction_id[:100]}", "unknown")
+        raise InvalidInputError.at(("prediction",), f"there is no prediction {prediction_id[:100]}", "unknown")
     if not prediction.status.is_final:
-        raise _wrong("prediction", "still runs; wait for its end")
+        raise InvalidInputError.at(("prediction",), "still runs; wait for its end")
     return prediction
 
 
@@ -192,17 +192,19 @@ async def _wanted(gateway: Gateway, body: ProposalBody, prediction: Prediction, 
     """
     if body.kind is Kind.CORRECTION:
         if body.wanted is None:
-            raise _wrong("wanted", "Field required", "missing")
+            raise InvalidInputError.at(("wanted",), "Field required", "missing")
         wanted, _ = await _checked(gateway, prediction, as_text(body.wanted))
         if wanted == given:
-            raise _wrong("wanted", 'is the answer that was given; for a good answer, kind is "example"')
+            raise InvalidInputError.at(
+                ("wanted",), 'is the answer that was given; for a good answer, kind is "example"'
+            )
         return wanted
     if body.wanted is not None:
-        raise _wrong("wanted", f"a {body.kind} has none; leave it out, or send a correction")
+        raise InvalidInputError.at(("wanted",), f"a {body.kind} has none; leave it out, or send a correction")
     if body.kind is Kind.REPORT:
         return None
     if prediction.status is not Status.SUCCEEDED:
-        raise _wrong("prediction", f"its status is {prediction.status}; an example needs an answer")
+        raise InvalidInputError.at(("prediction",), f"its status is {prediction.status}; an example needs an answer")
     return given
 
 
@@ -217,7 +219,7 @@ async def _checked(gateway: Gateway, prediction: Prediction, answer: str) -> tup
     if said.metrics.get(CHECKED) is True:
         if said.status is Status.SUCCEEDED:
             return output_text(said.output), True
-        raise _wrong("wanted", said.error or "is no answer of this model")
+        raise InvalidInputError.at(("wanted",), said.error or "is no answer of this model")
     if said.status is Status.SUCCEEDED:  # the server has written an answer of its own
         return answer, False
     raise UnavailableError(f"the answer cannot be checked: {said.error}", retry_after=2)
@@ -241,11 +243,7 @@ def _one_of(choices: type[_Choice], name: str, value: str | None) -> _Choice | N
     try:
         return choices(value)
     except ValueError as error:
-        raise _wrong(name, f"{value[:100]!r} is not one of {', '.join(choices)}", "unknown") from error
-
-
-def _wrong(name: str, message: str, kind: str = "invalid") -> InvalidInputError:
-    return InvalidInputError.of((FieldError((name,), message, kind),))
+        raise InvalidInputError.at((name,), f"{value[:100]!r} is not one of {', '.join(choices)}", "unknown") from error
 
 
 async def _written(write: Callable[[_Value], _Result], value: _Value) -> _Result:

@@ -17,7 +17,7 @@ import certifi
 from aiohttp.abc import ResolveResult
 from yarl import URL
 
-from gateway.errors import FieldError, InvalidInputError
+from gateway.errors import InvalidInputError
 from gateway.settings import GatewaySettings
 
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
@@ -91,13 +91,13 @@ async def check_webhook(url: object, settings: GatewaySettings, name: str = "web
         return
     place = _place(url)
     if place is None:
-        raise InvalidInputError.of((FieldError((name,), "is not an address such as https://example.com/hook", "url"),))
+        raise InvalidInputError.at((name,), "is not an address such as https://example.com/hook", "url")
     if not settings.allows_webhook(place[0]):
         text = f"the gateway may not send to {place[0][:100]}; its operator allows hosts with GATEWAY_WEBHOOK_HOSTS"
-        raise InvalidInputError.of((FieldError((name,), text, "not_allowed"),))
+        raise InvalidInputError.at((name,), text, "not_allowed")
     if await is_own(str(url), settings):
         text = "is an address of the gateway or of one of its servers, which take no webhooks"
-        raise InvalidInputError.of((FieldError((name,), text, "not_allowed"),))
+        raise InvalidInputError.at((name,), text, "not_allowed")
 
 
 async def is_own(url: str, settings: GatewaySettings) -> bool:

@@ -16,7 +16,7 @@ import pydantic_core
 from fastapi import Request
 from pydantic import JsonValue
 
-from gateway.errors import BadRequestError, FieldError, InvalidInputError
+from gateway.errors import BadRequestError, InvalidInputError
 from gateway.gateway import Gateway
 from gateway.http.bodies import read_bytes
 from gateway.predictions.input_files import KEEP_SECONDS, InputFile
@@ -102,18 +102,16 @@ def _content(name: str, value: Any, gateway: Gateway, info: ModelInfo, base: str
     if file is None:
         if match[1] != base:
             return value  # of another server
-        raise _wrong(name, f"there is no file {match[2]}; files expire after a day, and when the gateway stops")
+        text = f"there is no file {match[2]}; files expire after a day, and when the gateway stops"
+        raise InvalidInputError.at(("input", name), text, "file")
     schema = info.input_properties.get(name, {})
     if "uri" in (schema.get("format"), schema.get("items", {}).get("format")):
         return file.data_url
     try:
         return file.content.decode()
     except UnicodeDecodeError as error:
-        raise _wrong(name, f"the file {file.name!r} is not text in UTF-8, and this input is a text") from error
-
-
-def _wrong(name: str, text: str) -> InvalidInputError:
-    return InvalidInputError.of((FieldError(("input", name), text, "file"),))
+        text = f"the file {file.name!r} is not text in UTF-8, and this input is a text"
+        raise InvalidInputError.at(("input", name), text, "file") from error
 
 
 def _time(seconds: float) -> str:

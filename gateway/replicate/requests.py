@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from gateway.errors import BadRequestError, FieldError, InvalidInputError, NotFoundError
+from gateway.errors import BadRequestError, InvalidInputError, NotFoundError
 from gateway.http.webhook_client import check_webhook
 from gateway.predictions.live_prediction import Position
 from gateway.predictions.prediction import Webhook
@@ -43,10 +43,10 @@ def check_version(version: str | None, info: ModelInfo) -> None:
         InvalidInputError: the version is missing or is not the one that is served.
     """
     if version is None:
-        raise InvalidInputError.of((FieldError(("version",), "Field required", "missing"),))
+        raise InvalidInputError.at(("version",), "Field required", "missing")
     if version not in (info.version, info.name, f"{info.name}:{info.version}"):
         text = f"{version[:200]!r} is not served here; {info.name}:{info.version} is"
-        raise InvalidInputError.of((FieldError(("version",), text, "unknown"),))
+        raise InvalidInputError.at(("version",), text, "unknown")
 
 
 def check_model(owner: str, name: str, info: ModelInfo) -> None:

@@ -306,5 +306,5 @@ def _invalid_input(body: bytes) -> GatewayError:
         )
     except (ValueError, KeyError, TypeError):
         text = body[:500].decode(errors="replace")
-        return InvalidInputError(f"- input: {text}", fields=(FieldError(("input",), text),))
+        return InvalidInputError.at(("input",), text)
     return InvalidInputError.of(fields)
