@@ -9,16 +9,16 @@ from __future__ import annotations
 import hmac
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Annotated, Final
+from typing import Final
 from urllib.parse import quote, urlencode
 
 import pydantic_core
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from yarl import URL
 
 from gateway.errors import BadRequestError, GatewayError, InvalidInputError, NotFoundError, UnavailableError
-from gateway.gateway import Gateway, TheGateway, get_whole_gateway
+from gateway.gateway import Gateway, TheGateway, WholeGateway
 from gateway.http.api import Api
 from gateway.http.bodies import read_bytes
 from gateway.http.webhook_client import WebhookError, check_webhook
@@ -70,9 +70,7 @@ async def look(request: Request, gateway: TheGateway) -> Response:
 
 
 @_router.post(_RELAY)
-async def relay(
-    request: Request, gateway: Annotated[Gateway, Depends(get_whole_gateway)], to: str = "", signature: str = ""
-) -> Response:
+async def relay(request: Request, gateway: WholeGateway, to: str = "", signature: str = "") -> Response:
     """Pass on a webhook of Cog's; the answer has the receiver's status, after which Cog may send it again."""
     if not hmac.compare_digest(signature.encode(), (await _signature(to, gateway)).encode()):
         raise NotFoundError("this is not an address that the gateway gave to Cog")

@@ -103,6 +103,7 @@ async def get_whole_gateway(request: Request) -> Gateway:
 
 
 TheGateway = Annotated[Gateway, Depends(get_gateway)]
+WholeGateway = Annotated[Gateway, Depends(get_whole_gateway)]
 
 
 @asynccontextmanager

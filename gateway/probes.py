@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from gateway.errors import GatewayError
-from gateway.gateway import Gateway, get_whole_gateway
+from gateway.gateway import WholeGateway
 from gateway.http.api import Api
 
 _router = APIRouter()
@@ -21,7 +19,7 @@ async def health() -> Response:
 
 
 @_router.get("/ready")
-async def ready(gateway: Annotated[Gateway, Depends(get_whole_gateway)]) -> Response:
+async def ready(gateway: WholeGateway) -> Response:
     """Answer 200 while at least one Cog server is healthy, else 503, with the state of each."""
     servers = [
         {

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import html
-from typing import Annotated, Final
+from typing import Final
 from urllib.parse import parse_qs
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from gateway.errors import GatewayError
-from gateway.gateway import Gateway, get_whole_gateway
+from gateway.gateway import WholeGateway
 from gateway.http.api import Api
 from gateway.http.bodies import read_bytes
 from gateway.keys.callers import COOKIE
@@ -33,7 +33,7 @@ async def show() -> Response:
 
 
 @_router.post("/login")
-async def log_in(request: Request, gateway: Annotated[Gateway, Depends(get_whole_gateway)]) -> Response:
+async def log_in(request: Request, gateway: WholeGateway) -> Response:
     """Keep a valid key in a cookie that scripts cannot read and other sites cannot send."""
     content = await read_bytes(request, max_bytes=_MAX_BYTES)
     key = parse_qs(content.decode(errors="replace")).get("key", [""])[0].strip()

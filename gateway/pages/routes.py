@@ -23,7 +23,7 @@ from gateway.cache.answer_cache import ORIGINAL
 from gateway.corrections.correction import Correction, Kind, State
 from gateway.corrections.routes import corrections_of
 from gateway.errors import GatewayError, NotFoundError, UnauthorizedError, UnavailableError
-from gateway.gateway import Gateway, get_gateway, get_whole_gateway
+from gateway.gateway import Gateway, WholeGateway, get_gateway
 from gateway.http.api import Api
 from gateway.http.security import CONTENT_POLICY
 from gateway.pages.form_fields import as_text, form_fields
@@ -80,9 +80,7 @@ async def playground(
 
 
 @_router.get("/p/{prediction_id}")
-async def permalink(
-    request: Request, gateway: Annotated[Gateway, Depends(get_whole_gateway)], prediction_id: str
-) -> Response:
+async def permalink(request: Request, gateway: WholeGateway, prediction_id: str) -> Response:
     """The page of one prediction. Who has the link may see it, also without a key: an id cannot be guessed."""
     prediction = await _find(gateway, prediction_id)
     own = await _own_gateway(request, prediction_id)

@@ -7,14 +7,14 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Final
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from gateway.cache.answer_cache import CacheUse
 from gateway.errors import NotFoundError
-from gateway.gateway import Gateway, TheGateway, get_whole_gateway
+from gateway.gateway import Gateway, TheGateway, WholeGateway
 from gateway.http.api import Api
 from gateway.http.bodies import read_body, read_bytes
 from gateway.predictions.live_prediction import (
@@ -122,9 +122,7 @@ async def delete_prediction(gateway: TheGateway, prediction_id: str) -> Response
 
 
 @_router.get("/predictions/{prediction_id}/stream")
-async def stream_prediction(
-    request: Request, gateway: Annotated[Gateway, Depends(get_whole_gateway)], prediction_id: str
-) -> Response:
+async def stream_prediction(request: Request, gateway: WholeGateway, prediction_id: str) -> Response:
     """The prediction's output and logs as server-sent events, from the start or after Last-Event-ID.
 
     It needs no key: Replicate's JavaScript client sends none here. The page /p/ID shows the same to who has the id.
