@@ -45,12 +45,7 @@ APIS: tuple[Api, ...] = (
 
 
 def create_app(settings: GatewaySettings, servers: Callable[[], Sequence[ModelServer]] | None = None) -> FastAPI:
-    """The application; the gateway opens when the server starts it and closes when that stops.
-
-    Args:
-        settings: the settings of this process.
-        servers: makes the clients of the servers, as in `open_gateway`.
-    """
+    """The application; the gateway opens when the server starts it and closes when that stops. See `open_gateway`."""
 
     tracing = open_tracing()
 

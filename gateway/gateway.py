@@ -112,9 +112,7 @@ async def open_gateway(
 ) -> AsyncIterator[Gateway]:
     """A gateway that works while the context lasts; then running predictions are finished or interrupted.
 
-    Args:
-        settings: the settings of this process.
-        servers: makes the clients of the servers; None for those of the Cog servers in the settings.
+    `servers` makes the clients of the servers; None stands for those of the Cog servers in the settings.
 
     Raises:
         SettingsError: the settings do not fit together.

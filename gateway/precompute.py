@@ -105,12 +105,7 @@ class GatewayUnusableError(Exception):
 
 
 class GatewayClient:
-    """A client of one gateway.
-
-    Args:
-        client: a client that has the gateway's address and the caller's key.
-        refresh: whether the model writes every answer again.
-    """
+    """A client of one gateway, whose address and key `client` has; to refresh is to have every answer written again."""
 
     def __init__(self, client: httpx.AsyncClient, *, refresh: bool = False) -> None:
         self._client = client

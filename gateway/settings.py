@@ -35,12 +35,7 @@ class SettingsError(Exception):
 
 
 class ServerList(BaseModel):
-    """Cog servers that run the same.
-
-    Args:
-        upstreams: their addresses.
-        weights_digest: the digest of their weights; None where it is not known.
-    """
+    """Addresses of Cog servers that run the same, and the digest of their weights; None where it is not known."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -40,15 +40,7 @@ ADAPTER: Final = "adapter"  # an input that names one; the weights' digest does 
 
 
 class AnswerCache:
-    """The cache of one gateway.
-
-    Args:
-        table: the table where answers are looked up.
-        store: the database of the predictions.
-        read_model: returns the schema and version that are served.
-        meters: the counters of hits and misses.
-        is_shared: whether a caller gets answers that other keys' predictions had.
-    """
+    """The cache of one gateway. Only a shared one gives a caller the answers that other keys' predictions had."""
 
     def __init__(
         self,
@@ -124,12 +116,7 @@ def marked_as_new(final: Prediction) -> Prediction:
 
 
 def metrics_of_copy(original: Prediction, owner: str | None) -> dict[str, JsonValue]:
-    """The metrics of a prediction with the answer of another one.
-
-    Args:
-        original: the prediction that has the answer.
-        owner: the owner of the new prediction; the original's id is shown to its own owner only.
-    """
+    """The metrics of an owner's prediction with another one's answer; that one's id is shown to its own owner only."""
     metrics = {name: original.metrics[name] for name in _OF_ANSWER if name in original.metrics}
     if "input_token_count" in metrics:
         metrics["cached_token_count"] = metrics["input_token_count"]  # none of them was computed

@@ -43,11 +43,7 @@ class CorrectionPage:
 
 
 class CorrectionFile:
-    """The file of the corrections. It may be used from several threads.
-
-    Args:
-        path: the path of the file, which is created if there is none.
-    """
+    """The file of the corrections, created if there is none. It may be used from several threads."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -60,11 +60,7 @@ class ApiKey:
 
 
 class KeyFile:
-    """The file of the keys; the gateway reads it while commands change it.
-
-    Args:
-        path: the path of the file, which is created if there is none.
-    """
+    """The file of the keys, created if there is none; the gateway reads it while commands change it."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

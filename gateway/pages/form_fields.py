@@ -49,13 +49,7 @@ class FormField:
 
 
 def form_fields(openapi: Mapping[str, Any], profile: Profile, values: Mapping[str, JsonValue]) -> tuple[FormField, ...]:
-    """The fields in the order of predict's parameters.
-
-    Args:
-        openapi: the schema of Cog's server.
-        profile: what the schema cannot say.
-        values: the values to show; inputs without one show their default.
-    """
+    """The fields in the order of predict's parameters; inputs without a value show their default."""
     schemas = openapi.get("components", {}).get("schemas", {})
     inputs = schemas.get("Input", {})
     properties = sorted(inputs.get("properties", {}).items(), key=lambda item: item[1].get("x-order", 0))

@@ -370,13 +370,7 @@ def _environment() -> Environment:
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """One style sheet or script.
-
-    Args:
-        content: the bytes of the file.
-        media_type: the header Content-Type.
-        etag: a text that changes with the content.
-    """
+    """One style sheet or script, with its header Content-Type, and an ETag that changes with the content."""
 
     content: bytes
     media_type: str

@@ -57,12 +57,7 @@ class InputFile:
 
 
 class InputFiles:
-    """The files of all callers.
-
-    Args:
-        max_bytes: the limit of all files of one caller.
-        clock: gives the present Unix time.
-    """
+    """The files of all callers, each of whom may have `max_bytes` together."""
 
     def __init__(self, max_bytes: int, clock: Callable[[], float] = time.time) -> None:
         self._max_bytes = max_bytes

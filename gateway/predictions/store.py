@@ -100,11 +100,7 @@ class VersionUse:
 
 
 class Store:
-    """The database of one gateway.
-
-    Args:
-        path: of the file; None keeps everything in memory.
-    """
+    """The database of one gateway, in a file; without a path in memory."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

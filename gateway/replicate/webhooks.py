@@ -80,13 +80,7 @@ def signature(secret: str, message_id: str, timestamp: str, body: bytes) -> str:
 
 
 class Sender:
-    """Sends the events of predictions.
-
-    Args:
-        client: the client that sends the POSTs.
-        secret: the gateway's key, `whsec_` and base64.
-        base_url: the gateway's address in the prediction objects.
-    """
+    """Sends the events of predictions, signed with the gateway's key, which is `whsec_` and base64."""
 
     def __init__(self, client: WebhookClient, secret: str, base_url: str) -> None:
         self._client = client

@@ -113,11 +113,7 @@ class ModelServer(Protocol):
 
 
 class Upstream:
-    """The client of one Cog server.
-
-    Args:
-        url: the server's address without a path.
-    """
+    """The client of one Cog server, by the server's address without a path."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -35,15 +35,8 @@ def bench_adapters(
 ) -> dict[str, Any]:
     """Measure, and return the result; an engine that fails has its error there.
 
-    After Ctrl-C or SIGTERM, the result has the parts that were complete.
-
-    Args:
-        peers: the engines.
-        base: folder of the base; None for that of the example adapters.
-        adapters: the list, of folders with questions; None for the example adapters.
-        plan: the sizes.
-        say: called with what is measured next.
-        keep: called with the result so far after each part.
+    After Ctrl-C or SIGTERM, the result has the parts that were complete. `keep` is called with the result so far after
+    each part. Without a base and a list, those of the example adapters are measured.
 
     Raises:
         QuestionError: the base or the questions of an adapter are missing.

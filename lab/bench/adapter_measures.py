@@ -67,14 +67,7 @@ class AdapterPlan:
 
 @dataclass(frozen=True)
 class AdapterQuestions:
-    """The requests of one adapter, without keys.
-
-    Args:
-        entry: its entry in the list.
-        asks: different questions.
-        held_out: questions with right answers.
-        answers: the answers to `held_out`, as JSON values.
-    """
+    """The requests of one adapter, without keys, and the right answers to those held out, as JSON values."""
 
     entry: AdapterEntry
     asks: tuple[Ask, ...]
@@ -112,13 +105,9 @@ def write_copies(questions: Sequence[AdapterQuestions], count: int, path: Path) 
 
 
 def mixed(questions: Sequence[AdapterQuestions], names: Sequence[str], count: int, first: int = 0) -> tuple[Ask, ...]:
-    """`count` requests to adapters in turn. If there are twice or four times as many names, the questions are the same.
+    """`count` requests to adapters in turn, which are named by `copies`, from number `first` on.
 
-    Args:
-        questions: the questions of the different adapters.
-        names: names from `copies`, from the first on.
-        count: number of requests.
-        first: number of the first request, for other questions.
+    If there are twice or four times as many names, the questions are the same.
     """
     found = []
     for i in range(first, first + count):
@@ -154,12 +143,7 @@ class AdapterBench:
         self._largest = max((*plan.counts, plan.users + plan.cold))
 
     def measure(self, merged: Path | None, figures: dict[str, Any], keep: Callable[[], None]) -> None:
-        """Measure the parts of the plan.
-
-        Args:
-            merged: the base with the first adapter merged into it, if it is to be compared.
-            figures: a dictionary that is filled part by part.
-            keep: called after each part, so that a run that is ended keeps the parts before.
+        """Measure the parts of the plan, and fill `figures`; `keep` is called after each part, for a run that is ended.
 
         Raises:
             EngineFailedError: the engine ended, or an answer was an error.
@@ -190,14 +174,7 @@ class AdapterBench:
             }
 
     def rates(self, number: int, merged: Path | None, found: dict[str, Any], keep: Callable[[], None]) -> None:
-        """Answers per second, with every number of adapters; all are asked the same questions.
-
-        Args:
-            number: the number of the round.
-            merged: see `measure`.
-            found: a dictionary that is filled rate by rate.
-            keep: called after each rate.
-        """
+        """Fill `found` with answers per second, with every number of adapters; all are asked the same questions."""
         plan = self._plan
         names = copies(self._questions, len(self._questions))
         asks = mixed(self._questions, names, plan.asked)

@@ -35,13 +35,9 @@ class Asker:
         self._task = create_task(weights, self._tokenizer)
 
     def ask(self, key: str, inputs: Inputs, max_tokens: int, *, as_schema: bool = False) -> Ask:
-        """The greedy request for one question.
+        """The greedy request for one question, with so many tokens to answer if the task's own limit is not lower.
 
-        Args:
-            key: its name within its batch.
-            inputs: the question.
-            max_tokens: limit of the answer's tokens, if the task's own is not lower.
-            as_schema: give an engine that makes its own grammars a JSON schema.
+        With `as_schema` it has a JSON schema, for an engine that makes its own grammars.
 
         Raises:
             InputError: the task refuses an input.

@@ -55,12 +55,9 @@ def built_program(name: str) -> Path:
 
 
 def export(checkpoint: Path, folder: Path, kind: str) -> None:
-    """Write model.gguf, and the files that the bench reads beside it.
+    """Write an unquantized checkpoint as model.gguf, and the files that the bench reads beside it.
 
-    Args:
-        checkpoint: folder of the unquantized model.
-        folder: for the results, created if necessary.
-        kind: the quantization, as llama-quantize names it.
+    `kind` is the quantization, as llama-quantize names it.
 
     Raises:
         OSError, CalledProcessError: it cannot be converted; the output is on stderr.

@@ -32,11 +32,7 @@ def about_run() -> dict[str, Any]:
 
 
 def describe_machine(proc: Path = Path("/proc")) -> dict[str, Any]:
-    """CPU, memory, versions, and the load at the start of the run; None for what this machine does not tell.
-
-    Args:
-        proc: the folder in which the kernel describes the machine.
-    """
+    """CPU, memory, versions, and the load at the start of the run; None for what the machine does not tell (`proc`)."""
     cpu = _fields(proc / "cpuinfo")
     flags = cpu.get("flags", "").split()
     memory = _fields(proc / "meminfo").get("MemTotal")  # such as `16384 kB`

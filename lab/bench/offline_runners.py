@@ -43,12 +43,7 @@ _ANY_LENGTH: Final = 1 << 30  # the task's own limit of an answer counts, as for
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A command's wall time and memory.
-
-    Args:
-        seconds: the time from its start to its end.
-        peak_mb: the memory of all its processes together, with pages that they share counted once (PSS).
-    """
+    """A command's wall time, and the memory of all its processes together, with shared pages counted once (PSS)."""
 
     seconds: float
     peak_mb: float

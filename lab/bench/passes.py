@@ -52,10 +52,7 @@ def measure_in_process(weights: Path) -> dict[str, Any]:
 def measure(weights: Path, repeats: int, activations: Activations = Activations.BFLOAT16) -> dict[str, Any]:
     """Measure all sizes in several rounds, so that a slow phase of the machine affects all of them.
 
-    Args:
-        weights: folder of the checkpoint.
-        repeats: the number of rounds.
-        activations: what inputs of 4-bit matmuls are rounded to; by default as the engine does with DTYPE=auto.
+    Inputs of 4-bit matmuls are rounded to `activations`, by default as the engine does with DTYPE=auto.
     """
     model = ModelPasses(weights, activations)
     model.run(PREFILL, PREFILL)  # writes to the cache's memory pages

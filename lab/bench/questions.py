@@ -68,12 +68,7 @@ class HoneycombQuestions:
 
 
 class RequestFile:
-    """See `HoneycombQuestions`. Each draw takes the next lines, starting again after the last one.
-
-    Args:
-        questions: at least one.
-        warm_up: other questions, for warming up.
-    """
+    """See `HoneycombQuestions`. Each draw takes the next of the questions, starting again after the last one."""
 
     def __init__(self, questions: Sequence[Inputs], warm_up: Sequence[Inputs] = ()) -> None:
         self.warm_up = warm_up
@@ -155,11 +150,7 @@ def read_teams(path: Path = REQUESTS) -> list[Team]:
 
 
 def read_requests(path: Path, evaluation: Evaluation) -> list[Inputs]:
-    """The requests of a file, in the format of scripts/evaluate.
-
-    Args:
-        path: the JSONL file.
-        evaluation: that of the task, which determines whether an input may be a string.
+    """The requests of a JSONL file, in the format of scripts/evaluate; the task says whether an input may be a string.
 
     Raises:
         QuestionError: a line has another form, or there are fewer than two.

@@ -94,11 +94,7 @@ class Batches:
     def of(self, workload: Workload, number: int, variant: float | None, *, as_schema: bool = False) -> list[Batch]:
         """The batches of a workload in a round: those that prepare it, and last the one to measure.
 
-        Args:
-            workload: what is measured.
-            number: the number of the round.
-            variant: arrival rate, or number of users.
-            as_schema: see `Asker.ask`.
+        The variant is an arrival rate, or a number of users; for `as_schema` see `Asker.ask`.
         """
         if workload is Workload.FREE_200:
             return self._stories()

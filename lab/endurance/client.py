@@ -160,14 +160,9 @@ async def ask_all(url: str, questions: Sequence[Mapping[str, Any]], *, at_once: 
 async def closed_loop(
     url: str, questions: Sequence[Mapping[str, Any]], *, clients: int, seconds: float, at_least: int = 1
 ) -> list[ClientResult]:
-    """So many clients, each of which asks its next question when it has its answer.
+    """So many clients, each of which asks its next question when it has its answer, after the last one the first again.
 
-    Args:
-        url: of the server.
-        questions: asked in turn, again from the first after the last.
-        clients: how many.
-        seconds: after which no question is asked any more.
-        at_least: questions that are asked however long they take.
+    They ask for so many seconds and, however long that takes, `at_least` so many questions.
     """
     end, turn = time.monotonic() + seconds, itertools.count()
     answers: list[ClientResult] = []
@@ -184,14 +179,7 @@ async def closed_loop(
 async def open_loop(
     url: str, questions: Sequence[Mapping[str, Any]], *, rate: float, seconds: float
 ) -> list[ClientResult]:
-    """Poisson arrivals, each asked once.
-
-    Args:
-        url: of the server.
-        questions: asked in turn.
-        rate: arrivals a second.
-        seconds: of arrivals; then the last answers are awaited.
-    """
+    """Poisson arrivals, `rate` a second, each asked once; after so many seconds the last answers are awaited."""
     rng, now, tasks = random.Random(0), 0.0, []
     async with opened(url) as client:
         began = time.monotonic()

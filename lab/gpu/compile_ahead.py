@@ -35,14 +35,7 @@ _SIZES: Final = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A layer of a model, with the head and adapters, or without them where tiles are tried.
-
-    Args:
-        model: its name in `random_model`.
-        half: see `TritonKernels`.
-        rows: of the pass.
-        tiles: other sizes than the default ones.
-    """
+    """A layer of a model of `random_model`, with the head and adapters, or without them where other tiles are tried."""
 
     model: str
     half: bool

@@ -31,12 +31,7 @@ Answers = dict[str, Tokens]  # by request id
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A way to start the engine.
-
-    Args:
-        name: for people.
-        settings: those that differ from the others'.
-    """
+    """A way to start the engine: its name for people, and the settings that differ from the others'."""
 
     name: str
     settings: Mapping[str, Any]
@@ -56,14 +51,9 @@ def variants(device: str) -> tuple[Variant, ...]:
 
 
 def ask(report: StageReport, folder: Path, device: str, variant: Variant, deadline: float) -> Iterator[Answers]:
-    """Start an engine, ask it all levels, and close it.
+    """Start an engine, ask it all levels, and close it; levels that have not ended by the deadline are missing.
 
-    Args:
-        report: receives the figures of each level.
-        folder: of the checkpoint.
-        device: the setting DEVICE.
-        variant: how it is started.
-        deadline: when to stop, by `time.monotonic`; levels that have not ended then are missing.
+    The device is the setting DEVICE; the deadline is one of `time.monotonic`.
 
     Yields:
         The answers so far, after each level.
@@ -149,9 +139,7 @@ def _add_steps(report: StageReport, group: str, before: EngineStats, after: Engi
 def compare(report: StageReport, answers: Mapping[str, Answers]) -> None:
     """Compare the tokens of the first engine with those of the others, and of one question asked at each level.
 
-    Args:
-        report: receives how many answers differ, of which none may.
-        answers: of each engine, by its name.
+    None of the answers, by the engine's name, may differ.
     """
     for name, pairs in _pairs(answers):
         different = [request for request, mine, theirs in pairs if mine != theirs]

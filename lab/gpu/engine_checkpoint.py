@@ -64,13 +64,7 @@ TINY: Final = _config(
 
 
 def write_checkpoint(folder: Path, config: Mapping[str, Any], *, device: str = "cpu") -> None:
-    """Write config.json, weights and tokenizer to a folder that exists.
-
-    Args:
-        folder: receives the files.
-        config: content of config.json.
-        device: torch's name of the one that draws the weights; another one draws others.
-    """
+    """Write config.json, weights and tokenizer to a folder that exists; another device draws other weights."""
     write_tokenizer(folder, config["vocab_size"])
     write_weights(folder, config, device=device)
 

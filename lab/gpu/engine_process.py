@@ -18,11 +18,7 @@ _GRACE: Final = 15.0  # seconds after the deadline, when the process is ended
 def ask_apart(
     report: StageReport, answers: Answers, folder: Path, device: str, variant: Variant, deadline: float
 ) -> None:
-    """See `ask`, which also has the arguments. What a process gave before it ended counts.
-
-    Args:
-        report: receives the figures, and why the process ended early.
-        answers: receives the answers.
+    """See `ask`; `answers` receives its answers. What a process gave before it ended counts.
 
     Raises:
         RuntimeError: the process ended early, or had to be ended.

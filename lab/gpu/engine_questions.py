@@ -42,13 +42,7 @@ _ENDS: Final = ("Please call me back.", "No answer is needed.", "We sell nothing
 
 
 def questions(tokenizer: Tokenizer, at_once: int, count: int) -> list[GenerationRequest]:
-    """Greedy requests.
-
-    Args:
-        tokenizer: of the model.
-        at_once: how many are asked at once; the level has its own questions, after those that all levels have.
-        count: of requests.
-    """
+    """Greedy requests; a level of so many at once has its own questions, after those that all levels have."""
     constraint = JsonSchemaConstraint(json.dumps(_SCHEMA))
     end, start = (tokenizer.eos_token_ids[0], tokenizer.eos_token_ids[0] + 1)
     found = []

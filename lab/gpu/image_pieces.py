@@ -39,14 +39,7 @@ def image_pieces(place: Place, report: StageReport) -> None:
 
 
 def load(report: StageReport, python: Path, pins: dict[str, str], ours: tuple[str, ...]) -> None:
-    """Import each package and module with a Python; those that fail are named.
-
-    Args:
-        report: gets what was found.
-        python: of the environment.
-        pins: package → version that it must have.
-        ours: modules of this repository.
-    """
+    """Import each package, whose version must be the one of its pin, and our modules; those that fail are named."""
     asked = subprocess.run([python, "-c", _VERSION, *pins], cwd=ROOT, capture_output=True, text=True)
     if asked.returncode:
         report.wrong.append(f"{python}: {asked.stderr.splitlines()[-1]}")

@@ -24,13 +24,7 @@ _TAIL = 2000  # characters of a broken process's errors
 
 
 def main(arguments: list[str] | None = None, *, default: tuple[str, ...] = tuple(LIMITS), seconds: float = 250) -> int:
-    """Run the command; returns the exit code.
-
-    Args:
-        arguments: of the command line; None takes the process's.
-        default: names of the stages, where none are named.
-        seconds: that the run may take, where none are named.
-    """
+    """Run the command, with these stages and this time where the arguments name none; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=lambda text: Path(text).resolve(), required=True, help="file for the result")
     parser.add_argument("--seconds", type=float, default=seconds, help="what does not fit is left out (%(default)s)")

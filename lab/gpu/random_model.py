@@ -77,14 +77,7 @@ class RandomTensors:
 
 
 class PassModel:
-    """A model with a KV cache of random keys and values.
-
-    Args:
-        config: of the model.
-        kernels: compute it.
-        device: torch's name of it.
-        num_blocks: of the KV cache.
-    """
+    """A model with a KV cache of random keys and values."""
 
     def __init__(self, config: ModelConfig, kernels: Kernels, device: str, num_blocks: int) -> None:
         assert config.quantization is not None, "random tensors are 4-bit weights"

@@ -24,16 +24,7 @@ _LONGEST_REPORT: Final = 20_000  # characters
 def run_tests(
     report: StageReport, *, marks: str, paths: Sequence[str], workers: int, log: Path, seconds: float
 ) -> None:
-    """Count the tests that passed, and say which failed.
-
-    Args:
-        report: of this stage.
-        marks: pytest's expression of markers.
-        paths: files and folders of tests.
-        workers: processes.
-        log: receives pytest's output.
-        seconds: after them the tests are stopped.
-    """
+    """Count the tests that passed within so many seconds, and say which failed; the log receives pytest's output."""
     command = [sys.executable, "-m", "pytest", "-m", marks, "-n", str(workers), "-vv", "--tb=short", "--durations=8"]
     threads = str(max(1, (os.cpu_count() or 1) // workers))
     code = None
@@ -55,13 +46,7 @@ def run_tests(
 
 
 def read_log(report: StageReport, text: str, code: int | None) -> None:
-    """Add what pytest's log says.
-
-    Args:
-        report: of this stage.
-        text: pytest's output with xdist and -vv.
-        code: pytest's exit code; None if it was stopped.
-    """
+    """Add what pytest's log says, with xdist and -vv; the exit code is None if pytest was stopped."""
     ended = _ENDED.findall(text)
     outcomes = Counter(outcome for outcome, _ in ended)
     report.add("tests", "passed", outcomes["PASSED"])

@@ -22,12 +22,7 @@ _OURS, _OTHERS = "#2f5bd8", "#9aa4b5"
 
 
 def draw_speed(path: Path, result_file: Path = RESULT) -> None:
-    """Write the plot as SVG: the same bytes for the same result and version of matplotlib.
-
-    Args:
-        path: where the plot is written.
-        result_file: the result of `scripts/dev/bench`; it has all three engines.
-    """
+    """Write the plot as SVG: the same bytes for the same result, of all three engines, and version of matplotlib."""
     result: Mapping[str, Any] = json.loads(result_file.read_text())
     engines, machine = result["engines"], result["machine"]
     with plt.rc_context({"svg.hashsalt": "readme", "axes.titlesize": 10.5, "axes.titlelocation": "left"}):

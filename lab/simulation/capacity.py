@@ -44,24 +44,14 @@ def measure(fleet: Fleet, service: ServiceTimes, arrivals: Arrivals, seed: int) 
     return Measured(fleet.replicas, p50, p95, p99, outcome.cached_share, running, len(arrivals.times))
 
 
-def fewest_replicas(
-    fleet: Fleet, service: ServiceTimes, arrivals: Arrivals, *, p99: float, seed: int = 0
-) -> Measured | None:
-    """The smallest fleet that holds `p99` seconds; None if no number of replicas does.
-
-    Args:
-        fleet: its number of replicas is replaced.
-        service: measured times.
-        arrivals: the load.
-        p99: limit of the 99th percentile of the latency, in seconds.
-        seed: the seed of the times drawn; the same for every size.
-    """
+def fewest_replicas(fleet: Fleet, service: ServiceTimes, arrivals: Arrivals, *, p99: float) -> Measured | None:
+    """The smallest fleet like this one that holds `p99` seconds; None if no number of replicas does."""
     if float(np.percentile(service.seen, 99)) > p99:
         return None  # not even requests that are alone and find their prompt in the cache
     fewest = _lower_bound(fleet, service, arrivals)
     failed, held = fewest - 1, None
     for count in _growing(fewest):
-        found = measure(replace(fleet, replicas=count), service, arrivals, seed)
+        found = measure(replace(fleet, replicas=count), service, arrivals, _SEED)
         if found.p99 <= p99:
             held = found
             break
@@ -70,7 +60,7 @@ def fewest_replicas(
         failed = count
     while held is not None and held.replicas - failed > 1:
         count = (held.replicas + failed) // 2
-        found = measure(replace(fleet, replicas=count), service, arrivals, seed)
+        found = measure(replace(fleet, replicas=count), service, arrivals, _SEED)
         if found.p99 <= p99:
             held = found
         else:
@@ -139,7 +129,7 @@ def plans(question: Question, console: Console) -> list[Plan]:
         Plan(
             arrivals.rate,
             fleet.routes_by_prefix,
-            fewest_replicas(fleet, service, arrivals, p99=question.p99, seed=_SEED),
+            fewest_replicas(fleet, service, arrivals, p99=question.p99),
         )
         for arrivals in _loads(question)
         for fleet in fleets

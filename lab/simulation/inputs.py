@@ -47,14 +47,8 @@ def poisson(rng: np.random.Generator, rate: float, seconds: float) -> NDArray[np
 def bursty(rng: np.random.Generator, rate: float, seconds: float, burst: float) -> NDArray[np.float64]:
     """Times of a Poisson process whose rate switches between two values in fixed periods, [n] float64.
 
-    In a burst, requests come at `burst` times the mean rate, else at half of it. The periods are whole and at least
-    four, so that the mean rate is right in a short simulation too.
-
-    Args:
-        rng: a source of randomness.
-        rate: mean requests per second.
-        seconds: length.
-        burst: rate of a burst divided by the mean rate, above 1.
+    In a burst, requests come at `burst` times the mean `rate` per second, else at half of it. The periods are whole and
+    at least four, so that the mean rate is right in a short simulation too.
     """
     share = (1 - QUIET) / (burst - QUIET)  # of the time that is in a burst
     periods = max(MIN_PERIODS, round(seconds * share / BURST_SECONDS))
@@ -67,14 +61,9 @@ def bursty(rng: np.random.Generator, rate: float, seconds: float, burst: float) 
 
 
 def generate(rng: np.random.Generator, rate: float, seconds: float, *, burst: float, num_prefixes: int) -> Arrivals:
-    """Arrivals at random times, whose beginnings of prompts have Zipf's distribution (the k-th has weight 1 / k).
+    """Arrivals, in bursts of `burst` times the mean rate per second if it is more than 1.
 
-    Args:
-        rng: a source of randomness.
-        rate: mean requests per second.
-        seconds: length.
-        burst: 1 for a Poisson process, more for bursts of that many times the mean rate.
-        num_prefixes: number of different beginnings.
+    Their beginnings of prompts have Zipf's distribution (the k-th has weight 1 / k).
     """
     times = poisson(rng, rate, seconds) if burst <= 1 else bursty(rng, rate, seconds, burst)
     weights = 1.0 / np.arange(1, num_prefixes + 1)

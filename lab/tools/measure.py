@@ -37,9 +37,7 @@ _TASK: Final = {"task": "chat", "name": "tools"}
 def our_server(weights: Path, folder: Path) -> Iterator[str]:
     """The gateway in front of a chat package with the paged engine; its address.
 
-    Args:
-        weights: a checkpoint with a chat template.
-        folder: an empty folder, on the same file system for the weights to be linked.
+    The folder is empty, and on the same file system for the weights to be linked.
     """
     settings = linked_weights(weights, folder / "weights", {"task.json": json.dumps(_TASK)})
     env = {**settings, "ENGINE": "paged", "PYTHONPATH": str(ROOT), "COG_LOG_LEVEL": "warning"}
@@ -53,14 +51,7 @@ def our_server(weights: Path, folder: Path) -> Iterator[str]:
 
 @contextmanager
 def vllm_server(weights: Path, folder: Path, *, dtype: str, parser: str) -> Iterator[str]:
-    """vLLM's own server with its parser of calls; its address.
-
-    Args:
-        weights: a checkpoint with a chat template.
-        folder: the place for its log.
-        dtype: of the weights and activations.
-        parser: the name that vLLM has for the model's format of calls.
-    """
+    """vLLM's own server, with the parser that it has by this name for the model's format of calls; its address."""
     port = free_port()
     python = installed_environment("vllm") / "bin" / "python"
     command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(weights)]
@@ -106,11 +97,7 @@ def ask(url: str, question: Question) -> Answer:
 
 
 class Answers:
-    """The answers of a run, kept in a file, so that a run that was stopped goes on.
-
-    Args:
-        path: lines of `{"server", "question", "answer"}`.
-    """
+    """The answers of a run, kept as lines of `{"server", "question", "answer"}`, so that a stopped run goes on."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -139,9 +126,7 @@ class Answers:
 def report(questions: Sequence[Question], answers: Mapping[str, Sequence[Answer]]) -> dict[str, Any]:
     """The figures: by category what is right, the faults of each server, and our difference from vLLM.
 
-    Args:
-        questions: what was asked.
-        answers: those of `OURS`, and perhaps of `VLLM`, in the order of the questions.
+    The answers are those of `OURS`, and perhaps of `VLLM`, in the order of the questions.
     """
     verdicts = {server: list(map(judge, questions, given)) for server, given in answers.items()}
     found: dict[str, Any] = {

@@ -28,13 +28,7 @@ _ALL: Final = (*_ATTENTION, "gate_proj", "up_proj", "down_proj")
 
 @dataclass(frozen=True, slots=True)
 class ExampleAdapter:
-    """How one of the adapters is trained.
-
-    Args:
-        example: makes an input and its answer.
-        rank: of the adapter; with `targets` it takes less than 2 MB.
-        targets: the linear layers that it changes.
-    """
+    """How one of the adapters is trained; with its rank and linear layers it takes less than 2 MB."""
 
     example: Callable[[random.Random], tuple[str, dict[str, Any]]]
     rank: int
@@ -60,14 +54,7 @@ QUESTIONS: Final = 64  # for benchmarks
 
 
 def write_examples(name: str, folder: Path, *, train: int, validation: int) -> None:
-    """Write train.jsonl, validation.jsonl and questions.jsonl of different examples; the same bytes each time.
-
-    Args:
-        name: of the adapter.
-        folder: for the files.
-        train: number of examples for training.
-        validation: number of examples to measure the loss.
-    """
+    """Write train.jsonl, validation.jsonl and questions.jsonl of different examples; the same bytes each time."""
     rng, seen = random.Random(name), dict[str, dict[str, Any]]()
     while len(seen) < train + validation + QUESTIONS:
         text, answer = EXAMPLE_ADAPTERS[name].example(rng)

@@ -38,12 +38,9 @@ _MIN_SIZE, _MAX_SIZE = 5, 80
 
 
 def assemble(rng: Random, *, held_out: bool, mixed: bool) -> ColumnSet:
-    """A column list of 5–80 names.
+    """A column list of 5–80 names, of domains that never occur in training if it is held out.
 
-    Args:
-        rng: source of randomness.
-        held_out: use domains that never occur in training.
-        mixed: the instrumentation may be made up, as in `instruments`.
+    If it is mixed, its instrumentation may be made up, as in `instruments`.
     """
     size = max(_MIN_SIZE, min(_MAX_SIZE, round(rng.lognormvariate(3.08, 0.48))))
     core = NAME if mixed and rng.random() < _MIXED_SHARE else _pick_core(rng, held_out)

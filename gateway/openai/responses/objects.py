@@ -127,12 +127,7 @@ def response_of_item(item_id: str) -> str:
 
 
 class Events:
-    """Writes the events of one stream, which have numbers from 0 on.
-
-    Args:
-        asked: what was asked.
-        starting_after: the number of the last event that the client has; None for none.
-    """
+    """Writes the events of one stream, which have numbers from 0 on, without those up to `starting_after`."""
 
     def __init__(self, asked: Asked, starting_after: int | None = None) -> None:
         self._asked = asked

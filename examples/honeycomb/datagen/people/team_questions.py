@@ -29,14 +29,9 @@ _TRIES = 40
 
 
 def team_lists(name: str, *, seed: int, examples: int, per_set: int, held_out: bool) -> Iterator[list[Example]]:
-    """The examples of one column list after the other, `examples` in all.
+    """The examples of one column list after the other, `examples` in all; the same for the same seed and name.
 
-    Args:
-        name: of the split; it is part of the seed.
-        seed: the same seed gives the same examples.
-        examples: number in all lists together.
-        per_set: number for each column list.
-        held_out: use the teams that are never in training.
+    Those held out have the teams that are never in training.
     """
     made = number = 0
     seen: set[frozenset[str]] = set()
