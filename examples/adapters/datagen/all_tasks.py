@@ -1,4 +1,4 @@
-"""The example adapters, and their training data as files."""
+"""The example adapters, their training data as files, and the list of them with their digests."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from examples.adapters.datagen import (
     review_sentences,
     support_requests,
 )
+from serving.weights.adapter_files import TENSORS, adapter_digest
 
 FOLDER: Final = Path(__file__).parent.parent  # with a folder for each adapter
 _ATTENTION: Final = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -51,6 +52,9 @@ EXAMPLE_ADAPTERS: Final[Mapping[str, ExampleAdapter]] = MappingProxyType(
 
 
 QUESTIONS: Final = 64  # for benchmarks
+_LIST_HEAD: Final = """# The example adapters of SmolLM2-135M-Instruct. README.md beside says how to serve them.
+adapters:
+"""
 
 
 def write_examples(name: str, folder: Path, *, train: int, validation: int) -> None:
@@ -65,3 +69,13 @@ def write_examples(name: str, folder: Path, *, train: int, validation: int) -> N
     files = {"validation": lines[:validation], "train": lines[validation:start], "questions": lines[start:]}
     for file, chosen in files.items():
         (folder / f"{file}.jsonl").write_text("".join(f"{line}\n" for line in chosen), encoding="utf-8")
+
+
+def write_list(folder: Path) -> None:
+    """Write adapters.yaml for the adapters in the folders beside it."""
+    entries = [
+        f"  - name: {adapter.name}\n    source: {adapter.name}\n    task: {adapter.name}\n    max_rank: 8\n"
+        f"    digest: {adapter_digest(adapter)}\n"
+        for adapter in sorted(path.parent for path in folder.glob(f"*/{TENSORS}"))
+    ]
+    (folder / "adapters.yaml").write_text(_LIST_HEAD + "".join(entries), encoding="utf-8")

@@ -99,7 +99,7 @@ def amount(t: QuestionBuilder, column: Column, *, bare: bool = False) -> Value:
     if column.kind == "bytes" and not bare and t.chance(0.5):
         value = size(t.rng, column.detail or "b")
         return Value(value.value, guard(value.text))
-    kind = "status" if column.kind == "status" else column.kind
+    kind = column.kind
     plain = sample_value(t.rng, column).value if kind == "status" else parse_scalar(number_text(t.rng, kind))
     assert isinstance(plain, int | float)
     percent = "%" if kind == "pct" and t.chance(0.4) else ""

@@ -12,8 +12,10 @@ from examples.honeycomb.datagen.implied import adjective_column, error_filter, r
 from examples.honeycomb.datagen.quantities import duration
 from examples.honeycomb.datagen.query_draft import Filter
 from examples.honeycomb.datagen.question_builder import QuestionBuilder, guard
-from examples.honeycomb.datagen.sample_values import sample_value
+from examples.honeycomb.datagen.sample_values import Scalar, sample_value
 from examples.honeycomb.datagen.words import split_words
+
+Idiom = Callable[[QuestionBuilder], Condition | None]
 
 
 def _errors_only(t: QuestionBuilder) -> Condition | None:
@@ -21,24 +23,19 @@ def _errors_only(t: QuestionBuilder) -> Condition | None:
     return Condition((found,), t.say("errors_only"), False) if found else None
 
 
-def _no_errors(t: QuestionBuilder) -> Condition | None:
-    flag = t.role("error")
-    return Condition((Filter(flag.name, "=", False),), t.say("no_errors"), False) if flag else None
-
-
 def _root(t: QuestionBuilder) -> Condition | None:
     found = root_filter(t)
     return Condition((found,), t.say("root"), False) if found else None
 
 
-def _nonroot(t: QuestionBuilder) -> Condition | None:
-    parent = t.role("parent")
-    return Condition((Filter(parent.name, "exists"),), t.say("nonroot"), False) if parent else None
+def _of_role(role: str, section: str, op: str, value: Scalar | None = None) -> Idiom:
+    """A condition on the column with this role."""
 
+    def of_role(t: QuestionBuilder) -> Condition | None:
+        column = t.role(role)
+        return Condition((Filter(column.name, op, value),), t.say(section), False) if column else None
 
-def _exceptions(t: QuestionBuilder) -> Condition | None:
-    column = t.role("exception")
-    return Condition((Filter(column.name, "exists"),), t.say("exceptions"), False) if column else None
+    return of_role
 
 
 def _slow(t: QuestionBuilder) -> Condition | None:
@@ -68,7 +65,7 @@ def _status(t: QuestionBuilder) -> Condition | None:
     return Condition((Filter(column.name, op, value.value),), t.say(section, v=guard(value.text)), False)
 
 
-def _by_value(role: str) -> Callable[[QuestionBuilder], Condition | None]:
+def _by_value(role: str) -> Idiom:
     """A condition whose value alone determines the column: a method, service, region, environment, path or address."""
 
     def by_value(t: QuestionBuilder) -> Condition | None:
@@ -119,12 +116,12 @@ def _with_column(t: QuestionBuilder) -> Condition | None:
     return Condition((Filter(column.name, op),), t.say(section, col=t.mention(column, exact_share=0.3)), False)
 
 
-IDIOMS: dict[str, tuple[Callable[[QuestionBuilder], Condition | None], int]] = {
+IDIOMS: dict[str, tuple[Idiom, int]] = {
     "errors": (_errors_only, 7),
-    "no errors": (_no_errors, 3),
+    "no errors": (_of_role("error", "no_errors", "=", False), 3),
     "root": (_root, 7),
-    "non-root": (_nonroot, 1),
-    "exceptions": (_exceptions, 2),
+    "non-root": (_of_role("parent", "nonroot", "exists"), 1),
+    "exceptions": (_of_role("exception", "exceptions", "exists"), 2),
     "slow": (_slow, 9),
     "status": (_status, 9),
     "method": (_by_value("method"), 4),

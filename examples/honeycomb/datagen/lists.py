@@ -3,20 +3,14 @@
 from functools import lru_cache
 from pathlib import Path
 
+from examples.honeycomb.datagen.vocabulary import sections
+
 PATH = Path(__file__).parent / "lists.txt"
 
 
 @lru_cache(maxsize=1)
 def _lists() -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    section = ""
-    for line in PATH.read_text(encoding="utf-8").splitlines():
-        if line.startswith("["):
-            section = line.strip("[]")
-            found[section] = ()
-        elif line and not line.startswith("#"):
-            found[section] += tuple(line.split(", "))
-    return found
+    return {name: tuple(", ".join(lines).split(", ")) for name, _, lines in sections(PATH)}
 
 
 def word_list(name: str) -> tuple[str, ...]:

@@ -19,12 +19,10 @@ _FILTER_COUNTS = ((0, 34), (1, 44), (2, 17), (3, 5))
 
 @dataclass(frozen=True)
 class ModifierChances:
-    """The probability of each modifier, and the least number of conditions."""
+    """The probability of modifiers, and the least number of conditions."""
 
     by: float = 0.0
-    filters: bool = True
     min_filters: int = 0
-    time: float = 0.33
     limit: float = 0.06
     order: float = 0.05
 
@@ -33,8 +31,8 @@ def modifiers(t: QuestionBuilder, chances: ModifierChances) -> str:
     """Random modifiers in one phrase, each after a space; their meaning is added to the draft."""
     grouped = _by(t) if t.chance(chances.by) else ""
     t.draft.features |= {"breakdown"} if t.draft.breakdowns else set()
-    conditions = _conditions(t, chances) if chances.filters else ""
-    when = time_words(t) if t.chance(chances.time) else ""
+    conditions = _conditions(t, chances.min_filters)
+    when = time_words(t) if t.chance(0.33) else ""
     parts = [grouped, conditions] if t.chance(0.6) else [conditions, grouped]
     parts.insert(t.rng.choice((2, 2, 2, 2, 0, 1)), when)
     parts += [granularity_words(t) if t.chance(0.03) else "", comparison_words(t) if t.chance(0.02) else ""]
@@ -55,8 +53,8 @@ def _by(t: QuestionBuilder) -> str:
     return t.say("by", dims=dims, pdims=dims)
 
 
-def _conditions(t: QuestionBuilder, chances: ModifierChances) -> str:
-    counts, weights = zip(*((n, w) for n, w in _FILTER_COUNTS if n >= chances.min_filters), strict=True)
+def _conditions(t: QuestionBuilder, fewest: int) -> str:
+    counts, weights = zip(*((n, w) for n, w in _FILTER_COUNTS if n >= fewest), strict=True)
     count = t.rng.choices(counts, weights)[0]
     if count >= 2 and not t.draft.filters and t.chance(0.3):
         return _any_of(t, count)

@@ -7,7 +7,7 @@ from random import Random
 
 from examples.honeycomb.datagen.sample_values import Value
 
-_MS_PER = {"us": 0.001, "ms": 1, "s": 1000, "min": 60_000}
+MS_PER = {"us": 0.001, "ms": 1, "s": 1000, "min": 60_000}
 _DURATIONS = (5, 10, 20, 50, 75, 100, 150, 200, 250, 300, 400, 500, 500, 750, 800, 1000, 1000, 1500, 2000)
 _LONG_DURATIONS = (2000, 2500, 3000, 5000, 5000, 10_000, 15_000, 20_000, 30_000, 60_000, 120_000, 300_000)
 _BYTES_PER = {"b": 1, "kb": 1000, "mb": 1_000_000}
@@ -57,7 +57,7 @@ def number(rng: Random, amount: int | float) -> str:
 def duration(rng: Random, unit: str) -> Value:
     """A random duration: its value in the column's unit, and its text with any unit."""
     ms = rng.choice(_DURATIONS + _LONG_DURATIONS)
-    value = whole(ms / _MS_PER.get(unit, 1))
+    value = whole(ms / MS_PER.get(unit, 1))
     if ms >= 60_000:
         count = ms // 60_000
         return Value(value, f"{count}{rng.choice((' minute', ' min', ' minute'))}{'s' if count > 1 else ''}")

@@ -31,12 +31,10 @@ class Filter:
 class Draft:
     """The meaning of a question so far."""
 
-    category: str = ""
     calculations: list[Calculation] = field(default_factory=list)
     breakdowns: list[str] = field(default_factory=list)
     filters: list[Filter] = field(default_factory=list)
     any_filter: bool = False
-    order: Calculation | None = None
     order_column: str | None = None
     ascending: bool = False
     havings: list[tuple[str, str | None, str, float]] = field(default_factory=list)
@@ -78,8 +76,7 @@ class Draft:
         if self.order_column:
             return [{"column": self.order_column, "order": direction}]
         orderable = [c for c in self.calculations or [("COUNT", None)] if c[0] != "HEATMAP"]
-        by = self.order or (orderable[0] if orderable else None)
-        return [{**_named(*by), "order": direction}] if by else []
+        return [{**_named(*by), "order": direction} for by in orderable[:1]]
 
 
 def _named(op: str, column: str | None) -> dict[str, str]:

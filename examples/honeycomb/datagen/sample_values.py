@@ -103,7 +103,8 @@ def _host(rng: Random) -> str:
     return f"{base}-{rng.choice((f'{rng.randint(1, 40):02d}', f'{rng.getrandbits(20):05x}'))}"
 
 
-def _ip(rng: Random) -> str:
+def ip_address(rng: Random) -> str:
+    """`10.3.200.7`."""
     return ".".join(str(rng.randint(1, 254)) for _ in range(4))
 
 
@@ -121,7 +122,7 @@ _COMPOSED: dict[str, Callable[[Random], str]] = {
     "url": _url,
     "email": _email,
     "host": _host,
-    "ip": _ip,
+    "ip": ip_address,
     "version": _version,
     "code": _code,
     "ts": lambda rng: str(random_second(rng)),

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from examples.honeycomb.datagen.column_set import Column
 from examples.honeycomb.datagen.lists import word_list
-from examples.honeycomb.datagen.quantities import whole
-from examples.honeycomb.datagen.sample_values import Value, number_text, parse_scalar, sample_value
+from examples.honeycomb.datagen.quantities import MS_PER, whole
+from examples.honeycomb.datagen.sample_values import Value, ip_address, number_text, parse_scalar, sample_value
 
 _SENTENCES = (
     "card was declined by issuer",
@@ -46,7 +46,6 @@ _NAMES = (
 )
 _STATEMENTS = ("SELECT * FROM orders", "UPDATE users SET", "INSERT INTO line_items", "DELETE FROM sessions")
 _MS = (20, 50, 75, 100, 150, 200, 250, 300, 400, 500, 750, 900, 1000, 1500, 2000, 3000, 5000, 10_000, 30_000, 60_000)
-_PER_UNIT = {"us": 0.001, "ms": 1, "s": 1000, "min": 60_000}
 _QUERIES = ("page=2&sort=asc", "q=red+shoes&lang=de", "utm_source=mail&id=77", "ref=a%20b", "token=ab12&x=1")
 
 
@@ -74,7 +73,7 @@ def shaped_value(rng: Random, column: Column) -> Value:
 def numeric_value(rng: Random, column: Column) -> Value:
     """A random threshold of a numeric column, in the column's unit."""
     if column.kind == "dur":
-        number = whole(rng.choice(_MS) / _PER_UNIT.get(column.detail or "ms", 1))
+        number = whole(rng.choice(_MS) / MS_PER.get(column.detail or "ms", 1))
         return Value(number, str(number))
     if column.kind == "bytes":
         number = rng.choice((512, 1000, 2048, 4096, 10_000, 65_536, 500_000, 1_000_000, 5_000_000))
@@ -96,14 +95,10 @@ def _hex(length: int) -> Callable[[Random], str]:
     )
 
 
-def _ip(rng: Random) -> str:
-    return ".".join(str(rng.randint(1, 254)) for _ in range(4))
-
-
 def _ip_and_port(rng: Random) -> str:
     if rng.random() < 0.15:
         return f"[2001:db8::{rng.getrandbits(16):x}]:{rng.randint(1024, 65_535)}"
-    return f"{_ip(rng)}:{rng.choice((443, 5432, 6379, 8080, 9092, rng.randint(1024, 65_535)))}"
+    return f"{ip_address(rng)}:{rng.choice((443, 5432, 6379, 8080, 9092, rng.randint(1024, 65_535)))}"
 
 
 def _arn(rng: Random) -> str:
