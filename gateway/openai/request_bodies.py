@@ -49,10 +49,14 @@ def only(*values: JsonValue) -> AfterValidator:
     return AfterValidator(check)
 
 
-class StreamOptions(BaseModel):
-    """Options of a stream; `include_usage` adds a last chunk with the counts of tokens."""
+class Part(BaseModel):
+    """An object within a body."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class StreamOptions(Part):
+    """Options of a stream; `include_usage` adds a last chunk with the counts of tokens."""
 
     include_usage: bool | None = None
     include_obfuscation: Annotated[JsonValue, only(False)] = None
@@ -112,12 +116,6 @@ class SharedBody(CommonBody):
     def includes_usage(self) -> bool:
         """Whether a stream ends with the counts of tokens."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
-
-
-class Part(BaseModel):
-    """An object within a body."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 class JsonSchemaFormat(Part):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
@@ -276,18 +276,16 @@ class AdapterBench:
         one = self._questions[adapter % len(self._questions)]
         return one.asks[number % len(one.asks)]
 
-    def _engine(self, **settings: object) -> Any:
+    def _engine(self, **settings: object) -> closing[EngineProcess]:
         path = write_copies(self._questions, self._largest, self._folder / "adapters.yaml")
         if self._peer.engine == "vllm":
             settings["max_loras"] = self._plan.users  # all adapters of a batch
         return self._engine_of(self._base, {"adapters": str(path), **settings})
 
-    @contextmanager
-    def _engine_of(self, weights: Path, more: dict[str, object]) -> Iterator[EngineProcess]:
+    def _engine_of(self, weights: Path, more: dict[str, object]) -> closing[EngineProcess]:
         python = python_of(self._peer)
         command, log = self._peer.command(python, weights, **more), self._folder / f"{self._peer.name}.log"
-        with closing(EngineProcess(command, self._peer.env(python), log)) as engine:
-            yield engine
+        return closing(EngineProcess(command, self._peer.env(python), log))
 
 
 def _run(engine: EngineProcess, asks: Sequence[Ask], users: int) -> Done:

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -107,13 +106,10 @@ def _compare(run: Mapping[str, Any], service: ServiceTimes) -> Iterator[Compared
     arrivals = Arrivals(np.array(arrival_times(count, rate)), np.arange(count))
     draws = [simulate(Fleet(1), service, arrivals, np.random.default_rng(seed)).latencies for seed in range(DRAWS)]
     for percentile in _PERCENTILES:
+        measured = float(np.percentile(latencies, percentile))
         simulated = np.percentile(np.stack(draws), percentile, axis=1)
-        yield _compared(rate, count, percentile, float(np.percentile(latencies, percentile)), simulated)
-
-
-def _compared(rate: float, count: int, percentile: int, measured: float, simulated: NDArray[np.float64]) -> Compared:
-    low, middle, high = (float(value) for value in np.percentile(simulated, (2.5, 50, 97.5)))
-    return Compared(rate, count, percentile, measured, middle, low, high)
+        low, middle, high = (float(value) for value in np.percentile(simulated, (2.5, 50, 97.5)))
+        yield Compared(rate, count, percentile, measured, middle, low, high)
 
 
 def _table(engine: str, found: Sequence[Compared]) -> Table:
