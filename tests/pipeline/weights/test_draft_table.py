@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from examples.honeycomb.datagen.extracts import answer_lines
+from examples.honeycomb.datagen.files import answer_lines
 from pipeline.weights.build_from_sources import write_draft_table
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
