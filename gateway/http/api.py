@@ -80,7 +80,8 @@ def include(app: FastAPI, apis: Sequence[Api]) -> None:
     app.add_exception_handler(GatewayError, on_gateway_error)
     app.add_exception_handler(RequestValidationError, on_wrong_query)
     app.add_exception_handler(HTTPException, on_http_error)
-    app.add_middleware(_Failures, render=render)
+    failed = _InternalError("internal error of the gateway; its log has the reason")
+    app.add_middleware(Unanswered, render=render, error=failed)
 
 
 def error_renderer(apis: Sequence[Api]) -> RenderError:
@@ -101,16 +102,20 @@ def error_renderer(apis: Sequence[Api]) -> RenderError:
     return render
 
 
-class _Failures:
-    """ASGI middleware: answers a request whose handler failed, and logs why.
+class Unanswered:
+    """ASGI middleware: answers a request to which the application began no answer, and logs why where it failed.
 
     Starlette's own handler of all exceptions is outside of every middleware, so that its answers would have no security
     headers and would be neither counted nor logged with the request's id.
+
+    Args:
+        app: the application.
+        render: writes an error in the shape of the API that was asked.
+        error: the answer.
     """
 
-    def __init__(self, app: ASGIApp, render: RenderError) -> None:
-        self._app = app
-        self._render = render
+    def __init__(self, app: ASGIApp, render: RenderError, error: GatewayError) -> None:
+        self._app, self._render, self._error = app, render, error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one request on."""
@@ -127,5 +132,5 @@ class _Failures:
             if has_started or scope["type"] != "http":
                 raise
             _log.exception("a request failed")
-            error = _InternalError("internal error of the gateway; its log has the reason")
-            await self._render(Request(scope, receive), error)(scope, receive, send)
+        if not has_started and scope["type"] == "http":
+            await self._render(Request(scope, receive), self._error)(scope, receive, send)
