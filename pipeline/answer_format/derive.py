@@ -20,23 +20,8 @@ from tasks.schema.task import answer_constraint
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+|\s+')
 
 
-@dataclass(frozen=True, slots=True)
-class Separators:
-    """The separators of JSON texts, as regular expressions.
-
-    Args:
-        item: between items and between properties; None if no text has two of either.
-        key: between a property's name and its value; None if no text has a property.
-        notes: messages about separators that differ between the texts.
-    """
-
-    item: str | None
-    key: str | None
-    notes: tuple[str, ...]
-
-
-def find_separators(examples: Iterable[WrittenAnswer]) -> Separators:
-    """Count the separators of all examples whose text is known.
+def _separators(examples: Iterable[WrittenAnswer]) -> tuple[str, str, list[str]]:
+    """Patterns of what all examples whose text is known have between items, and between a key and its value; and notes.
 
     Raises:
         ExamplesError: a text has white space that is not part of a separator, as in pretty-printed JSON.
@@ -47,7 +32,7 @@ def find_separators(examples: Iterable[WrittenAnswer]) -> Separators:
         if example.text is not None:
             _count(example.place, example.text, item, key)
     notes = [_note(name, counts) for name, counts in (("items", item), ("keys", key)) if len(counts) > 1]
-    return Separators(_pattern(item), _pattern(key), tuple(notes))
+    return _pattern(item, ITEM_SEPARATOR), _pattern(key, KEY_SEPARATOR), notes
 
 
 def _count(place: str, text: str, item: Counter[str], key: Counter[str]) -> None:
@@ -57,11 +42,8 @@ def _count(place: str, text: str, item: Counter[str], key: Counter[str]) -> None
             "Put what comes before it at the end of the prompt, and train on answers without it"
         )
     tokens = _TOKEN.findall(text)
-    blanks = [
-        "",
-        *(token if token.isspace() else "" for token in tokens),
-        "",
-    ]  # blanks[i + 1]: tokens[i] if it is white space
+    # blanks[i + 1]: tokens[i] if it is white space
+    blanks = ["", *(token if token.isspace() else "" for token in tokens), ""]
     for index, token in enumerate(tokens):
         around = blanks[index] + token + blanks[index + 2]
         if token == ",":
@@ -81,10 +63,10 @@ def _pretty_printed(place: str, token: str, text: str) -> str:
     )
 
 
-def _pattern(counts: Counter[str]) -> str | None:
+def _pattern(counts: Counter[str], usual: str) -> str:
     """A pattern for all separators that were seen; their characters need no escaping in a regular expression."""
     if not counts:
-        return None
+        return usual
     seen = sorted(counts, key=len)
     if len(seen) == 1:
         return seen[0]
@@ -123,14 +105,12 @@ def derive_format(schema: dict[str, Any], examples: Sequence[WrittenAnswer]) -> 
         TaskFileError: the schema cannot be compiled into a grammar.
     """
     ordered, conflicts = reordered(schema, [example.value for example in examples])
-    separators = find_separators(examples)
-    notes = [*conflicts, *separators.notes]
+    item, key, found = _separators(examples)
+    notes = [*conflicts, *found]
     if all(example.text is None for example in examples):
         notes.append(
             "the answers are JSON values, not texts, so their separators cannot be seen; one space is optional"
         )
-    item = ITEM_SEPARATOR if separators.item is None else separators.item
-    key = KEY_SEPARATOR if separators.key is None else separators.key
     constraint = answer_constraint(ordered, item, key)
     return AnswerFormat(ordered, item, key, tuple(notes), _refused(constraint, examples))
 
