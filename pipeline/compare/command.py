@@ -60,7 +60,12 @@ def compare(
     divergence in fp32, over the reference answers of cases or over all of a text. Scores: the task's measures on the
     paged engine.
     """
-    _check_options(task_cases, calibration, task, limit_logits, limit_score)
+    if task_cases is not None and calibration is not None:
+        raise typer.BadParameter("give one of --task-cases and --calibration")
+    if task_cases is None and (limit_score is not None or task is not None):
+        raise typer.BadParameter("--limit-score and --task need --task-cases")
+    if task_cases is None and calibration is None and limit_logits is not None:
+        raise typer.BadParameter("--limit-logits needs --task-cases or --calibration")
     limits = Limits(
         weights=limit_weights,
         logits=_DEFAULT.logits if limit_logits is None else limit_logits,
@@ -85,22 +90,6 @@ def compare(
         write_json(json_file, _finite({**_about(), **report}))
     if not report["passed"]:
         raise typer.Exit(1)
-
-
-def _check_options(
-    task_cases: Path | None,
-    calibration: Path | None,
-    task: Path | None,
-    limit_logits: float | None,
-    limit_score: float | None,
-) -> None:
-    """Refuse options that would be ignored."""
-    if task_cases is not None and calibration is not None:
-        raise typer.BadParameter("give one of --task-cases and --calibration")
-    if task_cases is None and (limit_score is not None or task is not None):
-        raise typer.BadParameter("--limit-score and --task need --task-cases")
-    if task_cases is None and calibration is None and limit_logits is not None:
-        raise typer.BadParameter("--limit-logits needs --task-cases or --calibration")
 
 
 def _print(report: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -112,15 +112,22 @@ def _texts(
         found = [(ids, 1) for ids in calibration_tokens(calibration, before, max_tokens)]
     else:
         return None
+    chosen = texts_that_fit(found, max_tokens)
+    if not chosen:
+        longest = len(found[0][0]) if found else 0
+        raise CheckpointError(f"the first text has {longest:,} tokens, more than --max-tokens {max_tokens:,}; raise it")
+    return chosen
+
+
+def texts_that_fit(texts: Iterable[tuple[list[int], int]], max_tokens: int) -> Texts:
+    """The first of some texts that have together at most so many tokens, each padded to the longest of them."""
     chosen: Texts = []
     longest = 0
-    for ids, start in found:
+    for ids, start in texts:
         longest = max(longest, len(ids))
         if longest * (len(chosen) + 1) > max_tokens:
             break
         chosen.append((ids, start))
-    if not chosen:
-        raise CheckpointError(f"the first text has {longest:,} tokens, more than --max-tokens {max_tokens:,}; raise it")
     return chosen
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tokenizers import Tokenizer
 
+from pipeline.compare.compare_checkpoints import Texts, texts_that_fit
 from pipeline.compare.plain_weights import PlainWeights
 from pipeline.weights.calibration import model_text_ids, read_texts
 from pipeline.weights.console import say
@@ -72,22 +73,13 @@ def _reason(merged: Path, wanted: bool | None) -> str | None:
     return None
 
 
-def _tokens(tokenizer: Tokenizer, texts: Path | None) -> list[tuple[list[int], int]]:
+def _tokens(tokenizer: Tokenizer, texts: Path | None) -> Texts:
     """The token ids of the texts that fit the limit; all their tokens count."""
-    chosen: list[tuple[list[int], int]] = []
-    longest = 0
-    for text in [TEXT] if texts is None else read_texts(texts):
-        ids = model_text_ids(tokenizer, text)[:_MAX_TOKENS]
-        longest = max(longest, len(ids))
-        if longest * (len(chosen) + 1) > _MAX_TOKENS:
-            break
-        chosen.append((ids, 1))
-    return chosen
+    given = [TEXT] if texts is None else read_texts(texts)
+    return texts_that_fit(((model_text_ids(tokenizer, text)[:_MAX_TOKENS], 1) for text in given), _MAX_TOKENS)
 
 
-def _compare(
-    base: Path, adapter: Path, merged: Path, rounding: Rounding, tokens: list[tuple[list[int], int]]
-) -> dict[str, Any]:
+def _compare(base: Path, adapter: Path, merged: Path, rounding: Rounding, tokens: Texts) -> dict[str, Any]:
     from pipeline.compare.divergence import divergences  # torch and transformers: slow to import
 
     written = PlainWeights(merged)
