@@ -8,6 +8,7 @@ from typing import Any
 from pipeline.improve.choice import Candidate
 from pipeline.improve.data import Data
 from pipeline.package.version import Share
+from pipeline.train.card import short
 
 _SHOWN = 20  # lost answers of a set that are named
 _LONG = 160  # characters
@@ -81,9 +82,5 @@ def lost(candidate: Candidate) -> Iterator[str]:
 
 
 def _failure(one: Any) -> str:
-    return f"- {_short(one['question'])} → {_short(one['answer'])}, not {_short(one['reference'])}"
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LONG else f"{line[: _LONG - 1]}…"
+    question, answer, reference = (short(one[name], _LONG) for name in ("question", "answer", "reference"))
+    return f"- {question} → {answer}, not {reference}"

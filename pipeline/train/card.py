@@ -87,7 +87,7 @@ def draw(path: Path, measured: Measured) -> None:
         reach = [[100 * abs(score["value"] - score[end]) for score in scores] for end in ("low", "high")]
         places = [place - 0.2 * number for place in range(len(names), 0, -1)]
         right.errorbar(values, places, xerr=reach, fmt="o", markersize=4, label=label)
-    right.set_yticks(range(len(names), 0, -1), [_short(name, 30) for name in names])
+    right.set_yticks(range(len(names), 0, -1), [short(name, 30) for name in names])
     right.set(xlim=(-2, 102), xlabel="exact answers, and F1 of the weakest fields, %")
     right.grid(alpha=0.3)
     right.legend(fontsize="small")
@@ -134,7 +134,7 @@ def _worst(found: dict[str, Any]) -> Iterator[str]:
         yield "## Some wrong answers"
         yield ""
         for failure in wrong[:_WORST]:
-            yield f"- {_short(failure['question'])} → {_short(failure['answer'])}, not {_short(failure['reference'])}"
+            yield f"- {short(failure['question'])} → {short(failure['answer'])}, not {short(failure['reference'])}"
         yield ""
 
 
@@ -145,11 +145,11 @@ def _example(failure: dict[str, Any], path: str) -> str:
         return ""
     if wanted == given:
         return ""
-    return f"; for instance {given or 'nothing'} instead of {wanted or 'nothing'} in {_short(failure['question'])}"
+    return f"; for instance {given or 'nothing'} instead of {wanted or 'nothing'} in {short(failure['question'])}"
 
 
 def _values(value: Any, path: str) -> str:
-    return _short(", ".join(sorted(leaf for place, leaf in fields(value).elements() if place == path)))
+    return short(", ".join(sorted(leaf for place, leaf in fields(value).elements() if place == path)))
 
 
 def _fields(found: dict[str, Any]) -> Iterator[str]:
@@ -168,7 +168,8 @@ def _share(share: dict[str, float]) -> str:
     return f"{value:.1f} % ({low:.0f}–{high:.0f})"
 
 
-def _short(text: str, limit: int = 80) -> str:
+def short(text: str, limit: int = 80) -> str:
+    """A text in one line, cut where it has more characters than the limit."""
     text = " ".join(text.split())
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
