@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pipeline.train.pretrain.statements import make_statement
-from pipeline.train.pretrain.values import ENUMS, KINDS, TEXT, Kind, Node
+from pipeline.train.pretrain.values import ENUMS, KINDS, TEXT, Kind, Node, object_of
 from pipeline.train.pretrain.words import Words, spell
 from pipeline.train.template_choice import choose_prompt
 from tasks.json_text import write_answer
@@ -23,6 +23,7 @@ _SEPARATORS: Final = ((", ", ": "),) * 8 + ((",", ":"), (",", ": "))
 _CHAT_END: Final = "\nassistant\n"  # what is read of the end of a ChatML prompt
 _END: Final = choose_prompt(()).template.partition("}")[2]
 _ADDRESS: Final = ("person", "company", "house", "street", "unit", "city", "city", "zip")
+_FORMS: Final = {"fields": 58, "call": 12, "statement": 14, "rows": 6, "entities": 6, "copy": 4}  # and their shares
 _JOINTS: Final = (" ", " ", ", ", ". ", " and ", "; ", "\n")
 
 
@@ -79,9 +80,7 @@ class Maker:
     def make(self) -> Example:
         """An example of a new task."""
         words = self._words
-        form = words.order.choices(("fields", "call", "statement", "rows", "entities", "copy"), (58, 12, 14, 6, 6, 4))[
-            0
-        ]
+        (form,) = words.order.choices(list(_FORMS), list(_FORMS.values()))
         text, node, value, written = getattr(self, f"_{form}")()
         separators = words.order.choice(_SEPARATORS)
         prompt = self._prompt(text, node)
@@ -132,13 +131,13 @@ class Maker:
                 ("tool", "input"),
             )
         )
-        node = _object({first: {"type": "string", "maxLength": 100}, second: arguments})
+        node = object_of({first: {"type": "string", "maxLength": 100}, second: arguments})
         return self._ended(text), node, {first: name, second: values}, _written(slots)
 
     def _statement(self) -> tuple[str, Node, Any, list[str]]:
         text, statement, written = make_statement(self._words)
         key = self._words.choice(("sql", "query", "filter", "command", "expression", "statement", "search", "code"))
-        return text, _object({key: {"type": "string", "maxLength": 400}}), {key: statement}, written
+        return text, object_of({key: {"type": "string", "maxLength": 400}}), {key: statement}, written
 
     def _rows(self) -> tuple[str, Node, Any, list[str]]:
         """Lines of the same form, and a list of objects."""
@@ -161,7 +160,7 @@ class Maker:
         intro = f"{words.phrase(2, 5)}:\n" if words.chance(0.5) else ""
         mark = words.choice(("", "", "- ", "* "))
         text = intro + "\n".join(mark + line for line in lines)
-        node = _object({title: {"type": "array", "items": _object({slot.key: slot.node for slot in table[0]})}})
+        node = object_of({title: {"type": "array", "items": object_of({slot.key: slot.node for slot in table[0]})}})
         value = {title: [{slot.key: slot.value for slot in row} for row in table]}
         return text, node, value, [written for row in table for written in _written(row)]
 
@@ -175,10 +174,10 @@ class Maker:
         if words.chance(0.5):
             pairs = [(label, kind, span, text) for _, text, _, kind in pairs]
         items = [{a: b, c: d} for a, b, c, d in pairs]
-        item = _object(dict.fromkeys(items[0] if items else (span, label), TEXT))
+        item = object_of(dict.fromkeys(items[0] if items else (span, label), TEXT))
         return (
             self._prose(slots),
-            _object({"entities": {"type": "array", "items": item}}),
+            object_of({"entities": {"type": "array", "items": item}}),
             {"entities": items},
             _written(slots),
         )
@@ -191,7 +190,7 @@ class Maker:
         )
         change = words.order.choice((str, str, str.lower, str.title, str.upper))
         key = words.choice(("text", "normalized", "output", "query", "title", "corrected"))
-        return text, _object({key: {"type": "string", "maxLength": 400}}), {key: change(text)}, [text]
+        return text, object_of({key: {"type": "string", "maxLength": 400}}), {key: change(text)}, [text]
 
     def _slots(self, kinds: Sequence[str] | None, has_labels: bool) -> list[Slot]:
         words, used = self._words, set[str]()
@@ -264,7 +263,7 @@ class Maker:
             if outer not in properties:
                 properties, value = _grouped(properties, value, outer, inner)
         required = [name for name in properties if name in value and missing != "absent"]
-        return {**_object(properties), "required": required}, value
+        return {**object_of(properties), "required": required}, value
 
     def _prose(self, slots: Sequence[Slot]) -> str:
         words = self._words
@@ -349,15 +348,6 @@ def _listed(words: Words, texts: Sequence[str]) -> str:
     return f"{', '.join(texts[:-1])}{last}{texts[-1]}"
 
 
-def _object(properties: Mapping[str, Node]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": dict(properties),
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
 def _grouped(
     properties: Mapping[str, Node], value: Mapping[str, Any], outer: str, inner: Sequence[str]
 ) -> tuple[dict[str, Node], dict[str, Any]]:
@@ -368,7 +358,7 @@ def _grouped(
     values: dict[str, Any] = {}
     for key, node in properties.items():
         if key == inner[0]:
-            grouped[outer] = {**_object(nodes), "required": []}
+            grouped[outer] = {**object_of(nodes), "required": []}
             values[outer] = parts
         elif key not in nodes:
             grouped[key] = node

@@ -38,6 +38,12 @@ class Kind:
     rules: tuple[tuple[Node, Draw], ...]
 
 
+def object_of(properties: Mapping[str, Node]) -> dict[str, Any]:
+    """The schema of an object that has all of these properties and no other."""
+    names = list(properties)
+    return {"type": "object", "properties": dict(properties), "required": names, "additionalProperties": False}
+
+
 def copied(draw: Callable[[Words], str]) -> Draw:
     """A value that is what stands in the text."""
 
@@ -299,15 +305,7 @@ KINDS: Final = {
             (NUMBER, money),
             (NUMBER, money),
             (TEXT, copied(lambda words: amount(words)[0])),
-            (
-                {
-                    "type": "object",
-                    "properties": {"amount": NUMBER, "currency": {"enum": list(CURRENCIES.values())}},
-                    "required": ["amount", "currency"],
-                    "additionalProperties": False,
-                },
-                money_parts,
-            ),
+            (object_of({"amount": NUMBER, "currency": {"enum": list(CURRENCIES.values())}}), money_parts),
         ),
     ),
     "quantity": Kind(
@@ -315,15 +313,7 @@ KINDS: Final = {
         ("of", "about", "over", "for", "under"),
         (
             *_texts(lambda words: quantity(words)[0]),
-            (
-                {
-                    "type": "object",
-                    "properties": {"value": NUMBER, "unit": TEXT},
-                    "required": ["value", "unit"],
-                    "additionalProperties": False,
-                },
-                quantity_parts,
-            ),
+            (object_of({"value": NUMBER, "unit": TEXT}), quantity_parts),
         ),
     ),
     "count": Kind(
