@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -177,7 +176,12 @@ def _run(
     columns = (BarColumn(), TextColumn("{task.percentage:.1f} %"), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("train", total=1.0)
-        trainer = Trainer(model, packs, packs.num_examples, held_out, output, settings, record, _reporter(bar, task))
+
+        def report(text: str, progress: float) -> None:
+            bar.update(task, completed=progress)
+            console.print(f"{datetime.now():%H:%M:%S} {text}", highlight=False, soft_wrap=True)
+
+        trainer = Trainer(model, packs, packs.num_examples, held_out, output, settings, record, report)
         if resume:
             trainer.restore()
 
@@ -189,11 +193,3 @@ def _run(
         done = trainer.run()
     state = "finished" if done.finished else "stopped; continue with --resume"
     console.print(f"{output}: {state} after {done.samples} examples in {done.seconds / 60:.1f} minutes")
-
-
-def _reporter(bar: Progress, task: object) -> Callable[[str, float], None]:
-    def report(text: str, progress: float) -> None:
-        bar.update(task, completed=progress)  # type: ignore[arg-type]
-        console.print(f"{datetime.now():%H:%M:%S} {text}", highlight=False, soft_wrap=True)
-
-    return report

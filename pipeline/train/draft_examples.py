@@ -22,10 +22,8 @@ from serving.text import Tokenizer
 from serving.weights.draft_weights import MAX_TOKENS
 
 _FREQUENT = 0.01  # a token in this fraction of answers may be drafted for any prompt
-_OFTEN, _CERTAIN = (
-    0.01,
-    0.999,
-)  # for trigrams: occurrences of the first two tokens per answer, and fraction of the third
+# For trigrams: occurrences of the first two tokens per answer, and fraction of the third.
+_OFTEN, _CERTAIN = 0.01, 0.999
 _SEEN = 30  # and at least so many in all
 _STRUCTURE = 0.2  # a token is structure or a value if this fraction of the answers with it do not copy it from a column
 _EVERYWHERE = 0.9  # a token in this fraction of prompts belongs to the template
@@ -73,10 +71,7 @@ def common_marker(prompts: Sequence[Sequence[int]]) -> list[int]:
     Raises:
         TrainingError: prompts have no fixed text before what varies.
     """
-    first, last = (
-        min(prompts, key=tuple),
-        max(prompts, key=tuple),
-    )  # in lexicographic order; the others lie between them
+    first, last = min(prompts, key=tuple), max(prompts, key=tuple)  # the others lie between them
     if tuple(first) == tuple(last):
         raise TrainingError("all prompts are the same, so nothing shows which part of them varies; give other inputs")
     length = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))

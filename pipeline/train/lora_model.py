@@ -132,10 +132,8 @@ class LoraModel:
                 f"{folder}: rank {config.r} and alpha {config.lora_alpha}, the model has {self.rank} and "
                 f"{self.alpha}; pass --rank {config.r} --alpha {config.lora_alpha}"
             )
-        state, expected = (
-            load_file(folder / _ADAPTER),
-            get_peft_model_state_dict(self.peft, save_embedding_layers=False),
-        )
+        state = load_file(folder / _ADAPTER)
+        expected = get_peft_model_state_dict(self.peft, save_embedding_layers=False)
         shapes, wanted = ({name: tuple(t.shape) for name, t in tensors.items()} for tensors in (state, expected))
         if wrong := sorted(name for name in shapes.keys() | wanted.keys() if shapes.get(name) != wanted.get(name)):
             raise TrainingError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
@@ -149,9 +149,6 @@ class Packs(Sequence[Pack]):
 
     def __len__(self) -> int:
         return len(self._groups)
-
-    def __iter__(self) -> Iterator[Pack]:
-        return (self[index] for index in range(len(self)))
 
     @overload
     def __getitem__(self, index: int) -> Pack: ...

@@ -9,7 +9,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import typer
 from rich.console import Console
@@ -61,11 +61,9 @@ def _about_files(error: OSError | SafetensorError) -> str | None:
     return reason if isinstance(error, OSError) and error.filename and reason else None
 
 
-@contextmanager
-def progress_bar(title: str, checkpoint: tensors.CheckpointTensors) -> Iterator[tensors.Progress]:
+def progress_bar(title: str, checkpoint: tensors.CheckpointTensors) -> AbstractContextManager[tensors.Progress]:
     """A progress bar over the bytes of a checkpoint; call it with the number of bytes done."""
-    with byte_bar(title, sum(spec.nbytes for spec in checkpoint.specs().values())) as progress:
-        yield progress
+    return byte_bar(title, sum(spec.nbytes for spec in checkpoint.specs().values()))
 
 
 @contextmanager

@@ -143,14 +143,21 @@ class RowMerge:
     tokens: tuple[Array, Array] | None = None
     _norms: _Norms = field(default=None, init=False)
 
+    @np.errstate(all="ignore")  # what is not finite is found
     def encode(self, data: bytes, begin: int) -> tuple[bytes, Sums]:
         """The merged rows from `begin`, as they are stored, and their differences from the live ones.
 
         Raises:
             CheckpointError: a value is not finite, or does not fit the tensor's type.
         """
-        with np.errstate(all="ignore"):  # what is not finite is found below
-            return self._merge(data, begin)
+        weight = decode_rows(self.source_spec, data)
+        delta = self._delta(weight, begin)
+        live = self._finish(self._round(weight, begin), delta, begin, 0)
+        if not np.isfinite(live).all():
+            raise CheckpointError(f"{self.name} has values that are not finite, in the base or after the merge")
+        encoded = self._encode(live)
+        plain = None if self.factors is None else self._stored_plain(weight, delta, begin)
+        return encoded, Sums.of(live, self._decode(encoded, live.shape), plain)
 
     def live(self, data: bytes, begin: int) -> Array:
         """The rows as the adapter was trained with them: the base, rounded if it was, plus the adapter, in float32."""
@@ -161,16 +168,6 @@ class RowMerge:
         """The rows as a merge without NF4 stores them."""
         weight = decode_rows(self.source_spec, data)
         return self._stored_plain(weight, self._delta(weight, begin), begin)
-
-    def _merge(self, data: bytes, begin: int) -> tuple[bytes, Sums]:
-        weight = decode_rows(self.source_spec, data)
-        delta = self._delta(weight, begin)
-        live = self._finish(self._round(weight, begin), delta, begin, 0)
-        if not np.isfinite(live).all():
-            raise CheckpointError(f"{self.name} has values that are not finite, in the base or after the merge")
-        encoded = self._encode(live)
-        plain = None if self.factors is None else self._stored_plain(weight, delta, begin)
-        return encoded, Sums.of(live, self._decode(encoded, live.shape), plain)
 
     def _delta(self, weight: Array, begin: int) -> Array | None:
         return None if self.change is None else self.change.delta(begin, begin + len(weight))
