@@ -22,7 +22,7 @@ from pipeline.package.task_choice import (
     TemplateFile,
 )
 from pipeline.prepare.errors import PrepareError, PrepareRefusedError
-from pipeline.prepare.options import DRAFTER, PrepareOptions
+from pipeline.prepare.options import DRAFTER, PrepareOptions, option_words
 from pipeline.prepare.record import StepRecord, find_record
 from pipeline.prepare.run import planned, prepare, work_path
 from pipeline.weights.bases import BASES
@@ -97,9 +97,9 @@ def main(
         quantize=not unquantized,
         reuse_search=_absolute(reuse_search),
         merge_options=("--nf4",) if nf4 else (),
-        quantize_options=_given(group_size=group_size, tensor_parallel=tensor_parallel, max_tokens=max_tokens),
-        compare_options=_given(limit_weights=limit_weights, limit_logits=limit_logits, limit_score=limit_score),
-        drafter_options=_given(minutes=drafter_minutes),
+        quantize_options=option_words(group_size=group_size, tensor_parallel=tensor_parallel, max_tokens=max_tokens),
+        compare_options=option_words(limit_weights=limit_weights, limit_logits=limit_logits, limit_score=limit_score),
+        drafter_options=option_words(minutes=drafter_minutes),
         skipped=(DRAFTER,) if no_drafter else (),
     )
     with report_errors(PrepareError, PackageError):
@@ -147,12 +147,6 @@ def _own_task_file(base: str, task: str | None) -> Path | None:
     """The task.json in the base's folder, if no other task was chosen; it is not fetched with the checkpoint."""
     path = Path(base) / "task.json"
     return path if task is None and path.is_file() else None
-
-
-def _given(**options: float | None) -> tuple[str, ...]:
-    """The options that have a value, as words of a command line."""
-    given = {f"--{name.replace('_', '-')}": value for name, value in options.items() if value is not None}
-    return tuple(word for name, value in given.items() for word in (name, str(value)))
 
 
 def _absolute(path: Path | None) -> Path | None:

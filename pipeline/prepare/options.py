@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,7 +59,7 @@ class PrepareOptions:
     def described(self) -> dict[str, Any]:
         """The options that were given, as JSON."""
         flat = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("choice", "out")}
-        flat |= {f.name: getattr(self.choice, f.name) for f in fields(self.choice)}
+        flat |= asdict(self.choice)
         return {name: _plain(value) for name, value in flat.items() if value not in (None, ())}
 
     def fingerprint(self) -> str:
@@ -69,16 +69,17 @@ class PrepareOptions:
         return digest(content)
 
     def _paths(self) -> Iterator[Path]:
-        named = (
-            self.calibration,
-            self.cases,
-            self.reuse_search,
-            *(getattr(self.choice, f.name) for f in fields(self.choice)),
-        )
+        named = (self.calibration, self.cases, self.reuse_search, *asdict(self.choice).values())
         yield from (path for path in named if isinstance(path, Path))
         for source in (self.base, self.adapter):
             if source is not None and (folder := local_folder(source)) is not None:
                 yield folder
+
+
+def option_words(**options: object) -> tuple[str, ...]:
+    """The options that have a value, by their names in Python, as words of a command line."""
+    given = {f"--{name.replace('_', '-')}": value for name, value in options.items() if value is not None}
+    return tuple(word for name, value in given.items() for word in (name, str(value)))
 
 
 def local_folder(source: str) -> Path | None:

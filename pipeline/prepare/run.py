@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -212,9 +213,7 @@ class _Run:
         record = StepRecord(
             name=step.name,
             command=step.words(),
-            wall_seconds=cost.wall_seconds,
-            processor_seconds=cost.processor_seconds,
-            peak_memory_bytes=cost.peak_memory_bytes,
+            **asdict(cost),
             bytes_written=sum(file.size for file in files.values()),
             files_written=len(files),
             report=report,

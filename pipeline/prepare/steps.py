@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from pipeline.prepare.options import (
     has_texts,
     identity,
     local_folder,
+    option_words,
 )
 from pipeline.prepare.record import FileRecord, draft_record_path
 from pipeline.weights.bases import BASES
@@ -147,10 +148,10 @@ def later_steps(
     steps.append(
         Step(
             "task",
-            ("write_task", str(work / model), *_task_arguments(options), "--name", options.out.name),
+            ("write_task", str(work / model), *option_words(**asdict(options.choice)), "--name", options.out.name),
             writes=(task_file,),
             needs=(made_by,),
-            reads=tuple(v for f in fields(options.choice) if isinstance(v := getattr(options.choice, f.name), Path)),
+            reads=tuple(value for value in asdict(options.choice).values() if isinstance(value, Path)),
         )
     )
     if not options.quantize or quantized:
@@ -317,11 +318,6 @@ def last_steps(options: PrepareOptions, work: Path, placed_by: str) -> list[Step
     needs = (placed_by, *(step.name for step in steps))
     lock_command = ("lock_weights", str(folder), "--lock", str(lock))
     return [*steps, Step("lock", lock_command, writes=(lock,), needs=needs)]
-
-
-def _task_arguments(options: PrepareOptions) -> tuple[str, ...]:
-    given = {f"--{f.name.replace('_', '-')}": getattr(options.choice, f.name) for f in fields(options.choice)}
-    return tuple(word for name, value in given.items() if value is not None for word in (name, str(value)))
 
 
 def _from_here(argument: str) -> str:
