@@ -11,9 +11,8 @@ from huggingface_hub import get_token
 
 from pipeline.paths import ROOT, WEIGHTS_LOCK
 from pipeline.publish.errors import PublishError
-from pipeline.weights.recipes import recipes
-from serving.errors import WeightsError
-from serving.weights import VerifiedWeights, WeightsLock, verify
+from pipeline.weights.recipes import locked_names, recipes
+from serving.weights import VerifiedWeights, verify
 
 _PIECE: Final = 16 << 20  # bytes of a file that are searched at once
 _OVERLAP: Final = 4096  # longer than any secret, so that none is cut in two
@@ -59,7 +58,7 @@ def find_lock(folder: Path) -> Path:
     own = folder.with_name(f"{folder.name}.lock")
     of_recipes = (recipe.lock(ROOT) for recipe in recipes(ROOT).values())
     for lock in (own, folder.parent.parent / WEIGHTS_LOCK.name, WEIGHTS_LOCK, *of_recipes):
-        if lock.is_file() and (lock == own or folder.name in _names(lock)):
+        if lock.is_file() and (lock == own or folder.name in locked_names(lock)):
             return lock
     raise PublishError(
         f"no lock names {folder.name}, and only locked weights are published: lock them with scripts/lock_weights, "
@@ -74,13 +73,6 @@ def secrets_in(data: bytes) -> list[str]:
     if own is not None and len(own) >= 8 and own.encode() in data:
         found.append("your own token of the model hub")
     return found
-
-
-def _names(lock: Path) -> set[str]:
-    try:
-        return {entry.name for entry in WeightsLock.load(lock).weights}
-    except WeightsError:
-        return set()
 
 
 def _problems(folder: Path, name: str) -> Iterator[str]:

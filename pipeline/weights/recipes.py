@@ -54,7 +54,7 @@ class Recipe:
 
     def lock(self, root: Path) -> Path:
         """The lock of the weights: the package's if they are in use, and otherwise that in the recipe's folder."""
-        return root / LOCK if self.name == _used_name(root) else self.folder / LOCK
+        return root / LOCK if locked_names(root / LOCK) == [self.name] else self.folder / LOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +130,9 @@ def find_recipe(root: Path, name: str | None = None) -> Recipe:
     return known[wanted]
 
 
-def _used_name(root: Path) -> str | None:
-    """The name of the weights in the package's lock; None if it names none or several, or cannot be read."""
+def locked_names(lock: Path) -> list[str]:
+    """The names of the weights in a lock; none if it cannot be read."""
     try:
-        names = [entry.name for entry in WeightsLock.load(root / LOCK).weights]
+        return [entry.name for entry in WeightsLock.load(lock).weights]
     except WeightsError:
-        return None
-    return names[0] if len(names) == 1 else None
+        return []
