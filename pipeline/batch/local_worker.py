@@ -78,7 +78,7 @@ def _reason(error: Exception) -> str:
 
 
 class LocalWorker:
-    """See `pipeline.batch.engine_worker.Worker`.
+    """See `pipeline.batch.rows.Worker`.
 
     Args:
         start: starts a model.

@@ -33,7 +33,7 @@ _SYSTEM: Final = {
 
 
 class RayWorker:
-    """See `pipeline.batch.engine_worker.Worker`.
+    """See `pipeline.batch.rows.Worker`.
 
     Args:
         create: creates an actor of the class `EngineActor`; the actor waits until the cluster has room for it.

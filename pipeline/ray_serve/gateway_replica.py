@@ -28,16 +28,11 @@ _CANCELED: Final = UpstreamEvent("completed", {"status": "canceled"})
 
 
 class RayUpstream:
-    """See `gateway.upstream.model_server.ModelServer`. Requests wait in Ray Serve, whose autoscaling counts them.
+    """See `gateway.upstream.model_server.ModelServer`. Requests wait in Ray Serve, whose autoscaling counts them."""
 
-    Args:
-        application, deployment: names of the model's in Ray Serve.
-    """
-
-    def __init__(self, application: str, deployment: str) -> None:
-        self.url = self.name = f"ray://{application}"
-        self._application, self._deployment = application, deployment
-        self._handle = serve.get_deployment_handle(deployment, app_name=application)
+    def __init__(self) -> None:
+        self.url = self.name = f"ray://{MODEL}"
+        self._handle = serve.get_deployment_handle(MODEL, app_name=MODEL)
         self._running: dict[str, Any] = {}  # prediction → response
         self._is_settled = False  # whether the last check found no deployment under way
         self._info: ModelInfo | None = None
@@ -79,8 +74,8 @@ class RayUpstream:
                 self._is_settled = False  # a deployment may have passed unseen
                 return "READY"  # replicas answer without the controller
             raise UpstreamClosedError(f"Ray Serve's controller does not answer: {error}") from error
-        application = status.applications.get(self._application)
-        deployment = None if application is None else application.deployments.get(self._deployment)
+        application = status.applications.get(MODEL)
+        deployment = None if application is None else application.deployments.get(MODEL)
         if application is None or deployment is None or not deployment.replica_states.get("RUNNING"):
             raise UpstreamClosedError("no replica is running")  # predictions wait for the next
         was_settled, self._is_settled = self._is_settled, application.status == "RUNNING"
@@ -129,7 +124,7 @@ def _first_line(error: Exception) -> str:
 def build_gateway() -> FastAPI:
     """The gateway's application, with the settings of its environment; called in the gateway's replica."""
     configure_logging()
-    return create_app(GatewaySettings(), lambda: [RayUpstream(MODEL, MODEL)])
+    return create_app(GatewaySettings(), lambda: [RayUpstream()])
 
 
 @serve.ingress(build_gateway)
