@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.evaluate.answering import AnswerFile, ask_model
-from pipeline.evaluate.on_demand import on_demand
+from pipeline.evaluate.plans import on_demand
 from pipeline.improve.families import held_out
 from pipeline.improve.lines import Correction, Line, as_lines, read_lines, write_lines
 from pipeline.train.kept import Kept
