@@ -287,17 +287,15 @@ def place(candidate: Path, options: ImproveOptions, marker: Path, share: float) 
             source = candidate if name in (CONFIG, TENSORS) else options.adapter
             if name != GOLDEN:
                 place_file(source / name, staging / name)
-        write_json(marker, share)
-        replace_folder(staging, out)
-        return
-    for path in candidate.rglob("*"):
-        if path.is_file():
-            place_file(path, staging / path.relative_to(candidate))
-    if (current / DRAFT_MODEL).is_file():
-        shutil.copyfile(current / DRAFT_MODEL, staging / DRAFT_MODEL)
-    config, own = (json.loads((folder / "config.json").read_text("utf-8")) for folder in (staging, current))
-    if _CONTEXT in own:
-        write_json(staging / "config.json", config | {_CONTEXT: own[_CONTEXT]})
+    else:
+        for path in candidate.rglob("*"):
+            if path.is_file():
+                place_file(path, staging / path.relative_to(candidate))
+        if (current / DRAFT_MODEL).is_file():
+            shutil.copyfile(current / DRAFT_MODEL, staging / DRAFT_MODEL)
+        config, own = (json.loads((folder / "config.json").read_text("utf-8")) for folder in (staging, current))
+        if _CONTEXT in own:
+            write_json(staging / "config.json", config | {_CONTEXT: own[_CONTEXT]})
     write_json(marker, share)
     replace_folder(staging, out)
 

@@ -26,8 +26,7 @@ from pipeline.train.rounding import layer_rounding
 from pipeline.train.straight_through import MergedLora
 from pipeline.weights.awq_search_result import AwqSearchResult
 from pipeline.weights.sixteen_bits import LINEAR_LAYERS
-
-_ADAPTER = "adapter_model.safetensors"
+from serving.weights.adapter_files import CONFIG, TENSORS
 
 
 @dataclass
@@ -112,10 +111,10 @@ class LoraModel:
         """Write the adapter as PEFT does, in fp16, which is more precise than bf16 for numbers this small."""
         folder.mkdir(parents=True, exist_ok=True)
         state = get_peft_model_state_dict(self.peft, save_embedding_layers=False)
-        partial = folder / f"{_ADAPTER}.partial"
+        partial = folder / f"{TENSORS}.partial"
         save_file({n: t.to("cpu", torch.float16).contiguous() for n, t in state.items()}, partial, {"format": "pt"})
         partial.chmod(0o644)  # safetensors makes it readable by its owner only
-        partial.replace(folder / _ADAPTER)
+        partial.replace(folder / TENSORS)
         config = self.peft.peft_config["default"]
         config.base_model_name_or_path, config.inference_mode = base_name, True
         config.save_pretrained(folder)
@@ -132,7 +131,7 @@ class LoraModel:
                 f"{folder}: rank {config.r} and alpha {config.lora_alpha}, the model has {self.rank} and "
                 f"{self.alpha}; pass --rank {config.r} --alpha {config.lora_alpha}"
             )
-        state = load_file(folder / _ADAPTER)
+        state = load_file(folder / TENSORS)
         expected = get_peft_model_state_dict(self.peft, save_embedding_layers=False)
         shapes, wanted = ({name: tuple(t.shape) for name, t in tensors.items()} for tensors in (state, expected))
         if wrong := sorted(name for name in shapes.keys() | wanted.keys() if shapes.get(name) != wanted.get(name)):
@@ -150,7 +149,7 @@ def read_adapter_config(folder: Path) -> LoraConfig:
     Raises:
         TrainingError: there is none.
     """
-    if not (folder / "adapter_config.json").is_file():
-        raise TrainingError(f"{folder / 'adapter_config.json'} does not exist; give a folder with a LoRA adapter")
+    if not (folder / CONFIG).is_file():
+        raise TrainingError(f"{folder / CONFIG} does not exist; give a folder with a LoRA adapter")
     config: LoraConfig = LoraConfig.from_pretrained(str(folder))
     return config

@@ -20,8 +20,8 @@ from pipeline.weights.merging.companions import copy_common
 from pipeline.weights.merging.lora_adapter import PeftAdapter
 from serving.adapters.combination import Combination, Method
 from serving.adapters.combine import LowRank, combine_layer, reduced
+from serving.weights.adapter_files import CONFIG, TENSORS
 
-_CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
 _TYPES: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -91,7 +91,7 @@ def _ranks(layers: Mapping[str, LowRank]) -> str:
 
 def _config(first: Path, layers: Mapping[str, LowRank], combination: Combination) -> dict[str, Any]:
     """The content of adapter_config.json. A mean keeps that of the first, so that a training can continue from it."""
-    config: dict[str, Any] = json.loads((first / _CONFIG).read_text("utf-8"))
+    config: dict[str, Any] = json.loads((first / CONFIG).read_text("utf-8"))
     if combination.method is Method.MEAN:
         return config
     ranks = {layer: change.a.shape[0] for layer, change in layers.items()}
@@ -110,7 +110,7 @@ def _write(folder: Path, layers: Mapping[str, LowRank], config: Mapping[str, Any
     for layer, change in layers.items():
         tensors[f"base_model.model.{layer}.lora_A.weight"] = change.a.contiguous()
         tensors[f"base_model.model.{layer}.lora_B.weight"] = change.b.contiguous()
-    with partial_file(folder / _TENSORS) as partial:
+    with partial_file(folder / TENSORS) as partial:
         save_file(tensors, partial, metadata={"format": "pt"})
         partial.chmod(0o644)  # safetensors makes it readable by its owner only
-    write_json(folder / _CONFIG, dict(config))
+    write_json(folder / CONFIG, dict(config))
