@@ -16,7 +16,7 @@ from pipeline.environment.enter import installed_environment
 from pipeline.paths import ENVIRONMENT, ROOT
 from pipeline.weights.console import say
 
-COPIES: Final = ROOT / "build" / "batch"
+_COPIES: Final = ROOT / "build" / "batch"
 _SCHEMES: Final = ("s3", "gs")
 
 
@@ -26,15 +26,14 @@ class RunFiles:
     Args:
         data: the input: a path, s3://BUCKET/KEY or gs://BUCKET/KEY.
         out: the output, likewise.
-        copies: folder for the copies of all runs.
 
     Raises:
         BatchError: an address has another form.
     """
 
-    def __init__(self, data: str, out: str, copies: Path = COPIES) -> None:
+    def __init__(self, data: str, out: str) -> None:
         self._data, self._out = data, out
-        own = copies / _digest(out if _is_remote(out) else str(Path(out).resolve()))
+        own = _COPIES / _digest(out if _is_remote(out) else str(Path(out).resolve()))
         self._own = own if _is_remote(data) or _is_remote(out) else None
         self.out = own / _name(out) if _is_remote(out) else Path(out).resolve()
         self.data = own / _digest(data) if _is_remote(data) else Path(data).resolve()

@@ -42,14 +42,13 @@ def comparison(root: Path, first: str, second: str) -> Iterator[str]:
     yield "|---|---|---|"
     for name in dict.fromkeys([*found[0], *found[1]]):
         yield f"| {name} | {_cell(found[0].get(name))} | {_cell(found[1].get(name))} |"
+    yield ""
     record = read_version(folder / second)
     if record is not None and record.parent == first:
-        yield ""
         for name, share in record.figures.items():
             low, high = 100 * share.low, 100 * share.high
             yield f"- {name}: {100 * share.difference:+.1f} points ({low:+.1f} to {high:+.1f}, paired)"
     else:
-        yield ""
         yield "The sets may differ between these versions, as neither was improved from the other in this order."
 
 
