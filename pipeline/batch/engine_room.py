@@ -15,9 +15,7 @@ class Room:
     """What each engine gets.
 
     Args:
-        engines: number of engines.
         cpus: number of CPUs of each engine; a fraction if there are more engines than CPUs.
-        gpus: number of GPUs of each engine.
         threads: number of threads of each engine, if several share a machine and compute on its CPU.
     """
 
@@ -33,7 +31,6 @@ def find_room(machines: Sequence[Mapping[str, float]], engines: int | None, sett
     Args:
         machines: resources of each by Ray's names.
         engines: how many were asked for; None for as many as fit.
-        settings: the settings of the engines.
         option: the option of the command that says how many.
 
     Raises:

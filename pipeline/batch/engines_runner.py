@@ -29,7 +29,6 @@ class RowPool:
     A worker `enter`s before it takes rows, and `leave`s when it has answered them or has given them back.
 
     Args:
-        rows: all rows.
         window: number of rows to give at once, after so many have been given.
     """
 
@@ -113,9 +112,6 @@ class EngineSlot:
     """Takes rows from the pool, has them answered by its worker, and gives back what its worker could not answer.
 
     Args:
-        worker: the engine.
-        pool: the rows that no worker has.
-        answers: the queue that answers are put into.
         may_start: called before each row; after the first False no further row is started.
         concurrency: rows in flight.
     """

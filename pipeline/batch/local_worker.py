@@ -78,12 +78,7 @@ def _reason(error: Exception) -> str:
 
 
 class LocalWorker:
-    """See `pipeline.batch.rows.Worker`.
-
-    Args:
-        start: starts a model.
-        inputs: which input comes from which column.
-    """
+    """See `pipeline.batch.rows.Worker`."""
 
     def __init__(self, start: Callable[[], Model], inputs: RowInputs) -> None:
         self._start, self._inputs = start, inputs
@@ -134,7 +129,6 @@ class EngineActor:
     Args:
         settings: environment variables of the engine.
         lock: SHA-256 of the driver's lock of weights.
-        inputs: which input comes from which column.
     """
 
     def __init__(self, settings: Mapping[str, str], lock: str, inputs: RowInputs) -> None:

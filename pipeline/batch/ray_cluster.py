@@ -150,9 +150,7 @@ def ray_workers(engines: int | None, settings: Settings, lock: str, inputs: RowI
 
     Args:
         engines: how many; None for one on each GPU, or one on each machine if there are no GPUs.
-        settings: the settings of the engines.
         lock: SHA-256 of this machine's lock of weights.
-        inputs: which input comes from which column.
 
     Raises:
         BatchError: there is no room for them.

@@ -21,7 +21,6 @@ class RowInputs:
 
     Args:
         schema: the package's OpenAPI document.
-        columns: the names of the table's columns.
         sources: column by input name; an input without an entry comes from the column of its own name, if there is one.
         constants: `NAME=VALUE`, for inputs that are the same in every row.
 

@@ -30,7 +30,6 @@ class RowAnswer:
     """The result of one row: an answer, or the reason why there is none.
 
     Args:
-        number: the number of the row.
         answer: the text that predict would return; None after an error.
         error: None if there is an answer.
         input_tokens: number of tokens of the prompt; 0 if the engine was not asked.

@@ -37,7 +37,6 @@ class BudgetMeter:
     """What has been spent; time counts from here.
 
     Args:
-        budget: the limits.
         clock: gives the time in seconds.
     """
 
@@ -75,7 +74,6 @@ class ProgressLine:
     Args:
         total: rows of the input.
         done: rows that had their answer before this run.
-        out: the stream that it is written to.
         clock: gives the time in seconds.
     """
 
@@ -140,9 +138,6 @@ class BatchPlan:
     """A run that can start.
 
     Args:
-        table: the input.
-        survey: what one pass over the table found.
-        output: the file for the results.
         identity: what makes this run another one than others with the same output, by name.
         publish: called when the output has been written, before the answers so far are deleted.
     """
@@ -161,9 +156,7 @@ async def run_batch(plan: BatchPlan, start: Callable[[int], Runner], budget: Bud
     run that was killed continues from there.
 
     Args:
-        plan: what to answer.
         start: makes what answers so many rows; called only if there are rows left.
-        budget: what this run may spend.
 
     Raises:
         BatchError: the output or the journal cannot be used, or the runner cannot continue.

@@ -50,7 +50,6 @@ def compare_checkpoints(
     Args:
         before: folder of a checkpoint.
         after: folder of what was made of it.
-        limits: what may be lost.
         cases: cases of the task, for logits over the reference answers, and for scores; None leaves the scores out.
         calibration: or texts, for logits over all their tokens.
         task: task file for the cases, instead of the checkpoints' own.

@@ -20,7 +20,6 @@ class Divergence:
     """How far two checkpoints are apart over some positions of texts.
 
     Args:
-        positions: the number of positions.
         kl: the mean Kullback-Leibler divergence of the second checkpoint's distribution from the first's, in nats.
         largest_kl: the largest of them.
         top1: the share of positions where both find the same token likeliest.
@@ -38,7 +37,6 @@ def divergences(
     """Compare a checkpoint with each of some others on texts.
 
     Args:
-        before: the checkpoint.
         others: checkpoints with the same vocabulary.
         texts: token ids, and the first token of each that counts; the tokens before it are only read.
 

@@ -36,8 +36,6 @@ def compare_logits(
     """The divergence of each merge from the live adapter, or why it was not computed; also printed.
 
     Args:
-        base: the folder of the base.
-        adapter: the folder of the adapter.
         merged: the folder of the merge of both that was written.
         rounding: how the base was rounded for the merge.
         texts: lines of {"text": …}; None takes a short text of our own.

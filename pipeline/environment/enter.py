@@ -17,7 +17,6 @@ def ensure(name: str, for_help: str | None = None) -> None:
     Takes milliseconds if the environment is complete. Exits with a message if it cannot be installed.
 
     Args:
-        name: the environment.
         for_help: a smaller one, which is enough for --help; None for none.
     """
     venv = installed_environment(for_help if for_help and "--help" in sys.argv[1:] else name)

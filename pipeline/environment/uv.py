@@ -29,7 +29,6 @@ class Uv:
     """Runs uv with the package indexes that pip is configured to use.
 
     Args:
-        program: uv's executable.
         pip: pip's settings, from `read_pip_settings`; uv's own configuration files are not read.
     """
 
@@ -81,7 +80,6 @@ class Uv:
         that fails.
 
         Args:
-            file: the requirement file.
             with_deps: whether to add what the packages need in the image: on Linux, x86-64, Python 3.11.
         """
         command = ["pip", "compile", "--quiet", "--no-header", "--no-annotate", "--generate-hashes"]

@@ -29,7 +29,6 @@ class CaseAnswer:
         raw: the model's text.
         seconds: how long the answer took.
         output_tokens: number of tokens in the model's text.
-        model_passes: number of forward passes.
         error: the task's reason why there is no answer, if any.
         probabilities: of the fields of the answer, see `tasks.confidence`; empty where the engine does not know them.
     """

@@ -25,12 +25,10 @@ def make_golden(
     """Write golden.jsonl into the adapter's folder, and return the digest that the adapter has now.
 
     Args:
-        adapter: the adapter's folder.
         base: unquantized checkpoint to merge it into; None if `merged` is given.
         merged: the merged checkpoint, which may be quantized; None if `base` is given.
         cases: a file of cases as scripts/evaluate takes them; their answers are not used.
         task: a task file; None for the adapter's own, or else the checkpoint's.
-        count: number of prompts.
         length: limit of an answer's tokens.
 
     Raises:

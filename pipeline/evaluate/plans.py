@@ -25,8 +25,6 @@ class Plan:
     """An evaluation that can be run.
 
     Args:
-        evaluation: the task's.
-        cases: all cases.
         refused: a message for each line that cannot be used.
         settings: what is asked and how, for the result file.
         ask: yields answers to some cases, in the order in which they finish.
@@ -58,7 +56,6 @@ def engine_plan(
     Args:
         data: JSONL of cases, in the format of the task.
         limit: only the first cases.
-        options: the settings of the engine.
         grammar: whether answers are constrained.
         task: a task file to use instead of the checkpoint's own, or the adapter's.
         adapter: folder of an adapter that is asked on demand; None for the checkpoint alone.
@@ -93,7 +90,6 @@ def on_demand(
     """Settings with which a model has the adapter, while the context lasts, and the inputs that name it.
 
     Args:
-        settings: those of the model.
         adapter: folder of the adapter; None for the model alone, with no such input.
         task: a task file whose folder has what the adapter's prompts are made from; None for the adapter's own folder.
     """

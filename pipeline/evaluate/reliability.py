@@ -60,7 +60,6 @@ def write_reliability(weights: Path, answers: Sequence[Fields]) -> Iterator[str]
     """Write NAME.confidence.json and its plot beside a checkpoint, or remove those of another; the lines of a card.
 
     Args:
-        weights: the folder of the checkpoint.
         answers: that it had not learned, as `confidence` of a result file has them.
     """
     file, picture = calibration_path(weights), weights.with_name(f"{weights.name}.confidence.png")

@@ -44,8 +44,6 @@ def fetch(source: Source, folder: Path, digests: Mapping[str, str] = MappingProx
     If another process fetches into the same folder, this waits for it.
 
     Args:
-        source: where the files are.
-        folder: the folder that they go to.
         digests: SHA-256 in hexadecimal that files must have, by name.
 
     Raises:

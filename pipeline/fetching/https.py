@@ -36,7 +36,6 @@ def fetch_https(source: HttpsSource, folder: Path, digests: Mapping[str, str] = 
     are followed only to https (or from a server of this machine to another).
 
     Args:
-        source: the address.
         folder: the folder that the files go to; whole ones of the same version are kept.
         digests: SHA-256 in hexadecimal of files that must have it, by name.
 
@@ -59,8 +58,6 @@ def fetch_file(url: str, path: Path, *, size: int | None = None, digest: str | N
     """Download one file, unless it is there and whole; goes on where an earlier call was stopped.
 
     Args:
-        url: the address.
-        path: where the file goes.
         size: the size that it must have, in bytes; None takes what the server states.
         digest: the SHA-256 in hexadecimal that it must have; None takes the version which the server has now.
 

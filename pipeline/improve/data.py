@@ -72,7 +72,6 @@ def write_data(
     """Write all files below `work`. The same corrections and files give the same bytes.
 
     Args:
-        work: the work folder.
         weights: folder of the current version, which answers inputs of `replay` that have no answers; with an adapter,
             that of its base with the adapter's task file.
         kept: what it was made from.

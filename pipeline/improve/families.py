@@ -25,7 +25,6 @@ def held_out(texts: Sequence[str], learned: Sequence[bool]) -> list[bool]:
     """Which corrections are held out: about one in `HELD_OUT` of the new ones, at most `_MOST`, none learned before.
 
     Args:
-        texts: the inputs.
         learned: whether an earlier version has learned it; then its family is learned again.
     """
     target = min(_MOST, max(1, (len(texts) - sum(learned)) // HELD_OUT))

@@ -106,7 +106,6 @@ def improve(
     """Train candidates, choose one, and make it a version. Progress and the results go to the terminal.
 
     Args:
-        options: what the user wants.
         corrections: that were accepted, in the order in which they were made.
         call: runs a command and returns its exit code; None is `run_command`.
 

@@ -33,7 +33,6 @@ def fetch_locked(lock: Path, root: Path, folder: Path | None = None) -> list[Pat
     weights, this waits for it.
 
     Args:
-        lock: the lock file.
         root: the repository, which local folders are relative to.
         folder: the folder for the weights of its name only; None takes `weights/NAME` of the repository for all.
 

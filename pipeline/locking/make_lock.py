@@ -34,7 +34,6 @@ def write_lock(cog_yaml: Path, lock: Path, root: Path | None = None) -> None:
 
     Args:
         cog_yaml: the file with the `weights:` stanza.
-        lock: the file to write.
         root: what folders are relative to; by default where cog.yaml is.
 
     Raises:
@@ -146,7 +145,6 @@ def lock_source(text: str, root: Path, name: str | None, lock: Path | None) -> P
 
     Args:
         text: a folder, `hf://ORG/NAME@REVISION` or `https://…/`.
-        root: this repository.
         name: the name of the weights; None takes the source's last part.
         lock: the file; None is `weights/NAME.lock`.
 

@@ -54,7 +54,6 @@ def read_source(config: SourceConfig, root: Path, kept: Sequence[Path], cache: P
     """List a source. Of the hub, only small files are downloaded, because it states no SHA-256 for them.
 
     Args:
-        config: the source.
         root: the repository, which local folders are relative to.
         kept: folders that may have the files of an https source already.
         cache: the folder for downloads of https files.

@@ -113,7 +113,6 @@ class Server:
     """Cog's server, from its start to its end.
 
     Args:
-        host, port: the address where it listens.
         concurrency: how many predictions run at the same time.
         example: inputs of the example request that is printed once the server is ready; None prints no example.
         gateway: the gateway in front of the server, which runs as long as the server does; None for none.
@@ -267,7 +266,6 @@ class GatewayProcess:
     """The gateway's process, started again if a signal ends it: the server and its predictions go on meanwhile.
 
     Args:
-        host, port: the address where it listens.
         cog_port: another port where it listens, for those who know it as Cog's.
         folder: a folder that only this process uses.
         concurrency: the number of predictions there, as in `GatewaySettings`.
@@ -296,7 +294,6 @@ class GatewayProcess:
         """Let the gateway ask the server at an address from the moment on when that is ready.
 
         Args:
-            cog_url: the address.
             digest: that of its weights; empty where there is no lock.
         """
         write_json(self._servers, {"upstreams": [cog_url], "weights_digest": digest or self._digest})

@@ -44,7 +44,6 @@ def read_inputs(pairs: list[str], schema: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         pairs: the values of `-i`: `name=value` or `name=@file`.
-        schema: the OpenAPI document.
 
     Raises:
         BadInputError: for the first input that is wrong.

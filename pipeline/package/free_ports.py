@@ -17,7 +17,6 @@ class Listener:
 
     Args:
         server: its name in messages.
-        host, port: its address.
         option: the option of the command that changes the port.
     """
 

@@ -81,7 +81,6 @@ def _write_files(folder: Path, name: str, task_file: Mapping[str, Any], engines:
     """Write the files of a package into a folder that has none of them.
 
     Args:
-        folder: of the package.
         name: the name of the weights and the model.
         task_file: the content of the package's task.json.
         engines: a sentence that says which engines can run the checkpoint.
@@ -140,7 +139,6 @@ def new_package(
     Args:
         folder: where to make it; must be missing or empty, unless `replace` is true.
         weights: the user's checkpoint, which is not changed.
-        choice: the task and its options.
         name: the name of weights and model, following Cog's rule for names; None derives it from the folder's name.
         replace: whether an existing package in the folder may be replaced.
 

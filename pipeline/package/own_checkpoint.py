@@ -32,8 +32,6 @@ class OwnCheckpoint:
     """A folder in Hugging Face's layout; it is only read.
 
     Args:
-        folder: the checkpoint's folder.
-        config: its config.json.
         files: names of the files that a package needs.
         size: bytes of these files together.
     """

@@ -34,8 +34,6 @@ class KnownModel:
     """One model.
 
     Args:
-        root: the package's folder.
-        name: the name of its weights.
         is_used: whether cog.yaml and weights.lock are its.
     """
 

@@ -15,7 +15,6 @@ class Gpu:
     """One card.
 
     Args:
-        name: its usual short name.
         memory_mib: its memory as nvidia-smi shows it.
         bandwidth: the bandwidth of its memory, in bytes per second.
         flops: dense 16-bit tensor operations per second.

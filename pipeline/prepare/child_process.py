@@ -32,7 +32,6 @@ def run_measured(command: Sequence[str], keep_open: int) -> tuple[int, Cost]:
     """Run a command to its end. Its output goes to stderr.
 
     Args:
-        command: program and arguments.
         keep_open: a file descriptor that the command inherits, so that a lock on it lasts as long as the command.
 
     Returns:

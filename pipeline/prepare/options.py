@@ -28,12 +28,9 @@ class PrepareOptions:
     Args:
         base: hf://ORG/MODEL@REVISION, https://…/, a folder, or a name that scripts/build_base knows.
         adapter: a source of the same kinds, apart from names; None serves the base as it is.
-        out: the folder of the finished checkpoint.
-        choice: the task and its options.
         calibration: JSONL of texts for the AWQ search.
         cases: JSONL of the task's cases: for the comparison's scores, for the search where there is no calibration,
             and for the draft model.
-        quantize: whether to quantize at all.
         reuse_search: an earlier result of the AWQ search, with which the adapter was trained; None searches.
         merge_options: further arguments of scripts/merge_lora.
         quantize_options: further arguments of scripts/quantize_awq.

@@ -42,13 +42,11 @@ class StepRecord(_Part):
     """A finished step.
 
     Args:
-        name: the step's name.
         command: the command that did it, with its arguments.
         wall_seconds: the time from its start to its end.
         processor_seconds: the processor time of all its processes together.
         peak_memory_bytes: the resident memory of its largest process.
         bytes_written: the size of the files that it left.
-        files_written: the number of these files.
         report: what the command said of its work with --json.
     """
 
@@ -66,13 +64,10 @@ class PrepareRecord(_Part):
     """How a checkpoint was made.
 
     Args:
-        version: the version of this format.
-        name: the checkpoint's name.
         made: the time when it was finished, in UTC.
         made_from: a digest of all options and of the user's files.
         machine: processor, cores and memory.
         task: the task that the checkpoint's task.json names.
-        base: the base model's source.
         adapter: the adapter's source; None without one.
         options: what the user chose, by the names of the command's options.
         steps: the steps in the order in which they ran.

@@ -54,7 +54,6 @@ def prepare(options: PrepareOptions, *, keep: bool = False, replace: bool = Fals
     """Do all steps that are not done yet, and put the checkpoint at `options.out` with one rename.
 
     Args:
-        options: the user's options.
         keep: whether fetched, merged and quantized folders stay in the work folder.
         replace: whether another checkpoint at `options.out` may be replaced.
 
@@ -115,8 +114,6 @@ class _Run:
     """One run of the steps in a work folder, of which there is only one at a time.
 
     Args:
-        options: the user's options.
-        folder: the work folder.
         lock: a file descriptor that holds the folder's lock; the commands inherit it.
     """
 

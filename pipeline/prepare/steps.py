@@ -43,7 +43,6 @@ class Step:
     """One command.
 
     Args:
-        name: the name of the step.
         command: name of the script, then its arguments.
         writes: files and folders that it leaves, in the work folder.
         needs: names of earlier steps whose files it reads.
@@ -131,8 +130,6 @@ def later_steps(
     """What follows when base and adapter are there.
 
     Args:
-        options: the user's options.
-        work: the work folder.
         quantized: whether the base is quantized already.
         base_bytes: the size of the base; 0 where it is not known yet.
 

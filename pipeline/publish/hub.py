@@ -45,7 +45,6 @@ def push_to_hub(
         public: whether everybody may see a new repository.
         lock: the lock of the weights; None looks for it.
         report: what scripts/prepare measured; None looks beside the folder.
-        dry_run: whether to change nothing.
 
     Raises:
         PublishError: it cannot or may not be published so.
@@ -96,14 +95,7 @@ def _described(plan: _Plan, card: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file to publish.
-
-    Args:
-        name: its name in the repository.
-        path: its path on this machine.
-        size: its size in bytes.
-        sha256: its SHA-256 in hex.
-    """
+    """A file to publish, with its name in the repository, its path here, its size in bytes and its SHA-256 in hex."""
 
     name: str
     path: Path
@@ -140,7 +132,6 @@ class _Upload:
     Args:
         repo: `organisation/name`.
         files: all files that the repository should have. A card that people have edited there is left as it is.
-        public: whether everybody may see it.
     """
 
     def __init__(self, repo: str, files: tuple[_File, ...], *, public: bool) -> None:

@@ -43,7 +43,6 @@ def model_card(repo: str, weights: VerifiedWeights, record: dict[str, Any], reas
 
     Args:
         repo: the repository where it will be: `organisation/name`.
-        weights: the checked folder.
         record: the record of scripts/prepare; may be empty.
         reason: why it is empty.
     """

@@ -62,7 +62,6 @@ def push_to_replicate(target: str, package: Path, *, dry_run: bool) -> int:
 
     Args:
         target: `r8.im/OWNER/NAME`.
-        package: its folder.
         dry_run: whether to stop after the checks.
 
     Returns:

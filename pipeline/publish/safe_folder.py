@@ -31,7 +31,6 @@ def safe_folder(folder: Path, lock: Path | None) -> VerifiedWeights:
     """Check everything that would be published.
 
     Args:
-        folder: the weights.
         lock: their lock; None looks for `NAME.lock` beside the folder, then in the weights.lock of the package,
             and then in those of the recipes.
 

@@ -40,7 +40,6 @@ def serve_on_ray(host: str, port: int, size: Size, address: str | None) -> int:
 
     Args:
         host, port: where the gateway listens.
-        size: how much is deployed.
         address: the address of a cluster, see `connect`; None starts Ray on this machine.
 
     Returns:

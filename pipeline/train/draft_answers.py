@@ -37,13 +37,7 @@ _ANY_RANK, _ANY_LENGTH = 1 << 16, 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class WrittenPrompt:
-    """A prompt that no task has made.
-
-    Args:
-        token_ids: of the prompt.
-        max_tokens: limit of the answer.
-        constraint: of the answer.
-    """
+    """A prompt that no task has made."""
 
     token_ids: tuple[int, ...]
     max_tokens: int
@@ -127,10 +121,8 @@ def ask(
 
     Args:
         drafted: the checkpoint or adapter; its draft model is used if there is one.
-        task: its task.
         inputs: of calls, by the names of predict's parameters; or prompts.
         concurrency: requests in flight.
-        title: of the progress bar.
         minutes: after which no input is begun any more; theirs are None.
 
     Raises:

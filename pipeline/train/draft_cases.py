@@ -50,13 +50,7 @@ class DraftCase:
 
 
 class CaseReader:
-    """Reads cases of the task of a checkpoint or an adapter.
-
-    Args:
-        drafted: the checkpoint or adapter.
-        task: its task.
-        answers: whose answers are learned.
-    """
+    """Reads cases of the task of a checkpoint or an adapter."""
 
     def __init__(self, drafted: Drafted, task: Task, answers: Answers) -> None:
         self._drafted, self._task, self._answers = drafted, task, answers

@@ -117,8 +117,6 @@ class Renamer:
 
     Args:
         pairs: all examples, which show the tokens that have a meaning besides being a part of a column's name.
-        tokenizer: of the prompts.
-        order: source of randomness.
     """
 
     def __init__(self, pairs: Sequence[Pair], tokenizer: Tokenizer, order: random.Random) -> None:
@@ -175,10 +173,7 @@ class WordRenamer:
     Words of the template and those that many answers have are kept.
 
     Args:
-        pairs: all examples.
-        tokenizer: of the prompts.
         size: only tokens below are used.
-        order: source of randomness.
     """
 
     def __init__(self, pairs: Sequence[Pair], tokenizer: Tokenizer, size: int, order: random.Random) -> None:

@@ -52,9 +52,6 @@ def exchanged(
     Args:
         examples: token ids of prompts and answers.
         markers: after the last of the first one found in a prompt, it varies.
-        tokenizer: of the prompts.
-        order: source of randomness.
-        count: how many are wanted.
     """
     words = WordTokenizer(tokenizer)
     read = (_read(prompt, answer, markers, tokenizer, words) for prompt, answer in examples)

@@ -58,7 +58,6 @@ class DraftNetwork(nn.Module):
     Args:
         embedding: [V, H] of the checkpoint; not trained.
         size: width, a multiple of 32.
-        num_layers: number of layers.
     """
 
     cos: Tensor
@@ -132,7 +131,6 @@ class DraftNetwork(nn.Module):
         """Write a file for `serving.weights.draft_weights.DraftWeights.load`, atomically.
 
         Args:
-            path: of the file.
             markers: token sequences after which a prompt is read.
             answer_tokens: may be drafted for any prompt.
             trigrams: in answers, the third token always follows the other two.

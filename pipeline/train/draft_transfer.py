@@ -43,7 +43,6 @@ def transfer(model: DraftNetwork, path: Path, *, embedding: Tensor, shared: Tens
 
     Args:
         model: changed in place; it must have the width of the other, and at least as many layers.
-        path: of the other draft model.
         embedding: [V, H] of the other base.
         shared: from `shared_tokens`.
 

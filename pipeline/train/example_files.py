@@ -67,9 +67,6 @@ class Example:
 class ExampleFiles:
     """The examples of a JSONL file, or of a folder with train.jsonl and perhaps validation.jsonl and test.jsonl.
 
-    Args:
-        path: of the file or folder.
-
     Raises:
         ExamplesError: there is no such file.
     """

@@ -137,7 +137,6 @@ class Packs(Sequence[Pack]):
     """The packs of examples, each made when it is accessed.
 
     Args:
-        examples: of all packs.
         max_branches: limit of examples in a pack.
         max_tokens: longer examples are left out.
     """
@@ -170,7 +169,6 @@ class PackStream:
 
     Args:
         lengths: of the packs, in tokens.
-        seed: of the order.
         epoch: epochs taken so far.
         offset: packs taken of this epoch.
     """

@@ -79,7 +79,6 @@ class Step:
     """One command of scripts/.
 
     Args:
-        name: of the step.
         words: the script and its arguments.
         leaves: what it leaves when it is done.
         minutes: that it takes, about.
@@ -149,7 +148,6 @@ def base_steps(base: str, work: Path) -> tuple[Path, list[Step]]:
 
     Args:
         base: a name of `BASES`, hf://…, https://… or a folder.
-        work: the work folder.
 
     Raises:
         CheckpointError: there is no such base.
@@ -240,7 +238,6 @@ def run_command(command: Sequence[str], lock: int | None = None) -> int:
     """The exit code of a command.
 
     Args:
-        command: the program and its arguments.
         lock: a descriptor that it inherits, so that it holds the lock if this process is killed.
 
     Raises:
@@ -277,7 +274,6 @@ def do_steps(
     """Do the steps that are not done yet, in order; what a step is refused for is done in another way.
 
     Args:
-        steps: of the plan.
         state: a file that keeps what is done. That is known by a digest of the data and of all commands so far.
         data: digest of the examples as they are learned.
         call: runs a command and returns its exit code.

@@ -140,7 +140,6 @@ def search(
     """Search for the scales and clips of a checkpoint, one layer in memory at a time.
 
     Args:
-        folder: the folder of the checkpoint.
         texts: token ids of calibration texts, of at most a block each.
         group_size: weights that share a scale.
         fingerprint: the checkpoint's fingerprint, which is recorded in the result.

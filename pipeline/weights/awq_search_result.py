@@ -54,7 +54,6 @@ class AwqSearchResult:
 
     Args:
         group_size: weights that share a scale and a zero point.
-        scale_groups: the scales.
         clip_steps: the steps of the grid for each linear layer, [N, K // group_size] uint8.
         fingerprint: the fingerprint of the checkpoint that was searched; None fits any.
         made_with: versions of the packages that searched, for information.
@@ -180,9 +179,6 @@ class SearchState:
     """The finished layers of one search, in a folder beside its output, so that a killed search goes on behind them.
 
     A file layer-N.safetensors has the result of a finished layer, hidden-N.safetensors the inputs of layer N.
-
-    Args:
-        folder: the folder of its files.
     """
 
     def __init__(self, folder: Path) -> None:

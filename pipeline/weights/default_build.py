@@ -19,9 +19,7 @@ def build_weights(sources: Sources, output: Path | None, lock: Path, *, relock: 
     """Build the weights that the lock describes, unless `output` matches it already.
 
     Args:
-        sources: the sources of the weights.
         output: the folder of the weights; None takes the one that the lock names.
-        lock: the lock of the weights.
         relock: whether to build again without comparing with the lock, because it will be rewritten.
 
     Raises:

@@ -31,7 +31,6 @@ class Feedback:
     """The approximate second moments of the inputs that some linear layers share.
 
     Args:
-        layers: names of the linear layers.
         norms: the root mean square of each input channel, [K] fp32.
         factors: [rank, K] int8: U divided by the norms, in steps of 1 / 127.
     """

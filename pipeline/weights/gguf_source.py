@@ -67,7 +67,6 @@ class GgufCheckpoint:
     """A GGUF's tensors, dequantized to fp32 when they are loaded, by elementwise multiplication and addition.
 
     Args:
-        path: the path of the GGUF file.
         tie_head: whether embedding and head are the same matrix, which the file has twice in different precision. The
             head's copy is used for both, because quantizers keep it more precise.
 

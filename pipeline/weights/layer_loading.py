@@ -72,13 +72,7 @@ def loaded_layer(layer: nn.Module, index: int, source: RowSource, dtype: torch.d
 
 
 class UsedEmbeddings(nn.Module):
-    """The rows of an embedding that some texts use.
-
-    Args:
-        source: the checkpoint.
-        tokens: all tokens of the texts.
-        dtype: the dtype that the rows get.
-    """
+    """The rows of an embedding that some texts use."""
 
     def __init__(self, source: RowSource, tokens: Sequence[int], dtype: torch.dtype) -> None:
         super().__init__()

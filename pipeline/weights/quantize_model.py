@@ -85,7 +85,6 @@ def quantize_with_earlier_search(
 
     Args:
         model: folder of the unquantized checkpoint.
-        output: the new folder.
         earlier: file of the search result.
         save_search: file for the result with this model's fingerprint, if any.
         feedback: whether to use the result's moments for error feedback, if it has any.

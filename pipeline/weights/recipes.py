@@ -27,7 +27,6 @@ class Recipe:
     """One set of weights.
 
     Args:
-        folder: the folder with the sources.
         base: the model that the adapter was trained on.
         task_file: the contents of task.json.
         context_length: the context length of the weights in tokens, if less than the base's; KV memory is sized for it.
@@ -62,7 +61,6 @@ class Sources:
     """All sources of a set of weights.
 
     Args:
-        recipe: the base and the task file.
         cache: folder for downloads.
         adapter: folder of the LoRA adapter; None, or a folder that does not exist, means no adapter.
         search: file of the AWQ search result; None rounds without one.

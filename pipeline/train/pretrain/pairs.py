@@ -29,10 +29,7 @@ def draw_pairs(
     """So many prompts, in one part each, with their answers.
 
     Args:
-        tokenizer: of the prompts.
         size: only tokens below are used.
-        count: number of pairs.
-        order: source of randomness.
         keys: see `Words`.
     """
     maker, word_tokens = Maker(Words(tokenizer, order, keys)), WordTokenizer(tokenizer)

@@ -40,7 +40,6 @@ class PretrainSettings:
         rate: peak learning rate.
         batch: examples in a step.
         size: width of the model.
-        layers: number of layers.
         seed: of all random choices.
         max_steps: another limit of the training.
         init: a draft.model for the same embedding to start from, which has learned to copy in one task.
@@ -63,7 +62,6 @@ def pretrain(weights: Path, output: Path, settings: PretrainSettings, schemas: P
     Args:
         weights: folder of the checkpoint.
         output: folder for the results.
-        settings: of the run.
         schemas: JSONL of {"schema": JSON Schema}, whose names of keys are used beside words; None for words only.
 
     Raises:

@@ -68,11 +68,7 @@ class Slot:
 
 
 class Maker:
-    """Draws examples.
-
-    Args:
-        words: the source of randomness.
-    """
+    """Draws examples."""
 
     def __init__(self, words: Words) -> None:
         self._words = words

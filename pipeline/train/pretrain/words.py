@@ -26,7 +26,6 @@ class Words:
 
     Args:
         tokenizer: its vocabulary has the words.
-        order: source of randomness.
         keys: real names of keys, of which some are drawn; none means words only.
     """
 

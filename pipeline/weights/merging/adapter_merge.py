@@ -33,7 +33,6 @@ def merge_adapters(
     Args:
         folders: the folders of the adapters, as PEFT writes them.
         combination: the recipe; its names are those of the folders.
-        output: the new folder.
         max_rank: a higher rank is reduced to it; None for any.
 
     Raises:

@@ -53,7 +53,6 @@ def merge_folder(
 
     Args:
         base: the folder of the unquantized base.
-        adapter: the folder of the adapter.
         output: the new folder; it appears when it is complete. A checkpoint that is there is replaced.
         rounding: how to round the base, to merge into the weights that the adapter was trained on.
         shard_size: the largest size of a file, for example 5GB; None for files as the base has them.
@@ -161,7 +160,6 @@ class MergeState:
     """The finished shards of a merge, with digests of all that they were made from.
 
     Args:
-        folder: the folder where the merge works.
         settings: a digest of all that decides the result, apart from the base's tensors.
     """
 

@@ -30,7 +30,6 @@ class PlannedTensor:
     """One tensor of the result.
 
     Attributes:
-        spec: the spec of the tensor in the result.
         source: the files that it is read from.
         source_name: its name there.
         lora: the layer whose A and B change it.
@@ -240,7 +239,6 @@ def plan_shards(specs: dict[str, TensorSpec], of_base: dict[str, list[str]], lim
     """The names of each file's tensors.
 
     Args:
-        specs: the specs of the result.
         of_base: the names of the tensors in each of the base's files.
         limit: the largest size of a file in bytes, exceeded only by a tensor that is larger itself; None keeps the
             base's files. A tensor that the base does not have then goes to the last file.

@@ -38,9 +38,7 @@ def write_shard(
     """Write one file, atomically; returns the digest of all that was read, and the differences of each weight.
 
     Args:
-        path: the path of the file.
-        tensors: its tensors.
-        adapter: what changes them.
+        adapter: what changes the tensors.
         double: whether to round linear layers to NF4, with double quantization (True) or without; None for neither.
         progress: called with the number of bytes written.
 
