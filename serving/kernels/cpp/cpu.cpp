@@ -40,8 +40,8 @@ int32_t hk_has_dots() {
 #endif
 }
 
-void* hk_pool_create(int32_t threads) { return new Pool(threads); }
-void hk_pool_destroy(void* pool) { delete static_cast<Pool*>(pool); }
+Pool* hk_pool_create(int32_t threads) { return new Pool(threads); }
+void hk_pool_destroy(Pool* pool) { delete pool; }
 
 // Has the system allocate the memory pages of `bytes` bytes, which other threads may use meanwhile: it replaces a 0 in
 // each page by 0, atomically, and leaves other values alone.
@@ -53,100 +53,87 @@ void hk_touch(uint8_t* memory, int64_t bytes) {
   }
 }
 
-int32_t hk_embedding(void* pool, const int32_t* ids, const void* table, int32_t dtype, int64_t table_rows,
+int32_t hk_embedding(Pool* pool, const int32_t* ids, const void* table, int32_t dtype, int64_t table_rows,
                      int64_t rows, int64_t width, float* out) {
   if (!all_below(ids, rows, table_rows)) return 0;
-  Pool& p = *static_cast<Pool*>(pool);
-  p.run(0, [&] { with_type(table, dtype, [&](auto data) { embedding(p, ids, data, rows, width, out); }); });
+  pool->run(0, [&] { with_type(table, dtype, [&](auto data) { embedding(*pool, ids, data, rows, width, out); }); });
   return 1;
 }
 
-void hk_add_rms_norm(void* pool, const float* x, float* residual, const float* weight, float eps,
+void hk_add_rms_norm(Pool* pool, const float* x, float* residual, const float* weight, float eps,
                      int64_t rows, int64_t width, float* out) {
-  Pool& p = *static_cast<Pool*>(pool);
-  p.run(0, [&] { add_rms_norm(p, x, residual, weight, eps, rows, width, out); });
+  pool->run(0, [&] { add_rms_norm(*pool, x, residual, weight, eps, rows, width, out); });
 }
 
-void hk_silu_and_mul(void* pool, const float* gate_up, int64_t rows, int64_t width, float* out) {
-  Pool& p = *static_cast<Pool*>(pool);
-  p.run(0, [&] { silu_and_mul(p, gate_up, rows, width, out); });
+void hk_silu_and_mul(Pool* pool, const float* gate_up, int64_t rows, int64_t width, float* out) {
+  pool->run(0, [&] { silu_and_mul(*pool, gate_up, rows, width, out); });
 }
 
 // Whether KV caches hold bfloat16 tiles; otherwise they hold float32.
 int32_t hk_cache_uses_tiles(const AttentionShape* shape, int64_t block_size) { return uses_tiles(*shape, block_size); }
 
-void hk_adjust_qkv(void* pool, float* qkv, int64_t rows, const QkvAdjustment* adjustment,
+void hk_adjust_qkv(Pool* pool, float* qkv, int64_t rows, const QkvAdjustment* adjustment,
                    const AttentionShape* shape) {
-  Pool& p = *static_cast<Pool*>(pool);
-  p.run(0, [&] { adjust_qkv(p, qkv, *adjustment, *shape, rows); });
+  pool->run(0, [&] { adjust_qkv(*pool, qkv, *adjustment, *shape, rows); });
 }
 
-int32_t hk_rotary_and_store_kv(void* pool, float* qkv, const float* cos, const float* sin, void* kv_cache,
+int32_t hk_rotary_and_store_kv(Pool* pool, float* qkv, const float* cos, const float* sin, void* kv_cache,
                                int64_t num_blocks, int64_t block_size, const int32_t* slots,
                                const AttentionShape* shape, int64_t rows) {
   if (!all_below(slots, rows, num_blocks * block_size)) return 0;
-  Pool& p = *static_cast<Pool*>(pool);
   const KvCache cache(kv_cache, block_size, *shape);
   const auto at = [](int64_t row) { return row; };
-  p.run(0, [&] { rotary_and_store_kv(p, qkv, cos, sin, at, cache, slots, *shape, rows); });
+  pool->run(0, [&] { rotary_and_store_kv(*pool, qkv, cos, sin, at, cache, slots, *shape, rows); });
   return 1;
 }
 
-int32_t hk_paged_attention(void* pool, const float* qkv, void* kv_cache, const Batch* batch,
+int32_t hk_paged_attention(Pool* pool, const float* qkv, void* kv_cache, const Batch* batch,
                            const AttentionShape* shape, float* out) {
   if (!valid(*batch)) return 0;
-  Pool& p = *static_cast<Pool*>(pool);
   const KvCache cache(kv_cache, batch->block_size, *shape);
-  p.run(0, [&] { attention(p, qkv, cache, *batch, *shape, out); });
+  pool->run(0, [&] { attention(*pool, qkv, cache, *batch, *shape, out); });
   return 1;
 }
 
 // `shape` gives the sizes; the packed weight is written to its pointers.
-void hk_pack_awq(void* pool, const uint32_t* qweight, const uint32_t* qzeros, const void* scales,
+void hk_pack_awq(Pool* pool, const uint32_t* qweight, const uint32_t* qzeros, const void* scales,
                  const Awq* shape) {
-  Pool& p = *static_cast<Pool*>(pool);
-  p.run(0, [&] {
-    pack_awq(p, qweight, qzeros, static_cast<const Half*>(scales), *shape,
+  pool->run(0, [&] {
+    pack_awq(*pool, qweight, qzeros, static_cast<const Half*>(scales), *shape,
              const_cast<uint32_t*>(shape->quants), const_cast<uint8_t*>(shape->zeros),
              const_cast<Half*>(shape->scales));
   });
 }
 
-void hk_awq_gemm(void* pool, const Awq* weight, const float* x, int64_t rows, float* out) {
-  Pool& p = *static_cast<Pool*>(pool);
-  p.run(Int16Rows::floats(*weight, rows), [&] { awq_gemm(p, *weight, x, rows, out); });
+void hk_awq_gemm(Pool* pool, const Awq* weight, const float* x, int64_t rows, float* out) {
+  pool->run(Int16Rows::floats(*weight, rows), [&] { awq_gemm(*pool, *weight, x, rows, out); });
 }
 
-void hk_dense_gemm(void* pool, const Dense* weight, const float* x, int64_t rows, float* out, int64_t ldo) {
-  Pool& p = *static_cast<Pool*>(pool);
-  p.run(dense_floats(*weight, rows), [&] { dense_gemm(p, *weight, x, rows, out, ldo); });
+void hk_dense_gemm(Pool* pool, const Dense* weight, const float* x, int64_t rows, float* out, int64_t ldo) {
+  pool->run(dense_floats(*weight, rows), [&] { dense_gemm(*pool, *weight, x, rows, out, ldo); });
 }
 
-void hk_add_lora(void* pool, const LoraBatch* batch, const LoraSite* site, const float* x, float* out) {
-  Pool& p = *static_cast<Pool*>(pool);
-  p.run(0, [&] { add_lora(p, *batch, *site, x, out); });
+void hk_add_lora(Pool* pool, const LoraBatch* batch, const LoraSite* site, const float* x, float* out) {
+  pool->run(0, [&] { add_lora(*pool, *batch, *site, x, out); });
 }
 
-int32_t hk_masked_products(void* pool, const Dense* weight, const float* x, int64_t rows,
+int32_t hk_masked_products(Pool* pool, const Dense* weight, const float* x, int64_t rows,
                            const MaskedProducts* masked) {
   if (!all_below(masked->rows, masked->count, rows) || !bits_below(masked->bits, masked->count, weight->out)) return 0;
   const bool single = list_columns(*masked) * weight->in < kMinParallelProducts;
-  Pool& p = *static_cast<Pool*>(pool);
-  p.run(0, [&] { masked_products(p, *weight, *masked, x); }, single);
+  pool->run(0, [&] { masked_products(*pool, *weight, *masked, x); }, single);
   return 1;
 }
 
 // `screen` gives the sizes; the copy is written to its pointers.
-void hk_pack_screen(void* pool, const Dense* head, const Screen* screen) {
-  Pool& p = *static_cast<Pool*>(pool);
-  p.run(0, [&] { pack_screen(p, *head, *screen); });
+void hk_pack_screen(Pool* pool, const Dense* head, const Screen* screen) {
+  pool->run(0, [&] { pack_screen(*pool, *head, *screen); });
 }
 
-int32_t hk_narrow(void* pool, const Dense* head, const Screen* screen, const float* x, int64_t rows, uint32_t* bits,
+int32_t hk_narrow(Pool* pool, const Dense* head, const Screen* screen, const float* x, int64_t rows, uint32_t* bits,
                   float* sums) {
   if (!bits_below(bits, rows, head->out)) return 0;
-  Pool& p = *static_cast<Pool*>(pool);
-  p.run(screen_floats(screen->awq), [&] { narrow(p, *head, *screen, x, rows, bits, sums); });
+  pool->run(screen_floats(screen->awq), [&] { narrow(*pool, *head, *screen, x, rows, bits, sums); });
   return 1;
 }
 
@@ -154,13 +141,12 @@ int64_t hk_workspace_floats(const Decoder* decoder, int64_t tokens) {
   return workspace_floats(*decoder, tokens);
 }
 
-int32_t hk_decode(void* pool, const Decoder* decoder, const Pass* pass) {
+int32_t hk_decode(Pool* pool, const Decoder* decoder, const Pass* pass) {
   const Batch& b = pass->batch;
   if (!valid(b) || !all_below(pass->slot_mapping, b.tokens, b.num_blocks * b.block_size)) return 0;
   if (!all_below(pass->ids, b.tokens, decoder->vocab)) return 0;
   if (!all_below(pass->positions, b.tokens, decoder->num_angles)) return 0;
-  Pool& p = *static_cast<Pool*>(pool);
-  p.run(shared_floats(*decoder, b.tokens), [&] { decode(p, *decoder, *pass); });
+  pool->run(shared_floats(*decoder, b.tokens), [&] { decode(*pool, *decoder, *pass); });
   return 1;
 }
 

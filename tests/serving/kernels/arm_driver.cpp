@@ -46,7 +46,7 @@ Array floats(int64_t count) {
 }
 
 // Reads a weight as AutoAWQ stores it and its sizes; returns it packed.
-Awq read_awq(void* pool) {
+Awq read_awq(Pool* pool) {
   const Array qweight = read(), qzeros = read(), scales = read();
   Awq w{};
   w.in = number(), w.out = number(), w.group = number(), w.inputs = number();
@@ -57,7 +57,7 @@ Awq read_awq(void* pool) {
   return w;
 }
 
-void awq(void* pool) {
+void awq(Pool* pool) {
   const Awq w = read_awq(pool);
   for (int64_t count = number(); count > 0; count--) {
     const Array x = read();
@@ -68,7 +68,7 @@ void awq(void* pool) {
   }
 }
 
-void dense(void* pool) {
+void dense(Pool* pool) {
   const Array weight = read(), x = read();
   Dense d{};
   d.data = weight.data, d.dtype = int32_t(number()), d.in = number(), d.out = number();
@@ -100,7 +100,7 @@ Array empty_cache(const Batch& b, AttentionShape shape) {
 }
 
 // Stores the keys and values of all rows, then attends.
-void attention(void* pool) {
+void attention(Pool* pool) {
   const Array qkv = read(), cos = read(), sin = read(), slots = read();
   const Batch b = read_batch();
   const AttentionShape shape = read_shape();
@@ -113,7 +113,7 @@ void attention(void* pool) {
 }
 
 // A model of one layer with 4-bit weights; all norms have the same weights, the embedding is float16.
-void decode(void* pool) {
+void decode(Pool* pool) {
   const Array ids = read(), positions = read(), slots = read(), embedding = read(), cos = read(), sin = read();
   const Array norm = read();
   Linear linears[4] = {};
@@ -137,7 +137,7 @@ void decode(void* pool) {
   write(out);
 }
 
-void add_norm(void* pool) {
+void add_norm(Pool* pool) {
   const Array x = read(), residual = read(), weight = read();
   const int64_t width = weight.bytes / 4, rows = x.bytes / weight.bytes;
   const Array out = floats(rows * width);
@@ -146,7 +146,7 @@ void add_norm(void* pool) {
   write(out);
 }
 
-void activate(void* pool) {
+void activate(Pool* pool) {
   const Array gate_up = read();
   const int64_t rows = number(), width = gate_up.bytes / 8 / rows;
   const Array out = floats(rows * width);
@@ -173,7 +173,7 @@ void draft_attention(void*) {
 
 int main() {
   const Array name = read();
-  void* pool = hk_pool_create(kThreads);
+  Pool* pool = hk_pool_create(kThreads);
   const std::string kernel(name.data, name.bytes);
   if (kernel == "awq") awq(pool);
   else if (kernel == "dense") dense(pool);
