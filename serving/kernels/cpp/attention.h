@@ -157,14 +157,6 @@ inline void weigh_values(const Queries& u, int64_t query, const KvCache& cache, 
   }
 }
 
-// Calls f with min(count, kQueries) as a compile-time constant.
-template <int MQ = kQueries, class F>
-inline void with_count(int64_t count, F f) {
-  if constexpr (MQ > 1)
-    if (count < MQ) return with_count<MQ - 1>(count, f);
-  f(std::integral_constant<int, MQ>{});
-}
-
 inline Queries gather_queries(const Unit& unit, const float* qkv, AttentionShape shape, int64_t size) {
   const int64_t dim = shape.head_dim, group = shape.heads / shape.kv_heads;
   const int64_t ld = (shape.heads + 2 * shape.kv_heads) * dim;
@@ -194,7 +186,7 @@ inline void attend(const Unit& unit, const float* qkv, const KvCache& cache, Att
     const float *keys = cache.keys(*block, unit.head), *values = cache.values(*block, unit.head);
     const float* next_keys = p + size < u.last ? cache.keys(block[1], unit.head) : keys;
     for (int64_t i = 0; i < u.count; i += kQueries)
-      with_count(u.count - i, [&](auto n) {
+      with_count<kQueries>(u.count - i, [&](auto n) {
         const auto score = size % (2 * W) ? score_block<n, 1> : score_block<n, 2>;
         score(u.rows + i * dim, keys, next_keys, values, size, dim, u.scores + i * u.stride + p - u.start, u.stride);
       });
@@ -208,7 +200,7 @@ inline void attend(const Unit& unit, const float* qkv, const KvCache& cache, Att
   for (int64_t p = u.first; p < u.last; p += kPositions)
     for (int64_t i = 0; i < u.count; i += kQueries)
       for (int64_t d = 0; d < dim; d += 2 * W)
-        with_count(u.count - i, [&](auto n) {
+        with_count<kQueries>(u.count - i, [&](auto n) {
           weigh_values<n>(u, i, cache, unit, p, std::min(u.last, p + kPositions), d);
         });
   for (int64_t i = 0; i < u.count; i++) {

@@ -120,7 +120,7 @@ inline void attend_in_pairs(const Unit& unit, const float* qkv, const KvCache& c
   for (int64_t p = u.start; p < u.last; p += 2 * W) {  // an odd last group is computed twice; there is room for it
     const uint8_t* keys[2] = {t.keys(p), t.keys(p + W < u.last ? p + W : p)};
     for (int64_t i = 0; i < u.count; i += kQueries)
-      with_count(u.count - i, [&](auto n) {
+      with_count<kQueries>(u.count - i, [&](auto n) {
         score_pairs<n>(t.queries + i * dim, dim, keys, u.scores + i * u.stride + p - u.start, u.stride);
       });
   }
@@ -132,7 +132,8 @@ inline void attend_in_pairs(const Unit& unit, const float* qkv, const KvCache& c
       round_to_bfloat16(loadf(u.scores + i * u.stride + p), t.weights + i * t.width() + p);
   }
   for (int64_t i = 0; i < u.count; i += kQueries)
-    for (int64_t d = 0; d < dim; d += 2 * W) with_count(u.count - i, [&](auto n) { weigh_pairs<n>(t, i, d); });
+    for (int64_t d = 0; d < dim; d += 2 * W)
+      with_count<kQueries>(u.count - i, [&](auto n) { weigh_pairs<n>(t, i, d); });
   for (int64_t i = 0; i < u.count; i++) {
     float* to = out + ((unit.row + i / group) * shape.heads + unit.head * group + i % group) * dim;
     for (int64_t d = 0; d < dim; d += W) storef(to + d, loadf(u.sums + i * u.padded + d) * inverse[i]);

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "pool.h"
 #include "simd.h"
@@ -79,6 +80,14 @@ inline __attribute__((always_inline)) void dequantize8(const Awq& a, const Group
 #pragma GCC unroll 4
     for (int n = 0; n < NV; n++) words[n] = (vi)((vu)words[n] >> 16);
   }
+}
+
+// Calls f with min(count, Most) as a compile-time constant; count is at least 1.
+template <int Most, class F>
+inline void with_count(int64_t count, F f) {
+  if constexpr (Most > 1)
+    if (count < Most) return with_count<Most - 1>(count, f);
+  f(std::integral_constant<int, Most>{});
 }
 
 // Matmul for few rows: weights are dequantized in registers and never stored.
@@ -152,14 +161,6 @@ template <int NV>
 constexpr int kTileRows = W == 16 || NV <= 2 ? 6 : 12 / NV;
 constexpr int kDepth = 2048;  // k's dequantized at a time: as many as stay in the L2 cache
 
-template <int NV, int MR = kTileRows<NV>>
-inline void tile_of(int64_t rows, const float* w, int64_t depth, const float* x, int64_t ldx, bool first,
-                    float* out, int64_t ldo, int64_t columns) {
-  if constexpr (MR > 1)
-    if (rows < MR) return tile_of<NV, MR - 1>(rows, w, depth, x, ldx, first, out, ldo, columns);
-  tile<MR, NV>(w, depth, x, ldx, first, out, ldo, columns);
-}
-
 // Matmul for many rows: dequantizes NV strips once, then multiplies tiles of an equal number of rows.
 template <int NV>
 void many_rows(const Awq& a, int64_t strip, const float* x, int64_t rows, float* out) {
@@ -171,21 +172,18 @@ void many_rows(const Awq& a, int64_t strip, const float* x, int64_t rows, float*
     dequantize<NV>(a, strip, g, last, w);
     for (int64_t i = 0; i < tiles; i++) {
       const int64_t m = rows * i / tiles, count = rows * (i + 1) / tiles - m;
-      tile_of<NV>(count, w, (last - g) * a.group, x + m * a.in + g * a.group, a.in, g == 0,
-                  out + m * a.out + strip * W, a.out, a.out - strip * W);
+      with_count<kTileRows<NV>>(count, [&](auto height) {
+        tile<height, NV>(w, (last - g) * a.group, x + m * a.in + g * a.group, a.in, g == 0,
+                         out + m * a.out + strip * W, a.out, a.out - strip * W);
+      });
     }
   }
 }
 
 template <int NV>
 inline void strips_of(const Awq& a, int64_t strip, const float* x, int64_t rows, float* out) {
-  switch (rows) {
-    case 1: return few_rows<1, NV>(a, strip, x, out);
-    case 2: return few_rows<2, NV>(a, strip, x, out);
-    case 3: return few_rows<3, NV>(a, strip, x, out);
-    case 4: return few_rows<4, NV>(a, strip, x, out);
-    default: return many_rows<NV>(a, strip, x, rows, out);
-  }
+  if (rows > 4) return many_rows<NV>(a, strip, x, rows, out);
+  with_count<4>(rows, [&](auto count) { few_rows<count, NV>(a, strip, x, out); });
 }
 
 // Number of strips in a unit of work, by the number of rows; measured, see docs/log.md.

@@ -243,6 +243,7 @@ inline void awq_gemm_bf16(Pool& pool, const Awq& a, const float* x, int64_t rows
 
 // pool.shared() must hold Int16Rows::floats(a, rows).
 inline void awq_gemm(Pool& pool, const Awq& a, const float* x, int64_t rows, float* out) {
+  if (rows == 0) return;
 #if defined(HK_AMX_BF16)
   if (a.inputs == kBFloat16Inputs) return awq_gemm_bf16(pool, a, x, rows, out);
 #endif

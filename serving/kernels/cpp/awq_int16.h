@@ -185,28 +185,16 @@ void tile_int16(const Unpacked<NV>& w, const Int16Rows& x, int64_t group, float*
     for (int n = 0; n < NV; n++) storef_n(out + m * ldo + n * W, total[m][n], columns - n * W);
 }
 
-template <int NV, int MR = kTileRows<NV>>
-inline void tile_int16_of(int64_t rows, const Unpacked<NV>& w, const Int16Rows& x, int64_t group, float* out,
-                          int64_t ldo, int64_t columns) {
-  if constexpr (MR > 1)
-    if (rows < MR) return tile_int16_of<NV, MR - 1>(rows, w, x, group, out, ldo, columns);
-  tile_int16<MR, NV>(w, x, group, out, ldo, columns);
-}
-
 template <int NV>
 inline void strips_int16(const Awq& a, int64_t strip, const Int16Rows& x, int64_t rows, float* out) {
-  switch (rows) {
-    case 1: return few_rows_int16<1, NV>(a, strip, x, out);
-    case 2: return few_rows_int16<2, NV>(a, strip, x, out);
-    case 3: return few_rows_int16<3, NV>(a, strip, x, out);
-    case 4: return few_rows_int16<4, NV>(a, strip, x, out);
-    case 5: return few_rows_int16<5, NV>(a, strip, x, out);
-  }
+  if (rows <= 5) return with_count<5>(rows, [&](auto count) { few_rows_int16<count, NV>(a, strip, x, out); });
   const Unpacked<NV> w(a, strip);
   const int64_t tiles = (rows + kTileRows<NV> - 1) / kTileRows<NV>;
   for (int64_t i = 0; i < tiles; i++) {
     const int64_t row = rows * i / tiles, count = rows * (i + 1) / tiles - row;
-    tile_int16_of<NV>(count, w, x.from(row), a.group, out + row * a.out + strip * W, a.out, a.out - strip * W);
+    with_count<kTileRows<NV>>(count, [&](auto height) {
+      tile_int16<height, NV>(w, x.from(row), a.group, out + row * a.out + strip * W, a.out, a.out - strip * W);
+    });
   }
 }
 

@@ -169,19 +169,13 @@ void tile_int8(const Awq& a, int64_t strip, int64_t ahead, const ByteRows& x, in
 }
 
 // Multiplies the tiles first … last - 1 with NV strips.
-template <int NV, int MR = NV == 4 ? kFewRows : kTallest>
-inline void tile_int8_of(int64_t rows, const Awq& a, int64_t strip, int64_t ahead, const ByteRows& x, int64_t first,
-                         float* out) {
-  if constexpr (MR > 1)
-    if (rows < MR) return tile_int8_of<NV, MR - 1>(rows, a, strip, ahead, x, first, out);
-  tile_int8<MR, NV>(a, strip, ahead, x, first, out);
-}
-
 template <int NV>
 inline void strips_int8(const Awq& a, int64_t strip, const ByteRows& x, int64_t first, int64_t last, float* out) {
   for (int64_t tile = first; tile < last; tile++) {
     const int64_t row = x.first(tile), ahead = tile == first ? NV * a.in / 8 * W : 0;
-    tile_int8_of<NV>(x.first(tile + 1) - row, a, strip, ahead, x, row, out);
+    with_count<NV == 4 ? kFewRows : kTallest>(x.first(tile + 1) - row, [&](auto height) {
+      tile_int8<height, NV>(a, strip, ahead, x, row, out);
+    });
   }
 }
 

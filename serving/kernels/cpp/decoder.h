@@ -96,11 +96,7 @@ inline const Linear& linear_at(const Layer& layer, Place place) {
 
 inline void add_bias(Pool& pool, const float* bias, int64_t rows, int64_t width, float* out) {
   pool.each_range(rows, 8, [&](int64_t first, int64_t last) {
-    for (int64_t t = first; t < last; t++)
-      for (int64_t i = 0; i < width; i += W) {
-        float* at = out + t * width + i;
-        storef_n(at, loadf_n(at, width - i) + loadf_n(bias + i, width - i), width - i);
-      }
+    for (int64_t t = first; t < last; t++) add_row(out + t * width, bias, width);
   });
 }
 

@@ -84,13 +84,13 @@ inline void dot_tile(const T* const* w, const float* x, int64_t depth, float* ou
   }
 }
 
-// All rows of x against kWeightRows rows of weights.
-template <class T>
+// All rows of x against kWeightRows rows of weights, MM rows of x at a time and then what is left.
+template <int MM, class T>
 inline void dot_rows(const T* const* w, const float* x, int64_t rows, int64_t depth, float* out, int64_t ldo) {
   int64_t m = 0;
-  for (; m + 3 <= rows; m += 3) dot_tile<3>(w, x + m * depth, depth, out + m * ldo, ldo);
-  if (rows - m == 2) dot_tile<2>(w, x + m * depth, depth, out + m * ldo, ldo);
-  if (rows - m == 1) dot_tile<1>(w, x + m * depth, depth, out + m * ldo, ldo);
+  for (; m + MM <= rows; m += MM) dot_tile<MM>(w, x + m * depth, depth, out + m * ldo, ldo);
+  if constexpr (MM > 1)
+    if (m < rows) dot_rows<MM - 1>(w, x + m * depth, rows - m, depth, out + m * ldo, ldo);
 }
 
 constexpr int kRows = 12;  // rows of x at a time

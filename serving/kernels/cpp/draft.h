@@ -73,10 +73,6 @@ struct DraftStep {
   int64_t num_generated;  // out
 };
 
-inline void add_to(float* sum, const float* x, int64_t count) {
-  for (int64_t i = 0; i < count; i += W) storef(sum + i, loadf(sum + i) + loadf(x + i));
-}
-
 inline const float* vector_of(const DraftModel& m, int32_t token) {
   return m.vectors + (m.vector_index[token] - 1) * m.size;
 }
@@ -148,7 +144,7 @@ inline void draft_layer(const DraftModel& m, const DraftLayer& layer, const Draf
       attend(wide + t * 3 * size + at, head_keys, head_values, seen, scores, weights, mixed + t * size + at);
     }
   draft_product(cold, layer.output, size, size, mixed, n, normed);
-  add_to(x, normed, n * size);
+  add_row(x, normed, n * size);
   for (int64_t t = 0; t < n; t++)
     norm_row(x + t * size, layer.post_attention_norm, kDraftEps, size, normed + t * size);
   draft_product(cold, layer.gate_up, 2 * hidden, size, normed, n, wide);
@@ -158,7 +154,7 @@ inline void draft_layer(const DraftModel& m, const DraftLayer& layer, const Draf
       storef(active + t * hidden + i, silu(loadf(gate)) * loadf(gate + hidden));
     }
   draft_product(cold, layer.down, size, hidden, active, n, normed);
-  add_to(x, normed, n * size);
+  add_row(x, normed, n * size);
 }
 
 constexpr int64_t kCandidatesAhead = 16;  // candidates to prefetch

@@ -27,15 +27,6 @@ inline void prefetch_ahead(bool cold, const void* weight, int64_t bytes) {
   if (cold) prefetch(static_cast<const char*>(weight) + kAhead, bytes);
 }
 
-// Multiplies rows of x with the same weights, MM rows at a time.
-template <int MM>
-inline void product_tiles(const Half* const* w, const float* x, int64_t rows, int64_t in, float* y, int64_t out) {
-  int64_t m = 0;
-  for (; m + MM <= rows; m += MM) dot_tile<MM>(w, x + m * in, in, y + m * out, out);
-  if constexpr (MM > 1)
-    if (m < rows) product_tiles<MM - 1>(w, x + m * in, rows - m, in, y + m * out, out);
-}
-
 inline void product_by_rows(bool cold, const Half* weight, int64_t out, int64_t in, const float* x, int64_t rows,
                             float* y) {
   constexpr int kMaxRows = W == 16 ? 4 : 3;  // as far as dot_tile is unrolled
@@ -43,7 +34,7 @@ inline void product_by_rows(bool cold, const Half* weight, int64_t out, int64_t 
     const Half* w[kWeightRows];
     for (int64_t i = 0; i < kWeightRows; i++) w[i] = weight + (n + i) * in;
     prefetch_ahead(cold, w[0], kWeightRows * in * sizeof(Half));
-    product_tiles<kMaxRows>(w, x, rows, in, y + n, out);
+    dot_rows<kMaxRows>(w, x, rows, in, y + n, out);
   }
 }
 

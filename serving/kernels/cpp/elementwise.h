@@ -41,19 +41,19 @@ inline void norm_row(const float* x, const float* weight, float eps, int64_t wid
   }
 }
 
-// residual += x unless x is null; out = rms_norm(residual).
-inline void add_norm_row(const float* x, float* residual, const float* weight, float eps, int64_t width,
-                         float* out) {
-  for (int64_t i = 0; x && i < width; i += W)
-    storef_n(residual + i, loadf_n(residual + i, width - i) + loadf_n(x + i, width - i), width - i);
-  norm_row(residual, weight, eps, width, out);
+inline void add_row(float* sum, const float* x, int64_t width) {
+  for (int64_t i = 0; i < width; i += W)
+    storef_n(sum + i, loadf_n(sum + i, width - i) + loadf_n(x + i, width - i), width - i);
 }
 
+// residual += x unless x is null; out = rms_norm(residual).
 inline void add_rms_norm(Pool& pool, const float* x, float* residual, const float* weight, float eps,
                          int64_t rows, int64_t width, float* out) {
   pool.each_range(rows, 8, [&](int64_t first, int64_t last) {
-    for (int64_t t = first * width; t < last * width; t += width)
-      add_norm_row(x ? x + t : nullptr, residual + t, weight, eps, width, out + t);
+    for (int64_t t = first * width; t < last * width; t += width) {
+      if (x) add_row(residual + t, x + t, width);
+      norm_row(residual + t, weight, eps, width, out + t);
+    }
   });
 }
 

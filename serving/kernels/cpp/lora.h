@@ -50,7 +50,7 @@ void shrink(const T* down, const LoraPart& part, int64_t first, int64_t last, co
   for (int64_t r = first; r < last; r += kWeightRows) {
     const T* w[kWeightRows];
     for (int64_t i = 0; i < kWeightRows; i++) w[i] = down + std::min(r + i, last - 1) * depth;
-    dot_rows(w, x, rows, depth, &sums[0][0], kWeightRows);
+    dot_rows<3>(w, x, rows, depth, &sums[0][0], kWeightRows);
     const int64_t count = std::min<int64_t>(kWeightRows, last - r);
     for (int64_t m = 0; m < rows; m++)
       for (int64_t i = 0; i < count; i++) out[m * ldo + r + i] = sums[m][i] * part.scaling;

@@ -20,8 +20,7 @@ inline void adjust_qkv(Pool& pool, float* qkv, const QkvAdjustment& a, Attention
   pool.each_range(rows, 4, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; t++) {
       float* row = qkv + t * width;
-      for (int64_t i = 0; a.bias && i < width; i += W)
-        storef_n(row + i, loadf_n(row + i, width - i) + loadf_n(a.bias + i, width - i), width - i);
+      if (a.bias) add_row(row, a.bias, width);
       for (int64_t h = 0; a.query_norm && h < shape.heads + shape.kv_heads; h++)
         norm_row(row + h * dim, h < shape.heads ? a.query_norm : a.key_norm, a.eps, dim, row + h * dim);
     }
