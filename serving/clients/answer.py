@@ -62,7 +62,7 @@ class RequestProgress:
             self._first = time.monotonic() - self._started
         num_remaining = self._request.sampling.max_tokens - self._num_tokens
         new = [token for token in output.token_ids if token not in self._eos]
-        token_ids, text = self._read(new[:num_remaining])
+        text, token_ids = self._detokenizer.push_to_stop(new[:num_remaining])
         self._num_tokens += len(token_ids)
         logprobs = tuple(output.logprobs or ())[: len(token_ids)]  # an end token comes last
         reason = self._finish_reason(output.finish_reason)
@@ -72,15 +72,6 @@ class RequestProgress:
             self.is_finished = True
             text += self._detokenizer.flush()
         return GenerationOutput(text, token_ids, reason, None if reason is None else self._metrics(), logprobs)
-
-    def _read(self, token_ids: list[int]) -> tuple[tuple[int, ...], str]:
-        """The tokens up to the one that completes a stop string, and their text."""
-        shown: list[str] = []
-        for count, token_id in enumerate(token_ids, start=1):
-            shown.append(self._detokenizer.push([token_id]))
-            if self._detokenizer.stopped_by is not None:
-                return tuple(token_ids[:count]), "".join(shown)
-        return tuple(token_ids), "".join(shown)
 
     def _finish_reason(self, reason: str | None) -> FinishReason | None:
         if self._detokenizer.stopped_by is not None:

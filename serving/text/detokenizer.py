@@ -18,8 +18,7 @@ class IncrementalDetokenizer:
 
     A delta never ends inside a character and never contains a part of a stop string. If several stop strings occur, the
     one that is complete first ends the text; if several are complete at the same character, the longest does. The text
-    therefore does not depend on how many tokens are pushed at a time. To know which token completed a stop string, push
-    one token at a time.
+    therefore does not depend on how many tokens are pushed at a time.
 
     Raises:
         InvalidRequestError: a stop string is empty.
@@ -32,28 +31,34 @@ class IncrementalDetokenizer:
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._matchers = [_StopMatcher(string) for string in stop]
         self._held = ""  # text that may turn out to be the start of a stop string
-        self._stopped_by: str | None = None
-
-    @property
-    def stopped_by(self) -> str | None:
-        """The stop string that ended the text."""
-        return self._stopped_by
+        self.stopped_by: str | None = None  # the stop string that ended the text
 
     def push(self, token_ids: Iterable[int]) -> str:
         """Add tokens; return the text that is now final. Returns "" after a stop string."""
         data = b"".join(map(self._tokenizer.token_bytes, token_ids))
         return self._show(self._utf8.decode(data))
 
+    def push_to_stop(self, token_ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+        """Add tokens; return the text that is now final, and the tokens up to the one that completes a stop string."""
+        if not self._matchers:
+            return self.push(token_ids), tuple(token_ids)
+        text = ""
+        for count, token_id in enumerate(token_ids, start=1):
+            text += self.push([token_id])
+            if self.stopped_by is not None:
+                return text, tuple(token_ids[:count])
+        return text, tuple(token_ids)
+
     def flush(self) -> str:
         """Return the text that was still held back. Call this after the last token."""
         text = self._show(self._utf8.decode(b"", final=True))
-        if self._stopped_by is not None:
+        if self.stopped_by is not None:
             return text
         text, self._held = text + self._held, ""
         return text
 
     def _show(self, new: str) -> str:
-        if self._stopped_by is not None:
+        if self.stopped_by is not None:
             return ""
         if not self._matchers:
             return new
@@ -61,9 +66,9 @@ class IncrementalDetokenizer:
         for index, char in enumerate(new, start=len(self._held) + 1):
             complete = [m.string for m in self._matchers if m.push(char)]
             if complete:
-                self._stopped_by = max(complete, key=len)
+                self.stopped_by = max(complete, key=len)
                 self._held = ""
-                return text[: index - len(self._stopped_by)]
+                return text[: index - len(self.stopped_by)]
         shown = len(text) - max(matcher.matched for matcher in self._matchers)
         self._held = text[shown:]
         return text[:shown]

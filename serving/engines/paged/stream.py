@@ -124,12 +124,11 @@ class DeltaBuilder:
 
     def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...]) -> None:
         self._detokenizer = IncrementalDetokenizer(tokenizer, stop)
-        self._has_stop = bool(stop)
         self._num_tokens = 0
 
     def push(self, event: StepEvent) -> GenerationOutput:
         """The delta for an event. A stop string can make it the last, although the event is not."""
-        text, token_ids = self._push_tokens(event.token_ids)
+        text, token_ids = self._detokenizer.push_to_stop(event.token_ids)
         if event.finish_reason is not None:
             text += self._detokenizer.flush()
         self._num_tokens += len(token_ids)
@@ -140,14 +139,3 @@ class DeltaBuilder:
         assert event.metrics is not None, "a request with stop strings is measured at every step"
         metrics = replace(event.metrics, output_token_count=self._num_tokens)
         return GenerationOutput(text, token_ids, FinishReason.STOP, metrics, logprobs)
-
-    def _push_tokens(self, token_ids: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-        """The text of tokens, and the tokens up to the one that completes a stop string."""
-        if not self._has_stop:
-            return self._detokenizer.push(token_ids), token_ids
-        text = ""
-        for count, token_id in enumerate(token_ids, start=1):
-            text += self._detokenizer.push([token_id])
-            if self._detokenizer.stopped_by is not None:
-                return text, token_ids[:count]
-        return text, token_ids
