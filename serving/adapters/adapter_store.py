@@ -70,7 +70,7 @@ class AdapterStore(Generic[T]):
         on_close: Callable[[], None] = lambda: None,
         drop: Callable[[T], None] = lambda lora: None,
     ) -> None:
-        self._entries = entries
+        self.entries = entries  # all adapters that requests may name
         self._load_entry = load
         self._combine = combine
         self._max_bytes = max_bytes
@@ -86,11 +86,6 @@ class AdapterStore(Generic[T]):
         self._remote_threads = ThreadPoolExecutor(8, thread_name_prefix="adapter-fetch")
 
     @property
-    def names(self) -> Mapping[str, AdapterEntry]:
-        """All adapters that requests may name."""
-        return self._entries
-
-    @property
     def in_memory(self) -> dict[str, int]:
         """The adapters in memory with their bytes, the least recently used first."""
         with self._lock:
@@ -102,7 +97,7 @@ class AdapterStore(Generic[T]):
         Raises:
             AdapterError: one of them cannot be used, or they do not fit together.
         """
-        for name, entry in self._entries.items():
+        for name, entry in self.entries.items():
             if entry.pinned:
                 slot = self._hold(name)
                 try:
@@ -159,7 +154,7 @@ class AdapterStore(Generic[T]):
         with self._lock:
             slot = self._slots.get(name)
             if slot is None:
-                slot = _Slot[T](self._entries[name])
+                slot = _Slot[T](self.entries[name])
                 try:
                     (self._threads if isinstance(slot.entry.source, Path) else self._remote_threads).submit(
                         self._load, slot
@@ -198,9 +193,9 @@ class AdapterStore(Generic[T]):
             return self._load_entry(entry)
         assert self._combine is not None, "this engine refuses combinations"
         try:
-            parts = {name: self._load_entry(self._entries[name]) for name in entry.combination.names}
+            parts = {name: self._load_entry(self.entries[name]) for name in entry.combination.names}
             for name, part in parts.items():
-                self._check_digest(self._entries[name], part.digest)
+                self._check_digest(self.entries[name], part.digest)
             return self._combine(entry, parts)
         except AdapterError as error:
             raise AdapterError(f"adapter {entry.name!r} cannot be loaded: {error}") from error

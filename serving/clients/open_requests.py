@@ -127,7 +127,7 @@ class OpenRequests:
         self._capacity = max_num_seqs + max_queue
         self._relays: dict[str, Relay] = {}
         self._lock = threading.Lock()
-        self._closed = False
+        self.is_closed = False
         self.num_outputs = 0
 
     def admit(self, request_id: str, check_alive: Callable[[], None]) -> Relay:
@@ -190,18 +190,13 @@ class OpenRequests:
     def close(self) -> bool:
         """Send EngineDeadError to all readers; False if that was done before."""
         with self._lock:
-            if self._closed:
+            if self.is_closed:
                 return False
-            self._closed = True
+            self.is_closed = True
             relays = list(self._relays.values())
         for relay in relays:
             relay.put(EngineDeadError(CLOSED))
         return True
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
 
     def stats(self) -> EngineStats:
         """The numbers of requests, and of outputs as steps; there are no blocks."""

@@ -119,7 +119,7 @@ class Tokenizer:
         self._piece_bytes = piece_reader(None if decoder is None else json.loads(decoder.__getstate__()))
         self._bytes_of: dict[int, bytes] = {}  # filled on first use, because a whole vocabulary takes 50 ms
         self._without_space: dict[int, int] = {}
-        self._bos = self._find_bos()
+        self.bos_token_ids = self._find_bos()  # that `encode` puts in front; empty if the checkpoint has no BOS
         self.context_length = context_length
         self.eos_token_ids = tuple(dict.fromkeys(eos_token_ids))
         _check_eos(self.eos_token_ids, self.vocab_size)
@@ -163,11 +163,6 @@ class Tokenizer:
         """Token ids are below this. A model's output may have more rows, which are unused."""
         return self._backend.get_vocab_size(with_added_tokens=True)
 
-    @property
-    def bos_token_ids(self) -> tuple[int, ...]:
-        """The tokens that `encode` puts in front; empty if the checkpoint has no BOS."""
-        return self._bos
-
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
         """Token ids of a text, none of them special except the BOS.
 
@@ -175,7 +170,7 @@ class Tokenizer:
             InvalidRequestError: see `encode_text`.
         """
         ids = encode_text(self._backend, text, self.context_length)
-        return [*self._bos, *ids] if add_bos else ids
+        return [*self.bos_token_ids, *ids] if add_bos else ids
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """The text that these tokens append to earlier text. Special tokens append nothing.

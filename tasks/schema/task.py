@@ -96,6 +96,8 @@ class SchemaTask:
         TaskFileError: the schema cannot be compiled into a grammar.
     """
 
+    shorten_hint = "give a shorter text"
+
     def __init__(self, options: SchemaOptions, schema: Any, encode: PromptEncoder) -> None:
         self.options = options
         self.constraint = answer_constraint(schema, options.item_separator, options.key_separator)
@@ -106,11 +108,6 @@ class SchemaTask:
         """See `Task.long_inputs`."""
         *first, last = self.options.inputs
         return f"{', '.join(first)} and {last}" if first else last
-
-    @property
-    def shorten_hint(self) -> str:
-        """See `Task.shorten_hint`."""
-        return "give a shorter text"
 
     def prepare(self, inputs: Mapping[str, Any]) -> Prompt:
         """See `Task.prepare`."""

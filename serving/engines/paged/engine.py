@@ -131,7 +131,7 @@ class PagedEngine:
             self._blocks,
             max_model_len=self.max_model_len,
             vocab_size=self._vocab_size,
-            adapters=self._adapters.names,
+            adapters=self._adapters.entries,
         )
 
     async def _make_request(self, request: GenerationRequest, lora: LoraAdapter | None) -> Request:

@@ -97,7 +97,7 @@ class VllmEngine:
             request,
             max_model_len=self.max_model_len,
             vocab_size=min(tokenizer.vocab_size, self._llm.model_config.get_vocab_size()),
-            adapters=self._adapters.names,
+            adapters=self._adapters.entries,
         )
         params, checked = await asyncio.to_thread(self._prepare, request)  # compiles the grammar
         relay = self._open.admit(request.request_id, self._check_alive)
