@@ -74,7 +74,27 @@ class DraftProposer:
 
     def load_drafts(self) -> BatchDrafts:
         """Load the drafter of the checkpoint that vLLM has loaded. `attach` logs its errors and goes on without it."""
-        return _load(self._config)
+        # Imports here: their errors must not reach vLLM.
+        import llguidance.hf
+        from vllm.tokenizers import cached_tokenizer_from_config
+
+        from serving.drafting.load_drafter import DraftModelLoader, load_drafter, read_input_embedding
+        from serving.drafting.speculative import LinearCost, MeasuredCost
+        from serving.engines.vllm.batch_drafts import DraftGrammars
+        from serving.text import Tokenizer
+
+        tokenizer = cached_tokenizer_from_config(self._config.model_config)
+        vocab_size = self._config.model_config.get_vocab_size()
+        vocabulary = llguidance.hf.from_tokenizer(tokenizer, max(vocab_size, len(tokenizer)))
+        folder, cost = Path(self._config.model_config.model), MeasuredCost(LinearCost(_PRIOR_ROW_COST))
+        models = DraftModelLoader(Tokenizer.from_transformers(tokenizer), lambda: read_input_embedding(folder))
+        return BatchDrafts(
+            load_drafter(folder, models, cost),
+            begin_grammar=DraftGrammars(vocabulary).begin,
+            cost=cost,
+            vocab_size=min(vocab_size, len(tokenizer)),
+            load_model=models.load,
+        )
 
     def begin_serving(self, free_bytes: int | None) -> None:
         """Called before the first step, when the limit of the context is known and the KV cache has its memory.
@@ -323,31 +343,6 @@ def expand_batch_to_tokens(
     counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
     replaced = x.masked_fill(x == replace_from, replace_to)
     return torch.repeat_interleave(replaced, counts.long(), output_size=num_tokens)
-
-
-def _load(config: Any) -> BatchDrafts:
-    """The drafter of the checkpoint that vLLM has loaded. Imports here: their errors must not reach vLLM."""
-    import llguidance.hf
-    from vllm.tokenizers import cached_tokenizer_from_config
-
-    from serving.drafting.input_embedding import read_input_embedding
-    from serving.drafting.load_drafter import DraftModelLoader, load_drafter
-    from serving.drafting.speculative import LinearCost, MeasuredCost
-    from serving.engines.vllm.batch_drafts import DraftGrammars
-    from serving.text import Tokenizer
-
-    tokenizer = cached_tokenizer_from_config(config.model_config)
-    vocab_size = config.model_config.get_vocab_size()
-    vocabulary = llguidance.hf.from_tokenizer(tokenizer, max(vocab_size, len(tokenizer)))
-    folder, cost = Path(config.model_config.model), MeasuredCost(LinearCost(_PRIOR_ROW_COST))
-    models = DraftModelLoader(Tokenizer.from_transformers(tokenizer), lambda: read_input_embedding(folder))
-    return BatchDrafts(
-        load_drafter(folder, models, cost),
-        begin_grammar=DraftGrammars(vocabulary).begin,
-        cost=cost,
-        vocab_size=min(vocab_size, len(tokenizer)),
-        load_model=models.load,
-    )
 
 
 def _grammar_text(params: Any, config: Any) -> str | None:
