@@ -39,8 +39,7 @@ from pipeline.train.draft_fit import evaluate, train
 from pipeline.train.draft_network import DraftNetwork
 from pipeline.weights.atomic import write_json
 from serving.drafting.draft_model import WordTokenizer
-from serving.drafting.input_embedding import read_input_embedding
-from serving.drafting.load_drafter import DraftModelLoader, load_drafter
+from serving.drafting.load_drafter import DraftModelLoader, load_drafter, read_input_embedding
 from serving.drafting.speculative import LinearCost, SpeculativeDrafter
 from serving.engines.paged.request import Request
 from serving.grammar.compiler import GrammarCompiler

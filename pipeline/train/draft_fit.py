@@ -22,7 +22,7 @@ from pipeline.train.draft_transfer import shared_tokens, transfer
 from pipeline.train.errors import TrainingError
 from pipeline.weights.console import say
 from serving.drafting.draft_model import WordTokenizer
-from serving.drafting.input_embedding import read_input_embedding
+from serving.drafting.load_drafter import read_input_embedding
 from serving.text import Tokenizer
 from serving.weights.draft_weights import MAX_TOKENS
 

@@ -35,8 +35,7 @@ from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
 from pipeline.weights.errors import CheckpointError
 from serving.drafting.draft_model import find_last
-from serving.drafting.input_embedding import read_input_embedding
-from serving.drafting.load_drafter import as_numpy
+from serving.drafting.load_drafter import as_numpy, read_input_embedding
 from serving.errors import ServingError
 from serving.text import Tokenizer
 from serving.weights.adapter_files import adapter_digest

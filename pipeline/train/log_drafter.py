@@ -29,8 +29,7 @@ from pipeline.train.draft_start import committed_start, draft_shape
 from pipeline.train.errors import TrainingError
 from pipeline.weights.atomic import partial_file
 from pipeline.weights.console import report_errors, say
-from serving.drafting.input_embedding import read_input_embedding
-from serving.drafting.load_drafter import DraftModelLoader
+from serving.drafting.load_drafter import DraftModelLoader, read_input_embedding
 from serving.drafting.speculative import LinearCost, SpeculativeDrafter
 from serving.errors import ServingError
 from serving.text import Tokenizer

@@ -7,13 +7,31 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from serving.drafting.draft_model import DraftModel, WordTokenizer
 from serving.drafting.ngrams import DRAFT_TABLE, NgramTable
 from serving.drafting.speculative import SpeculativeDrafter, StepCost
+from serving.errors import WeightsError
 from serving.text import Tokenizer
 from serving.weights.draft_weights import DRAFT_MODEL, Array
+
+_EMBEDDINGS = ("model.embed_tokens.weight", "embed_tokens.weight", "model.language_model.embed_tokens.weight")
+
+
+def read_input_embedding(folder: Path) -> Tensor:
+    """The embedding, [V, H], of a checkpoint in its own type; an engine may have converted, padded or divided it.
+
+    Raises:
+        WeightsError: no file of the folder has one.
+    """
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            if names := set(_EMBEDDINGS).intersection(file.keys()):
+                tensor: Tensor = file.get_tensor(names.pop()).clone()  # not a view of the file
+                return tensor
+    raise WeightsError(f"no safetensors file in {folder} has an input embedding; its draft model needs one")
 
 
 class DraftModelLoader:

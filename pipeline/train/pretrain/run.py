@@ -21,7 +21,7 @@ from pipeline.train.record import describe_data, describe_hardware
 from pipeline.train.template_choice import choose_prompt
 from pipeline.weights.console import say
 from pipeline.weights.digest import sha256
-from serving.drafting.input_embedding import read_input_embedding
+from serving.drafting.load_drafter import read_input_embedding
 from serving.grammar.schema_tree import walk
 from serving.text import Tokenizer
 from serving.weights.draft_weights import DRAFT_MODEL

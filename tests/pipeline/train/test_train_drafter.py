@@ -38,8 +38,7 @@ from pipeline.train.errors import TrainingError
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
 from serving.drafting.draft_model import WordTokenizer
-from serving.drafting.input_embedding import read_input_embedding
-from serving.drafting.load_drafter import DraftModelLoader, as_numpy
+from serving.drafting.load_drafter import DraftModelLoader, as_numpy, read_input_embedding
 from serving.drafting.speculative import LinearCost
 from serving.engines.paged.options import make_drafter
 from serving.engines.paged.request import Request

@@ -113,7 +113,7 @@ def test_training_starts_from_the_draft_model_that_was_pretrained_for_this_embed
     save_file({"model.embed_tokens.weight": embedding}, tmp_path / "model.safetensors")
     program = (
         "import sys; from pathlib import Path; from pipeline.train.draft_start import committed_start;"
-        "from serving.drafting.input_embedding import read_input_embedding; folder = Path(sys.argv[1]);"
+        "from serving.drafting.load_drafter import read_input_embedding; folder = Path(sys.argv[1]);"
         "print(committed_start(folder, read_input_embedding(folder), size=128, layers=3))"
     )
     assert python(site, program, tmp_path).strip() == str(site / START / "draft.model")
@@ -167,8 +167,7 @@ LOAD = """
 import sys
 from pathlib import Path
 from transformers import AutoTokenizer
-from serving.drafting.input_embedding import read_input_embedding
-from serving.drafting.load_drafter import DraftModelLoader, load_drafter
+from serving.drafting.load_drafter import DraftModelLoader, load_drafter, read_input_embedding
 from serving.drafting.speculative import LinearCost
 from serving.engines.vllm.batch_drafts import BatchDrafts, DraftRow
 from serving.text import Tokenizer

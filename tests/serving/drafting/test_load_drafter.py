@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from serving.drafting.input_embedding import read_input_embedding
+from serving.drafting.load_drafter import read_input_embedding
 from serving.errors import WeightsError
 
 
