@@ -14,7 +14,7 @@ import json
 from typing import Any, Final
 
 from serving.constraints import JsonSchemaConstraint
-from serving.grammar.schema_tree import Node, same_value_groups, walk
+from serving.grammar.schema_tree import Node, same_value_groups, types_of, walk
 
 MAX_INTEGER: Final = 9_000_000_000_000_000_000  # about the largest bound that llguidance supports; 64-bit ids fit
 
@@ -91,6 +91,5 @@ def _is_open_by_silence(node: Node) -> bool:
 
 
 def _is_endless_integer(node: Node) -> bool:
-    kinds = node.get("type")
-    kinds = kinds if isinstance(kinds, list) else [kinds]
+    kinds = types_of(node)
     return "integer" in kinds and "number" not in kinds and not {"multipleOf", "enum", "const"} & node.keys()

@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from serving.grammar.schema_tree import escaped
 from tasks.errors import TaskFileError
 from tasks.json_text import parse_json
 
@@ -128,7 +129,7 @@ def _parts(text: bytes) -> Iterator[tuple[str, int, int]]:
 
 def child(pointer: str, name: str | int) -> str:
     """The pointer of a value in an object or list."""
-    return f"{pointer}/{str(name).replace('~', '~0').replace('/', '~1')}"
+    return f"{pointer}/{escaped(str(name))}"
 
 
 class Calibration(BaseModel):

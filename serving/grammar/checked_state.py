@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from serving.errors import GrammarError
 from serving.grammar.answer_checks import AnswerChecks, Place
-from serving.grammar.grammar_state import GrammarState
+from serving.grammar.grammar_state import GrammarState, forbid
 from serving.text import Tokenizer
 
 _QUOTE, _BACKSLASH = b'"\\'
@@ -196,12 +196,11 @@ class AnswerHistory:
         """
         if not self.last.is_checked:
             return
-        words = bitmask.view(np.uint32)
         for token in closing.among(bitmask):
             try:
                 self.after(token)
             except Violation:
-                words[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
+                forbid(bitmask, [token])
 
 
 class ClosingTokens:
@@ -317,10 +316,8 @@ class CheckedState(GrammarState):
     def _check_for_others(self) -> None:
         """Raise an error if all tokens that the grammar allows were refused."""
         self._inner.fill_bitmask(self._bitmask)
-        words = self._bitmask.view(np.uint32)
-        for token in self._refused:
-            words[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
-        if not words.any():
+        forbid(self._bitmask, self._refused)
+        if not self._bitmask.any():
             raise GrammarError(unmet(next(reversed(self._refused.values())), self._history.last.text))
 
     def _violation_of_end(self) -> bool:

@@ -21,7 +21,7 @@ from serving.grammar import check_constraint, compile_constraint
 from serving.grammar.answer_checks import AnswerChecks
 from serving.grammar.checked_state import AnswerHistory, CheckedState
 from serving.grammar.grammar_state import GrammarState, KeyHistory, QuoteTokens, UniqueKeysState, may_repeat_keys
-from serving.grammar.grammar_text import JSON_PREFIX, checks_of_grammar
+from serving.grammar.grammar_text import checks_of_grammar, schema_of_grammar
 from serving.grammar.guard import CONSTRAINT_NAMES, shared_guard
 from serving.text import Tokenizer
 
@@ -105,7 +105,7 @@ class GrammarCompiler:
         may_repeat, checks = False, None
         if self._is_strict and isinstance(constraint, JsonSchemaConstraint):
             grammar = check_constraint(constraint)
-            may_repeat = may_repeat_keys(json.loads(grammar.removeprefix(JSON_PREFIX)))
+            may_repeat = may_repeat_keys(schema_of_grammar(grammar))
             checks = checks_of_grammar(grammar)
         compiled = _Compiled(matcher, time.thread_time() - start, may_repeat, checks)
         with self._cache_lock:

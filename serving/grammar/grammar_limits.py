@@ -7,7 +7,7 @@ each grammar first and is ended when it exceeds a limit: see `trial`.
 
 from __future__ import annotations
 
-from llguidance import LLParserLimits
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from serving.errors import GrammarError
 
@@ -29,6 +29,17 @@ def parser_limits() -> LLParserLimits:
         max_lexer_states=50_000,  # about 1.5 kB each, for the lifetime of the compiled grammar
         verbose_errors=False,
     )
+
+
+def limited_matcher(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
+    """A matcher at the start of a grammar, or in error where it does not compile within the limits.
+
+    Its first step is computed, which refuses a grammar whose first step is too expensive, and warms up that step.
+    """
+    matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=parser_limits())
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    return matcher
 
 
 def check_length(name: str, length: int, limit: int) -> None:

@@ -9,7 +9,7 @@ state, so that it changes no speculation.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Final
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.errors import GrammarError
+from serving.grammar.schema_tree import MAPS, types_of
 from serving.text import Tokenizer
 
 
@@ -113,7 +114,6 @@ _PARTS: Final = (
     *_REFERENCES[1:],
     "prefixItems",
 )
-_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 
 class _Place(Enum):
@@ -251,9 +251,7 @@ class KeyHistory:
             bitmask: [ceil(vocab / 32)] int32, of the grammar.
             state: where the text is; None for the end of the accepted tokens.
         """
-        words = bitmask.view(np.uint32)
-        for token in self._quotes.refused(state or self._states[-1], bitmask):
-            words[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
+        forbid(bitmask, self._quotes.refused(state or self._states[-1], bitmask))
 
 
 class UniqueKeysState(GrammarState):
@@ -287,14 +285,20 @@ class UniqueKeysState(GrammarState):
             self._keys.refuse(bitmask, state)
 
 
+def forbid(bitmask: NDArray[np.int32], tokens: Iterable[int]) -> None:
+    """Clear the bits of tokens in a bitmask [ceil(vocab / 32)] int32, lowest bit first."""
+    words = bitmask.view(np.uint32)
+    for token in tokens:
+        words[token >> 5] &= ~np.uint32(1 << (token & 31))
+
+
 def may_repeat_keys(schema: Any) -> bool:
     """Whether a value of the schema may be, or contain, an object with keys that the schema does not list."""
     if schema is True:
         return True
     if not isinstance(schema, dict):
         return isinstance(schema, list) and any(map(may_repeat_keys, schema))
-    kinds = schema.get("type")
-    kinds = kinds if isinstance(kinds, list) else [kinds]
+    kinds = types_of(schema)
     is_any = kinds == [None] and not any(name in schema for name in (*_LITERALS, *_REFERENCES))
     is_object = "object" in kinds or is_any or any(name in schema for name in _OBJECT_KEYWORDS)
     if is_object and (schema.get("additionalProperties") is not False or schema.get("patternProperties")):
@@ -302,7 +306,7 @@ def may_repeat_keys(schema: Any) -> bool:
     if ("array" in kinds or "prefixItems" in schema) and "items" not in schema:
         return True  # its items may be anything
     parts = [schema[name] for name in _PARTS if name in schema]
-    parts += [part for name in _MAPS if isinstance(schema.get(name), dict) for part in schema[name].values()]
+    parts += [part for name in MAPS if isinstance(schema.get(name), dict) for part in schema[name].values()]
     return any(may_repeat_keys(part) for part in parts if part is not False)
 
 

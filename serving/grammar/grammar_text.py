@@ -23,6 +23,7 @@ from serving.errors import GrammarError
 from serving.grammar.answer_checks import AnswerChecks, checks_of
 from serving.grammar.grammar_limits import MAX_LARK, MAX_SCHEMA, check_length
 from serving.grammar.relax import relax
+from serving.grammar.schema_tree import DATA, MAPS, types_of
 
 _MAX_LENGTH = 64
 
@@ -48,8 +49,6 @@ def separator_error(pattern: str, mark: str) -> str | None:
 _EXACT: Final = 2**53  # up to it, a float has every integer
 _LARGEST: Final = 2**63 - 1024  # the largest float that is a signed 64-bit integer
 _MOST_MULTIPLES: Final = 1000  # which are listed
-_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_DATA: Final = ("const", "enum", "default", "examples")
 
 
 def with_exact_numbers(schema: Any, path: str = "#") -> Any:
@@ -72,17 +71,16 @@ def with_exact_numbers(schema: Any, path: str = "#") -> Any:
                 f"the JSON schema is refused at {path}/{place}: {value} is an integer over 2^53 that cannot be kept "
                 "exactly; make it a string"
             )
-    kinds = schema.get("type")
-    kinds = kinds if isinstance(kinds, list) else [kinds]
+    kinds = types_of(schema)
     if "integer" in kinds and set(kinds) <= {"integer", "null"}:
         _narrow(found, path, nullable="null" in kinds)
     return found
 
 
 def _part(name: str, value: Any, path: str) -> Any:
-    if name in _DATA:
+    if name in DATA:
         return value
-    if name in _MAPS and isinstance(value, dict):
+    if name in MAPS and isinstance(value, dict):
         return {key: with_exact_numbers(part, f"{path}/{key}") for key, part in value.items()}
     return with_exact_numbers(value, path)
 
@@ -207,13 +205,19 @@ def _relaxed(schema: Any, constraint: JsonSchemaConstraint, relaxation: Relaxati
 
 def checks_of_grammar(grammar: str) -> AnswerChecks | None:
     """What answers must be checked with besides this grammar, which `grammar_text` wrote; None for nothing."""
-    if not grammar.startswith(JSON_PREFIX) or CHECKED not in grammar:
+    schema = schema_of_grammar(grammar) if CHECKED in grammar else None
+    checked = None if schema is None else schema.get(CHECKED)
+    return checked and checks_of(json.dumps(checked["schema"]), checked["is_rough"])
+
+
+def schema_of_grammar(grammar: str) -> Any:
+    """The JSON schema that `grammar_text` wrote as this grammar; None for Lark."""
+    if not grammar.startswith(JSON_PREFIX):
         return None
     try:
-        checked = json.loads(grammar.removeprefix(JSON_PREFIX)).get(CHECKED)
+        return json.loads(grammar.removeprefix(JSON_PREFIX))
     except ValueError:  # Lark that a caller wrote
         return None
-    return checked and checks_of(json.dumps(checked["schema"]), checked["is_rough"])
 
 
 def _read(text: str) -> dict[str, Any]:

@@ -28,8 +28,9 @@ from serving.errors import GrammarError
 from serving.grammar import trial
 from serving.grammar.answer_checks import AnswerChecks
 from serving.grammar.calls_text import calls_grammar
-from serving.grammar.grammar_limits import MAX_COMPILE_BYTES, MAX_COMPILE_SECONDS, parser_limits
+from serving.grammar.grammar_limits import MAX_COMPILE_BYTES, MAX_COMPILE_SECONDS, limited_matcher
 from serving.grammar.grammar_text import JSON_PREFIX, Relaxation, checks_of_grammar, grammar_text
+from serving.grammar.schema_tree import unescaped
 
 _log = logging.getLogger(__name__)
 _ROOT = Path(__file__).parents[2]
@@ -266,7 +267,7 @@ def _given_place(schema: Any, found: re.Match[str]) -> str:
     """The place of a rewritten schema, up to where the given one has it too."""
     steps: list[str] = []
     for step in found[1].split("/"):
-        key = step.replace("~1", "/").replace("~0", "~")
+        key = unescaped(step)
         inner = schema.get(key) if isinstance(schema, dict) else None
         if isinstance(schema, list) and key.isdecimal() and int(key) < len(schema):
             inner = schema[int(key)]
@@ -292,9 +293,7 @@ def compile_constraint(constraint: Constraint, vocabulary: LLTokenizer) -> LLMat
     Raises:
         GrammarError: see `check_constraint`; or the grammar is too large for this vocabulary.
     """
-    matcher = LLMatcher(vocabulary, check_constraint(constraint), log_level=0, limits=parser_limits())
-    if not matcher.is_error():
-        matcher.compute_bitmask()  # refuses a grammar whose first step is too expensive, and warms up that step
+    matcher = limited_matcher(vocabulary, check_constraint(constraint))
     if matcher.is_error():
         reason = matcher.get_error().partition("\n")[0]
         raise GrammarError(f"{CONSTRAINT_NAMES[type(constraint)]} does not compile: {reason}; simplify it")

@@ -7,6 +7,8 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 Node = dict[str, Any]  # a schema that is an object; `true` and `false` have no parts
+DATA: Final = ("const", "enum", "default", "examples")  # keywords whose values are no schemas
+MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # of names to schemas
 
 _ALTERNATIVES: Final = ("anyOf", "oneOf")
 _ALSO: Final = ("not", "if", "then", "else")
@@ -14,7 +16,6 @@ _PARTS: Final = (
     "items", "additionalItems", "additionalProperties", "contains", "propertyNames", "unevaluatedItems",
     "unevaluatedProperties",
 )  # fmt: skip
-_PART_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions")
 
 
 def same_value_groups(root: Any, node: Node) -> list[list[Node]]:
@@ -50,10 +51,26 @@ def parts(node: Node) -> Iterator[tuple[str, Node]]:
         for index, item in enumerate(items if isinstance(items := node.get(name), list) else ()):
             if isinstance(item, dict):
                 yield f"{name}/{index}", item
-    for name in (*_PART_MAPS, "dependentSchemas", "dependencies"):
+    for name in (*MAPS, "dependencies"):
         for key, item in named.items() if isinstance(named := node.get(name), dict) else ():
             if isinstance(item, dict):
-                yield f"{name}/{key.replace('~', '~0').replace('/', '~1')}", item
+                yield f"{name}/{escaped(key)}", item
+
+
+def types_of(node: Node) -> list[Any]:
+    """The types that a schema names; [None] if it names none."""
+    kinds = node.get("type")
+    return kinds if isinstance(kinds, list) else [kinds]
+
+
+def escaped(key: str) -> str:
+    """A key as a step of a JSON pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def unescaped(step: str) -> str:
+    """The key that a step of a JSON pointer stands for."""
+    return step.replace("~1", "/").replace("~0", "~")
 
 
 def resolve(root: Any, ref: Any) -> Node | None:
@@ -62,7 +79,7 @@ def resolve(root: Any, ref: Any) -> Node | None:
         return None
     found = root
     for step in ref.split("/")[1:]:
-        key = unquote(step).replace("~1", "/").replace("~0", "~")
+        key = unescaped(unquote(step))
         if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
             found = found[int(key)]
         elif isinstance(found, dict):

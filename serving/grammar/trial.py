@@ -29,9 +29,11 @@ from serving.grammar.grammar_limits import (
     MAX_COMPILE_BYTES,
     MAX_SEARCH_SECONDS,
     TRIAL_STACK_BYTES,
+    limited_matcher,
     parser_limits,
 )
-from serving.grammar.grammar_text import CHECKED, JSON_PREFIX
+from serving.grammar.grammar_text import CHECKED, JSON_PREFIX, schema_of_grammar
+from serving.grammar.schema_tree import DATA, escaped, unescaped
 
 Step = str | int
 Path = tuple[Step, ...]
@@ -59,7 +61,7 @@ def find_fault(schema: Any, error_of: Callable[[Any], str]) -> str:
 
 def pointer(path: Path) -> str:
     """A path as a URI fragment (RFC 6901)."""
-    return "".join(["#", *("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)])
+    return "/".join(["#", *(escaped(str(step)) for step in path)])
 
 
 @dataclass(frozen=True)
@@ -150,8 +152,7 @@ def _reference(place: _Place) -> Path | None:
         return None
     if not place.value.startswith("#/"):
         return None
-    steps = unquote(place.value).split("/")[1:]
-    return tuple(step.replace("~1", "/").replace("~0", "~") for step in steps)
+    return tuple(map(unescaped, unquote(place.value).split("/")[1:]))
 
 
 def _at(schema: Any, path: Path) -> Any:
@@ -183,7 +184,6 @@ def _replaced(schema: Any, path: Path, value: Any) -> Any:
 
 _WALK_BYTES = 60
 _MAX_PATTERNS = 50  # they take a few milliseconds each
-_DATA = ("const", "enum", "default", "examples", CHECKED)  # keywords whose values are no schemas
 _SPECIAL_TOKEN = re.compile(r"<[^\s<>\"]+>")
 
 
@@ -215,11 +215,11 @@ def _answer(question: dict[str, Any], vocabulary: LLTokenizer) -> None:
     place = ""
     with _processor_time(question["seconds"]):
         error = _try(grammar, vocabulary)
-        schema = json.loads(grammar.removeprefix(JSON_PREFIX)) if error and question["searches"] else None
+        schema = schema_of_grammar(grammar) if error and question["searches"] else None
         if schema is not None:
             error = _schema_error(schema) or error
         if is_schema and not error and '"pattern"' in grammar:
-            error, place = _pattern_fault(json.loads(grammar.removeprefix(JSON_PREFIX)), vocabulary)
+            error, place = _pattern_fault(schema_of_grammar(grammar), vocabulary)
     _say(error)
     if not error or not is_schema:
         return
@@ -233,10 +233,7 @@ def _try(grammar: str, vocabulary: LLTokenizer) -> str:
     """Compile the grammar and compute its first step; returns the error or ""."""
     if _names_special_tokens(grammar):
         return "it names special tokens, which are not part of an answer's text; remove them"
-    matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=parser_limits())
-    if not matcher.is_error():
-        matcher.compute_bitmask()
-    return str(matcher.get_error())
+    return str(limited_matcher(vocabulary, grammar).get_error())
 
 
 def _walk_grammar(grammar: str, vocabulary: LLTokenizer) -> str:
@@ -269,7 +266,7 @@ def _pattern_fault(schema: Any, vocabulary: LLTokenizer) -> tuple[str, str]:
                 return error, pointer(path)
             tried.add(grammar)
         if isinstance(node, dict):
-            waiting += [((*path, name), part) for name, part in node.items() if name not in _DATA]
+            waiting += [((*path, name), part) for name, part in node.items() if name not in (*DATA, CHECKED)]
         elif isinstance(node, list):
             waiting += [((*path, index), part) for index, part in enumerate(node)]
     return "", ""

@@ -22,7 +22,7 @@ from serving.drafting.drafter import Drafter, Grammar
 from serving.drafting.speculative import MeasuredCost
 from serving.engines.vllm.choose_again import begun_of
 from serving.errors import GrammarError
-from serving.grammar.grammar_limits import parser_limits
+from serving.grammar.grammar_limits import limited_matcher
 from serving.grammar.grammar_state import GrammarState
 from serving.types import FinishReason
 
@@ -64,9 +64,7 @@ class DraftGrammars:
         return state
 
     def _compile(self, text: str) -> llguidance.LLMatcher:
-        matcher = llguidance.LLMatcher(self._vocabulary, text, log_level=0, limits=parser_limits())
-        if not matcher.is_error():
-            matcher.compute_bitmask()  # warms up the first step
+        matcher = limited_matcher(self._vocabulary, text)
         if matcher.is_error():
             raise GrammarError(matcher.get_error().partition("\n")[0])
         return matcher

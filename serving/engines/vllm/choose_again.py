@@ -15,7 +15,7 @@ from typing import Any, Final
 from serving.clients.answer import EngineOutput
 from serving.errors import GrammarError
 from serving.grammar.checked_state import CheckedState
-from serving.grammar.grammar_text import JSON_PREFIX
+from serving.grammar.grammar_text import JSON_PREFIX, schema_of_grammar
 from serving.types import GenerationRequest
 
 MOST: Final = 8  # times that one answer is asked for again
@@ -36,19 +36,13 @@ class Begun:
 
     def written(self, grammar: str) -> str:
         """A grammar of JSON that says so."""
-        content = json.loads(grammar.removeprefix(JSON_PREFIX))
-        return JSON_PREFIX + json.dumps({**content, _KEYWORD: [self.token_ids, self.refused]})
+        return JSON_PREFIX + json.dumps({**schema_of_grammar(grammar), _KEYWORD: [self.token_ids, self.refused]})
 
 
 def begun_of(grammar: str) -> Begun:
     """What a grammar says of where it begins."""
-    if not grammar.startswith(JSON_PREFIX) or _KEYWORD not in grammar:
-        return Begun()
-    try:
-        found = json.loads(grammar.removeprefix(JSON_PREFIX)).get(_KEYWORD, [(), ()])
-    except ValueError:  # Lark that a caller wrote
-        return Begun()
-    token_ids, refused = found
+    schema = schema_of_grammar(grammar) if _KEYWORD in grammar else None
+    token_ids, refused = ((), ()) if schema is None else schema.get(_KEYWORD, ((), ()))
     return Begun(tuple(token_ids), tuple(refused))
 
 

@@ -7,7 +7,6 @@ that are no public interface: `draft_config.WRITTEN_FOR` is the version they wer
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from abc import abstractmethod
 from typing import Any
@@ -23,8 +22,8 @@ from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 from serving.engines.vllm.choose_again import begun_of
 from serving.errors import GrammarError
 from serving.grammar.checked_state import AnswerHistory, AnswerText, ClosingTokens, Violation
-from serving.grammar.grammar_state import KeyHistory, QuoteTokens, may_repeat_keys
-from serving.grammar.grammar_text import JSON_PREFIX, checks_of_grammar
+from serving.grammar.grammar_state import KeyHistory, QuoteTokens, forbid, may_repeat_keys
+from serving.grammar.grammar_text import checks_of_grammar, schema_of_grammar
 from serving.text import Tokenizer
 
 
@@ -57,7 +56,8 @@ class StrictBackend(GuidanceBackend):  # type: ignore[misc]
         """Like vLLM's method, which its threads call."""
         grammar = super().compile_grammar(request_type, grammar_spec, stop_token_ids)
         checks = checks_of_grammar(grammar_spec)
-        if _may_repeat_keys(grammar_spec):
+        schema = schema_of_grammar(grammar_spec)
+        if schema is not None and may_repeat_keys(schema):  # one of ours that leaves keys open
             with self._lock:
                 self._quotes = self._quotes or QuoteTokens(self._own_tokenizer)
             grammar = UniqueKeysGrammar(grammar, KeyHistory(self._own_tokenizer, self._quotes))
@@ -206,18 +206,6 @@ class CheckedGrammar(_RememberingGrammar):
 
     def _refuse(self, row: NDArray[np.int32]) -> None:
         if self._memory.last is self._first:
-            words = row.view(np.uint32)
-            for token in self._first_refused:
-                words[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
+            forbid(row, self._first_refused)
         with contextlib.suppress(GrammarError):
             self._memory.refuse(row, self._closing)
-
-
-def _may_repeat_keys(grammar: str) -> bool:
-    """Whether a grammar is one of ours of a JSON schema that leaves keys open."""
-    if not grammar.startswith(JSON_PREFIX):
-        return False
-    try:
-        return may_repeat_keys(json.loads(grammar.removeprefix(JSON_PREFIX)))
-    except ValueError:  # Lark that a caller wrote
-        return False
