@@ -7,8 +7,8 @@ estimated from the outcomes of its earlier guesses.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from serving.drafting.draft_model import DraftText
 from serving.drafting.drafter import Grammar
 from serving.drafting.ngrams import START, Context, NgramTable, RecentNgrams, SuffixText
 
-MAX_ADAPTERS = 64  # whose past is kept
 Source = tuple[str, int]  # name of the source of a guess, and the class of its confidence or match length
 MODEL_STEPS = 20  # classes of confidence for guesses of the draft model
 TABLE_STEPS = 10  # classes of confidence for guesses of the n-gram table
@@ -52,21 +51,6 @@ class Trust:
         self._cache.pop(source, None)
 
 
-class TrustByAdapter:
-    """Trust separately for each adapter, as each writes other answers; the least recently used is dropped."""
-
-    def __init__(self) -> None:
-        self._trust: OrderedDict[str | None, Trust] = OrderedDict()
-
-    def of(self, adapter: str | None) -> Trust:
-        """The trust in guesses for an adapter; None is the base."""
-        trust = self._trust.setdefault(adapter, Trust())
-        self._trust.move_to_end(adapter)
-        if len(self._trust) > MAX_ADAPTERS:
-            self._trust.popitem(last=False)
-        return trust
-
-
 def _prior(source: Source) -> float:
     kind, strength = source
     if kind == "table":
@@ -80,6 +64,22 @@ _CONTEXT_ORDERS = (1, 2, 3, 4, 6)
 _RECENT_ORDERS = (2, 3, 4, 6, 8, 12)
 _RECENT_CAPACITY = 60_000  # n-grams in a generation: about 150 answers, or 10 MB
 _MIN_CONFIDENCE = 230  # in 1/255: from here on the draft model generates several tokens before the grammar checks them
+
+
+@dataclass(frozen=True)
+class Past:
+    """What earlier requests of an adapter taught: the trust in guesses, and the n-grams of complete answers."""
+
+    trust: Trust = field(default_factory=Trust)
+    recent: RecentNgrams = field(default_factory=lambda: RecentNgrams(orders=_RECENT_ORDERS, capacity=_RECENT_CAPACITY))
+
+    def learn(self, answer: Iterable[int]) -> None:
+        """Add the n-grams of a complete answer."""
+        context = Context((START,))
+        for token in answer:
+            self.recent.learn(context, token)
+            context.append(token)
+
 
 # The name of a source, the number of classes into which strengths 0 … 255 fall, and tokens with their strengths.
 Suggestion = tuple[str, int, Iterable[tuple[int, int]]]
@@ -96,8 +96,7 @@ class Guesses:
         prompt: token ids.
         text: the draft model's state for this request.
         table: n-grams of typical answers.
-        recent: n-grams of recent answers.
-        adapter: the request's LoRA adapter.
+        recent: n-grams of recent answers with the same adapter.
         without_space: maps a token to the same token without its leading space.
     """
 
@@ -107,11 +106,10 @@ class Guesses:
         *,
         text: DraftText | None,
         table: NgramTable | None,
-        recent: RecentAnswers,
-        adapter: str | None,
+        recent: RecentNgrams,
         without_space: Callable[[int], int],
     ) -> None:
-        self._table, self._recent, self._adapter, self._without_space = table, recent, adapter, without_space
+        self._table, self._recent, self._without_space = table, recent, without_space
         self._context = SuffixText()  # prompt and answer
         self._context.extend(prompt, without_space)
         self._num_prompt = len(prompt)
@@ -159,30 +157,5 @@ class Guesses:
         yield "context", 256, ((token, order) for token, _, order in matches)
         without_space = ((normalized, order) for token, normalized, order in matches if normalized != token)
         yield "context_without_space", 256, without_space
-        recent = self._recent.get(self._adapter)
-        if recent is not None:
-            yield "recent", 256, recent.successors(self._answer)
-
-
-class RecentAnswers:
-    """N-grams of recent complete answers, separately for each adapter; the least recently used adapter is dropped."""
-
-    def __init__(self) -> None:
-        self._ngrams: dict[str | None, RecentNgrams] = {}
-
-    def get(self, adapter: str | None) -> RecentNgrams | None:
-        """The n-grams of an adapter's recent answers; None if it has none."""
-        return self._ngrams.get(adapter)
-
-    def learn(self, adapter: str | None, answer: Iterable[int]) -> None:
-        """Add the n-grams of a complete answer."""
-        recent = self._ngrams.pop(adapter, None)
-        if recent is None:
-            recent = RecentNgrams(orders=_RECENT_ORDERS, capacity=_RECENT_CAPACITY)
-        context = Context((START,))
-        for token in answer:
-            recent.learn(context, token)
-            context.append(token)
-        self._ngrams[adapter] = recent  # at the end: most recently used
-        if len(self._ngrams) > MAX_ADAPTERS:
-            del self._ngrams[next(iter(self._ngrams))]
+        if len(self._recent):
+            yield "recent", 256, self._recent.successors(self._answer)

@@ -17,12 +17,13 @@ drafts get shorter. Rows of prompts do not count, because their cost is the same
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from serving.drafting.draft_model import DraftModel
 from serving.drafting.drafter import Drafter, DraftRequest, Grammar
-from serving.drafting.guesses import Guesses, RecentAnswers, Source, Trust, TrustByAdapter
+from serving.drafting.guesses import Guesses, Past, Source
 from serving.drafting.ngrams import NgramTable
 from serving.errors import GrammarError
 from serving.types import FinishReason
@@ -107,6 +108,7 @@ _STEPS_BETWEEN_TRIALS = 32
 _FORCED: Source = ("forced", 0)
 _CONFIDENT = 0.95  # a guess that is trusted more is taken without looking at other sources
 _DOUBTFUL = 0.5  # and one that the draft model is confident of, from here on
+_MAX_ADAPTERS = 64  # whose past is kept
 
 
 @dataclass
@@ -114,7 +116,7 @@ class _DraftState:
     """The drafter's state for one request."""
 
     guesses: Guesses
-    trust: Trust
+    past: Past
     proposed: list[Source] = field(default_factory=list)  # the sources of the last drafts
 
 
@@ -142,9 +144,8 @@ class SpeculativeDrafter(Drafter):
         self._model = model
         self._cost = cost
         self._without_space = without_space
-        self._trusts = TrustByAdapter()
+        self._pasts: OrderedDict[str | None, Past] = OrderedDict()  # by adapter, as each writes other answers
         self._states: dict[str, _DraftState] = {}
-        self._recent = RecentAnswers()
         self._mean_tokens = 3.0  # tokens per request and step: a moving average
         self._mean_drafts = 6.0  # drafts per request and step: a moving average
         self._min_probability = 0.0
@@ -186,7 +187,7 @@ class SpeculativeDrafter(Drafter):
             tokens = [token for token, _ in next_drafts]
             sources = [source for _, source in next_drafts]
             for source in sources:
-                probability *= state.trust.probability(source)
+                probability *= state.past.trust.probability(source)
             drafts += tokens
             state.proposed += sources
             state.guesses.extend(tokens)
@@ -197,9 +198,9 @@ class SpeculativeDrafter(Drafter):
         state = self._states[request.request_id]
         proposed = state.proposed[:num_drafts]
         for source in proposed[:num_accepted]:
-            state.trust.add(source, True)
+            state.past.trust.add(source, True)
         if num_accepted < len(proposed):
-            state.trust.add(proposed[num_accepted], False)
+            state.past.trust.add(proposed[num_accepted], False)
         self._mean_tokens += 0.02 * (num_accepted + 1 - self._mean_tokens)
         self._mean_drafts += 0.02 * (num_drafts - self._mean_drafts)
 
@@ -212,17 +213,26 @@ class SpeculativeDrafter(Drafter):
         """Drop a request's state; if it had drafts and its answer is complete, learn the answer's n-grams."""
         state = self._states.pop(request.request_id, None)
         if state is not None and request.finish_reason is FinishReason.STOP:
-            self._recent.learn(request.adapter, request.output_token_ids)
+            state.past.learn(request.output_token_ids)
 
     def _update_state(self, request: DraftRequest) -> _DraftState:
         state = self._states.get(request.request_id)
         if state is None:
-            state = _DraftState(self._begin(request), self._trusts.of(request.adapter))
+            past = self._past(request.adapter)
+            state = _DraftState(self._begin(request, past), past)
             self._states[request.request_id] = state
         state.guesses.extend(request.output_token_ids[len(state.guesses) :])
         return state
 
-    def _begin(self, request: DraftRequest) -> Guesses:
+    def _past(self, adapter: str | None) -> Past:
+        """The past of an adapter, None being the base; the least recently used one is dropped."""
+        past = self._pasts.setdefault(adapter, Past())
+        self._pasts.move_to_end(adapter)
+        if len(self._pasts) > _MAX_ADAPTERS:
+            self._pasts.popitem(last=False)
+        return past
+
+    def _begin(self, request: DraftRequest, past: Past) -> Guesses:
         prompt = request.token_ids[: request.num_prompt_tokens]
         model = self._model if request.adapter is None else request.draft_model
         text = None if model is None else model.begin(prompt)
@@ -230,8 +240,7 @@ class SpeculativeDrafter(Drafter):
             prompt,
             text=text,
             table=self._table if text is None else None,  # a draft model knows typical answers better
-            recent=self._recent,
-            adapter=request.adapter,
+            recent=past.recent,
             without_space=self._without_space,
         )
 
@@ -262,7 +271,7 @@ class SpeculativeDrafter(Drafter):
         """The confident tokens that are worth their rows, up to one of which other sources may know more."""
         run = state.guesses.confident_tokens(room)
         for i, (_, source) in enumerate(run):
-            trust = state.trust.probability(source)
+            trust = state.past.trust.probability(source)
             probability *= trust
             if trust < _DOUBTFUL or probability < self._min_probability:
                 return run[:i]
@@ -272,10 +281,11 @@ class SpeculativeDrafter(Drafter):
 def _ranked(state: _DraftState, grammar: Grammar | None) -> Iterator[tuple[float, int, Source]]:
     """(trust, token, source), likeliest first; confident guesses come before further sources are asked."""
     best: dict[int, tuple[float, Source]] = {}
+    trusts = state.past.trust
     for kind, steps, suggestions in state.guesses.suggestions(grammar):
         for token, strength in suggestions:
             source = (kind, strength * steps >> 8)
-            trust = state.trust.probability(source)
+            trust = trusts.probability(source)
             if trust > _CONFIDENT:
                 yield trust, token, source
             elif token not in best or trust > best[token][0]:
