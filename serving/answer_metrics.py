@@ -60,12 +60,9 @@ def _entry(token_id: int, logprob: float, tokenizer: Tokenizer) -> Entry:
 
 
 def token_trace(passes: Sequence[TokenPass], token_ids: Sequence[int], tokenizer: Tokenizer) -> Trace:
-    """The answer's tokens with their sources.
+    """The answer's tokens with their sources. Of a character that several tokens make, the last one has it.
 
-    Args:
-        passes: the passes of the request's metrics.
-        token_ids: the tokens of the answer. A stop string may have cut off the last of those that the passes gave.
-        tokenizer: maps tokens to text. Of a character that several tokens make, the last one has it.
+    A stop string may have cut off the last of the tokens that the passes gave.
     """
     detokenizer = IncrementalDetokenizer(tokenizer)
     texts = iter([detokenizer.push([token_id]) for token_id in token_ids])

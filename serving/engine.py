@@ -146,9 +146,7 @@ ENGINES = {
 def create_engine(settings: Settings, checkpoint: Checkpoint | None = None) -> Engine:
     """Start the engine that the settings name, importing that one only.
 
-    Args:
-        settings: the settings of the server.
-        checkpoint: the checkpoint of the settings, where somebody has read it already.
+    `checkpoint` is that of the settings, where somebody has read it already.
 
     Raises:
         EngineNotAvailableError: no such engine, or what it stands on is not installed.

@@ -115,8 +115,7 @@ class Model:
     async def open(cls, source: Settings | Path | str) -> Self:
         """Load a model without blocking the event loop; see `load`.
 
-        Args:
-            source: the settings, or the folder of a checkpoint, whose lock is beside it (`NAME.lock`) or weights.lock.
+        A checkpoint that is given by its folder has its lock beside it (`NAME.lock`) or in weights.lock.
         """
         return await asyncio.to_thread(cls.load, source if isinstance(source, Settings) else _settings_of(Path(source)))
 
@@ -124,9 +123,7 @@ class Model:
     def load(cls, settings: Settings, *, is_locked: bool = True) -> Self:
         """Check the weights against their lock, and start the engine.
 
-        Args:
-            settings: the settings of the model.
-            is_locked: False for weights that are being made, which have no lock yet.
+        Weights that are being made have no lock yet, and are not `is_locked`.
 
         Raises:
             WeightsError: a file differs from the lock, or is not a checkpoint that the engine takes.

@@ -40,8 +40,7 @@ _SHOWN_END: Final = 60  # characters of a wrong answer that the error message sh
 class JsonReader:
     """See `tasks.task.Reader`. Text is shown immediately, because the grammar ensures that it stays valid.
 
-    Args:
-        constraint: with it the whole answer is checked at the end, as far as its grammar does not keep the schema.
+    With a constraint the whole answer is checked at the end, as far as its grammar does not keep the schema.
     """
 
     notes: tuple[str, ...] = ()

@@ -17,11 +17,7 @@ class RepeatedKeyError(ValueError):
 
 
 class WrittenFloat(float):
-    """A number with the digits that it was written with; as a float, 12.50 would become 12.5.
-
-    Args:
-        text: JSON's spelling of the number.
-    """
+    """A number with the digits of its JSON text; as a float, 12.50 would become 12.5."""
 
     __slots__ = ("text",)
 

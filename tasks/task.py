@@ -88,10 +88,9 @@ class Task(Protocol):
         ...
 
     def prepare(self, inputs: Mapping[str, Any]) -> Prompt:
-        """Check the inputs of one call and make its prompt.
+        """Check the inputs of one call, by the names of `predict`'s parameters, and make its prompt.
 
-        Args:
-            inputs: values by the names of `predict`'s parameters; omitted inputs have their defaults.
+        Omitted inputs have their defaults.
 
         Raises:
             InputError: an input is wrong.

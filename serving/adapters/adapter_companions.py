@@ -24,10 +24,7 @@ TOKENIZER: Final = "tokenizer.json"
 def adapter_tokenizers(entries: Mapping[str, AdapterEntry], base: Path, tokenizer: Tokenizer) -> dict[str, Tokenizer]:
     """The tokenizers of those entries whose `task` folder has one with more tokens, by adapter.
 
-    Args:
-        entries: the list of adapters.
-        base: folder of the base.
-        tokenizer: the tokenizer of the base; its end tokens end the adapters' answers too.
+    The end tokens of the base's `tokenizer` end the adapters' answers too.
 
     Raises:
         AdapterError: a tokenizer is no extension of the base's, or has a token for which the base has no row.
@@ -93,10 +90,7 @@ _VOCABULARY_REMEDY: Final = (
 def check_companions(folder: Path, task: Path, *, base: Path) -> None:
     """Compare an adapter's chat template, task file and vocabulary, where it has them, with those in use.
 
-    Args:
-        folder: the folder of the adapter.
-        task: folder of the task file, the chat template and the tokenizer that make its prompts.
-        base: folder of the base, for what `task` lacks.
+    These are in the folder `task`, which makes its prompts, or what is missing there in the folder of the base.
 
     Raises:
         WeightsError: they differ.

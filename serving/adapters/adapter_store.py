@@ -109,9 +109,7 @@ class AdapterStore(Generic[T]):
     async def lease(self, name: str | None, check_alive: Callable[[], None] = lambda: None) -> AsyncGenerator[T | None]:
         """The adapter, which stays in memory inside the block; None for None.
 
-        Args:
-            name: the name of the adapter.
-            check_alive: raises what ends the wait for a load; called every second.
+        `check_alive` is called every second of a load, and raises what ends the wait for it.
 
         Raises:
             AdapterError: it cannot be used, or was not loaded in time.

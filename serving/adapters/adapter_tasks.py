@@ -24,13 +24,9 @@ def adapter_tasks(
     tokenizer: Tokenizer,
     own_tokenizers: Mapping[str, Tokenizer] = MappingProxyType({}),
 ) -> dict[str, Task]:
-    """The tasks of those entries that name one, by adapter.
+    """The tasks of those entries that name one, by adapter; `own_tokenizers` are those of `adapter_tokenizers`.
 
-    Args:
-        entries: the list of adapters.
-        base: folder of the base. What a task's folder lacks (options, template, special tokens) is taken from there.
-        tokenizer: the tokenizer of the base.
-        own_tokenizers: the tokenizers of those adapters that have one, see `adapter_tokenizers`.
+    What a task's folder lacks (options, template, special tokens) is taken from the folder of the base.
 
     Raises:
         AdapterError: a task cannot be used, or has other inputs than the base's.

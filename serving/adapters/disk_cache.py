@@ -40,14 +40,10 @@ class DiskCache:
 
     @contextmanager
     def lease(self, digest: str, fetch: Callable[[Path], None]) -> Iterator[Path]:
-        """The folder with the adapter's files, which stays inside the block.
-
-        Args:
-            digest: the digest of the adapter, as `adapter_digest` gives it.
-            fetch: puts the files into an empty folder.
+        """The folder with the adapter's files, which stays inside the block; `fetch` puts them into an empty folder.
 
         Raises:
-            AdapterError: what was fetched has another digest, or is larger than the cache.
+            AdapterError: what was fetched has another digest (see `adapter_digest`), or is larger than the cache.
             EngineBusyError: adapters in use leave no room.
             OSError: the disk; and whatever `fetch` raises.
         """

@@ -68,13 +68,12 @@ def read_golden(folder: Path) -> tuple[GoldenPrompt, ...]:
 
 
 def check_answer(number: int, golden: GoldenPrompt, answer: tuple[int, ...], *, ended: bool) -> None:
-    """Compare an answer with the merged model's.
+    """Compare an answer, generated greedily with `golden.max_tokens`, with the merged model's.
 
     Args:
         number: the number of the prompt, from 1.
         golden: the prompt.
-        answer: token ids, generated greedily with `golden.max_tokens`.
-        ended: whether the end token came.
+        answer: token ids without the end token; `ended` is whether it came.
 
     Raises:
         WeightsError: they differ.

@@ -133,9 +133,7 @@ class OpenRequests:
     def admit(self, request_id: str, check_alive: Callable[[], None]) -> Relay:
         """A relay for a new request; to be called on its reader's loop.
 
-        Args:
-            request_id: the id of the request.
-            check_alive: raises EngineDeadError if the engine cannot answer any more.
+        `check_alive` raises EngineDeadError if the engine cannot answer any more.
 
         Raises:
             InvalidRequestError: the id is in flight.

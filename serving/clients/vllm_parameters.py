@@ -15,11 +15,7 @@ def vllm_parameters(
 ) -> dict[str, Any]:
     """All parameters but the constraint; without stop strings, which our detokenizer finds.
 
-    Args:
-        request: a request that `check_request` has accepted.
-        tokenizer: its end tokens end an answer.
-        max_model_len: maximum number of prompt and output tokens.
-        speculates: whether vLLM verifies drafts; False if that is not known.
+    `check_request` has accepted the request. `speculates` is whether vLLM verifies drafts; False if that is not known.
 
     Raises:
         InvalidRequestError: vLLM does not support a parameter, or would change it.

@@ -47,11 +47,7 @@ class DraftModelLoader:
         self._read_embedding = embedding
 
     def load(self, path: Path, tokenizer: Tokenizer | None = None) -> DraftModel:
-        """Load the draft model in a file.
-
-        Args:
-            path: the path of the file.
-            tokenizer: the tokenizer of an adapter that adds tokens; None is the checkpoint's.
+        """Load the draft model in a file, for an adapter that adds tokens with its tokenizer.
 
         Raises:
             WeightsError: the file is no draft model, or was made for another checkpoint.
@@ -64,12 +60,9 @@ class DraftModelLoader:
 
 
 def load_drafter(folder: Path, models: DraftModelLoader, cost: StepCost) -> SpeculativeDrafter:
-    """The drafter of the checkpoint in `folder`.
+    """The drafter of the checkpoint in `folder`; one that does not exist has neither table nor draft model.
 
-    Args:
-        folder: the folder of the checkpoint; one that does not exist has neither table nor draft model.
-        models: loads its draft model.
-        cost: the cost of the rows of a step, on the engine that verifies the drafts.
+    `cost` is that of the rows of a step, on the engine that verifies the drafts.
 
     Raises:
         WeightsError: a file of the drafter is invalid, or was made for another checkpoint.

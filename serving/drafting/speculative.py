@@ -64,10 +64,8 @@ class _Size:
 class MeasuredCost:
     """The cost as measured so far: a line through the mean times of step sizes, of which near ones count more.
 
-    Means of sizes that no longer occur are kept, so that the slope stays known while all steps have one size.
-
-    Args:
-        prior: assumed until steps of different sizes were measured.
+    Means of sizes that no longer occur are kept, so that the slope stays known while all steps have one size. `prior`
+    is assumed until steps of different sizes were measured.
     """
 
     def __init__(self, prior: LinearCost) -> None:

@@ -79,8 +79,7 @@ class GrammarGuard:
         Args:
             grammar: the text that `grammar_text` gives.
             name: the name of the grammar, for error messages.
-            is_schema: whether it was made from a JSON schema.
-            searches: whether the error says where in the schema.
+            is_schema: whether it was made from a JSON schema; `searches` is whether the error says where in the schema.
             seconds: the limit of processor time.
 
         Raises:

@@ -25,12 +25,7 @@ class Projection(IntEnum):
 
 @dataclass(frozen=True)
 class LoraSite:
-    """Projections that share one matmul, their outputs side by side.
-
-    Args:
-        layer: number of the decoder layer.
-        projections: the projections in the order of their outputs.
-    """
+    """Projections of one decoder layer that share a matmul, in the order of their outputs, which are side by side."""
 
     layer: int
     projections: tuple[Projection, ...]

@@ -239,10 +239,9 @@ def _sliding_window(fields: _Fields, data: dict[str, Any]) -> int | None:
 
 
 def context_length(data: dict[str, Any]) -> int:
-    """The longest context in tokens. With YaRN, checkpoints state the original length or the stretched one.
+    """The longest context in tokens that a config.json states, also that of a model that only vLLM runs.
 
-    Args:
-        data: the content of config.json, also of a model that only vLLM runs.
+    With YaRN, checkpoints state the original length or the stretched one.
 
     Raises:
         WeightsError: it has no such length.

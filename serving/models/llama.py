@@ -76,11 +76,7 @@ class DecoderLayer:
         Args:
             branch: output of the layer before or its parts, not yet added to the residual; None for the first layer.
             residual: [T, hidden], changed in place.
-            cos: see `Attention`.
-            sin: see `Attention`.
-            kv_cache: the KV cache of this layer.
-            metadata: the requests of the batch and where their keys and values are.
-            lora: the adapters of the rows that have one.
+            cos, sin, kv_cache, metadata, lora: see `Attention`.
 
         Returns:
             This layer's output [T, hidden] or its parts [P, T, hidden], not yet added to the residual.

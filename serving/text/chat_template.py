@@ -81,12 +81,7 @@ class ChatTemplate:
 
     @classmethod
     def from_dir(cls, folder: Path, tokenizer: Tokenizer, *, file: str | None = None) -> Self | None:
-        """The checkpoint's templates; None if it has none.
-
-        Args:
-            folder: the folder of the checkpoint.
-            tokenizer: the tokenizer of the checkpoint.
-            file: name of a template file in the folder, to use instead of the checkpoint's templates.
+        """The checkpoint's templates; None if it has none. A template `file` in the folder is used instead of them.
 
         Raises:
             WeightsError: see `ChatTemplate`; or a file cannot be read.

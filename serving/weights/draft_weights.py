@@ -88,9 +88,7 @@ class DraftWeights:
     def load(cls, path: Path, embedding: Array) -> DraftWeights:
         """Read a draft model.
 
-        Args:
-            path: the path of its file.
-            embedding: [V, H] of its checkpoint; bfloat16 is passed as its bits in uint16.
+        `embedding` is [V, H] of its checkpoint; bfloat16 is passed as its bits in uint16.
 
         Raises:
             WeightsError: the file is not a draft model, or belongs to an embedding of another shape.

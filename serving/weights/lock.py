@@ -164,12 +164,9 @@ class WeightsLock(_Part):
 
 
 def locked_file(path: str, size: int, digest: str) -> LockedFile:
-    """A file of a lock to be written.
+    """A file of a lock to be written: its path in the folder of weights, its bytes, and its SHA-256 in hex.
 
-    Args:
-        path: relative to the folder of weights.
-        size: number of bytes.
-        digest: SHA-256 in hex, with or without `sha256:` before it.
+    The digest may have `sha256:` before it.
 
     Raises:
         WeightsError: the path is not one that a lock can have.

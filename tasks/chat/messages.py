@@ -14,13 +14,9 @@ Message = dict[str, Any]
 
 
 def conversation(inputs: ChatInputs, *, system_prompt: str | None, as_parts: bool, as_text: bool) -> list[Message]:
-    """The messages of a call, the system prompt first.
+    """The messages of a call, the system prompt first; `system_prompt` is the default, for a call without one.
 
-    Args:
-        inputs: the inputs of the call.
-        system_prompt: the default, for a call without one.
-        as_parts: whether the template accepts a list of parts as content.
-        as_text: whether the template accepts a text as content.
+    `as_parts` and `as_text` are whether the template accepts a list of parts, and a text, as content.
 
     Raises:
         InputError: a message is malformed, or there are two system prompts.

@@ -109,10 +109,8 @@ def calls_constraint(
 def described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, takes_system: bool) -> list[Message]:
     """The conversation for a template that knows no tools: with a text about them, and calls and results as texts.
 
-    Args:
-        messages: the conversation, its contents as texts.
-        tools: the tools.
-        takes_system: whether the template shows system messages; if not, the text is in the first message.
+    The contents of the given messages are texts. Where the template shows no system messages (`takes_system`), the text
+    is in the first message.
     """
     about = _SYSTEM.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
     first, *rest = messages

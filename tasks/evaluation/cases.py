@@ -95,11 +95,7 @@ class Evaluation(Protocol):
         ...
 
     def reference_text(self, case: Case, constraint: Any) -> str:
-        """The reference as the model writes it.
-
-        Args:
-            case: one of `read_cases`.
-            constraint: the constraint of the case's prompt.
+        """The reference of a case as the model writes it; `constraint` is that of the case's prompt.
 
         Raises:
             TaskError: the model cannot write it.
@@ -107,13 +103,7 @@ class Evaluation(Protocol):
         ...
 
     def score(self, case: Case, text: str, error: str | None) -> Score:
-        """Judge an answer.
-
-        Args:
-            case: what was asked.
-            text: the answer; where the task refused it, the model's text.
-            error: why the task refused it; None if it did not.
-        """
+        """Judge the answer to a case; where the task refused it, `text` is the model's, and `error` is why."""
         ...
 
 

@@ -68,9 +68,7 @@ _ANY: Final = {  # terminal: the pattern of all its numbers
 def number_terminals(question: str | None, durations: Durations) -> list[str]:
     """The Lark terminals of limits, times, lengths of time and numbers that are compared with: lines `NAME: /pattern/`.
 
-    Args:
-        question: None allows any number. LIMIT is never limited.
-        durations: the durations of the question, if there is one.
+    Without a question any number is allowed; LIMIT is never limited.
     """
     found = dict[str, Iterable[float]]()
     if question is not None:
@@ -123,12 +121,9 @@ def answer_grammar(options: HoneycombOptions, question: str, columns: Sequence[s
 
 
 def build_grammar(columns: Sequence[str], surface: Surface, question: str | None = None) -> str:
-    """The Lark grammar of all answers for these columns.
+    """The Lark grammar of all answers for these columns, in the form `surface` in which the model writes.
 
-    Args:
-        columns: the names that the query may use.
-        surface: the form in which the model writes.
-        question: strings, numbers and times must be what it can mean; None allows any.
+    Strings, numbers and times must be what the question can mean; without one, any are allowed.
 
     Raises:
         InputError: there are no columns.

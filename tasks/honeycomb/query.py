@@ -82,9 +82,7 @@ _MAX_PROBLEMS = 3  # in one message
 def parse_query(text: str, columns: Sequence[str] | None) -> Query:
     """Parse a query from JSON or from a Python dict, perhaps in quotes; return it in canonical form.
 
-    Args:
-        text: a model's text.
-        columns: the names that the query may use; None skips this check.
+    `columns` are the names that the query may use; None skips this check.
 
     Raises:
         QuerySyntaxError: it does not parse.

@@ -25,11 +25,7 @@ _BLANKS: Final = r"[^\S\n]*"
 
 
 class Marks:
-    """The marks of a template.
-
-    Args:
-        lines: the template's lines, each as the texts before, between and after its fields.
-    """
+    """The marks of a template, whose lines are the texts before, between and after their fields."""
 
     def __init__(self, lines: Sequence[Sequence[str]]) -> None:
         in_text: dict[str, None] = {}

@@ -67,13 +67,9 @@ def _logprobs(token_ids: list[int], logprobs: Mapping[str, Any], count: int) -> 
 def request_body(
     request: GenerationRequest, model: str, *, tokenizer: Tokenizer, max_model_len: int
 ) -> dict[str, object]:
-    """A streamed request for token ids.
+    """A streamed request for token ids; `model` is the server's name of the model or adapter.
 
-    Args:
-        request: a request that `check_request` has accepted, with a constraint that compiles.
-        model: the server's name of the model or adapter.
-        tokenizer: its end tokens end an answer.
-        max_model_len: maximum number of prompt and output tokens.
+    `check_request` has accepted the request, and its constraint compiles.
 
     Raises:
         InvalidRequestError: vLLM does not support a parameter, or would change it.
@@ -146,10 +142,7 @@ class ServerClient:
         await self._session.close()
 
     async def models(self, name: str | None) -> ServedModels:
-        """Choose the model.
-
-        Args:
-            name: the name of the model; None for the server's only one.
+        """Choose the model of this name; None is the server's only one.
 
         Raises:
             SettingError: there is no such model, or there are several.

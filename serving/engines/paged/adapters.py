@@ -46,13 +46,8 @@ def open_adapters(
 ) -> AdapterStore[LoraAdapter]:
     """The adapters that requests may name, of which the pinned ones are loaded.
 
-    Args:
-        settings: the settings of the engine.
-        known: see `known_adapters`.
-        weights: the weights of the base.
-        models: loads draft models for the base.
-        ask_golden: asks an adapter its golden prompts; raises if an answer is wrong.
-        tokenizers: the tokenizers of those adapters that add tokens to the model's.
+    `ask_golden` asks an adapter its golden prompts, and raises if an answer is wrong. `tokenizers` are those of
+    adapters that add tokens to the model's.
 
     Raises:
         AdapterError: a pinned adapter cannot be loaded.
@@ -110,14 +105,12 @@ def draft_model_of(lora: LoraAdapter | None) -> DraftModel | None:
 
 
 def combine_adapters(entry: AdapterEntry, parts: Mapping[str, Loaded[LoraAdapter]]) -> Loaded[LoraAdapter]:
-    """The combined adapter. A layer has the widest type of its parts; the digest is that of the parts and the recipe.
+    """The entry's combination of the parts, which are by name and all for one model.
 
-    Args:
-        entry: the entry of the list, with a combination and the limit of the result's ranks.
-        parts: the adapters by name, all for one model.
+    A layer has the widest type of its parts; the digest is that of the parts and the recipe.
 
     Raises:
-        AdapterError: they cannot be combined, or a rank is over the limit.
+        AdapterError: they cannot be combined, or a rank is over the entry's limit.
     """
     combination = entry.combination
     assert combination is not None
@@ -158,12 +151,7 @@ def check_golden(
 ) -> None:
     """Ask an adapter its golden prompts, in a batch with the requests that run; to be called in a thread of its own.
 
-    Args:
-        core: the model's thread.
-        check_fit: raises if a request, which names no adapter, could never be answered.
-        name: the name of the adapter.
-        lora: the adapter.
-        prompts: the prompts of its folder.
+    `check_fit` raises if a request, which names no adapter, could never be answered.
 
     Raises:
         WeightsError: an answer differs from the merged model's.

@@ -74,9 +74,7 @@ class EngineCore:
     def open(self, request_id: str, *, is_probe: bool = False) -> Stream:
         """Reserve a place for a request.
 
-        Args:
-            request_id: unique among the requests in flight.
-            is_probe: the place is beyond the limit, and the stream gets an event when any request produces a token.
+        The place of a probe is beyond the limit, and its stream gets an event when any request produces a token.
 
         Raises:
             EngineDeadError: the engine is dead.

@@ -36,12 +36,7 @@ def choose_device(
 ) -> Device:
     """The device that DEVICE means on this machine. A GPU stays idle only if DEVICE says so, or stderr says why.
 
-    Args:
-        settings: the settings of the engine.
-        config: the configuration of the checkpoint.
-        has_gpu: whether there is a GPU.
-        gpu_fault: why this process cannot use the GPU; None if it can.
-        vllm_fault: why ENGINE=auto is not vLLM.
+    `gpu_fault` is why this process cannot use the GPU, None if it can, and `vllm_fault` why ENGINE=auto is not vLLM.
 
     Raises:
         SettingError: the device is not there, or a setting would be ignored on it.

@@ -63,9 +63,7 @@ class ModelRunner:
     def warm_up(self, sizes: Sequence[int], adapters: Sequence[LoraAdapter] = ()) -> None:
         """Run passes, all padding, so that the device's kernels are compiled.
 
-        Args:
-            sizes: numbers of rows of passes.
-            adapters: each is used in one more pass of one row.
+        There is one of each size in rows, and one of one row with each adapter.
         """
         allowed = np.zeros((1, -(-self._model.config.vocab_size // 32)), np.int32)
         allowed[0, 0] = 0b11
@@ -82,16 +80,9 @@ class ModelRunner:
     def record_graphs(
         self, recorder: Recorder, *, max_seqs: int, max_model_len: int, progress: Callable[[int, int], None]
     ) -> list[tuple[int, float]]:
-        """Record the passes of steps with few rows, which are replayed from then on.
+        """Record the passes of steps with few rows, which are replayed from then on; see `StepGraphs.record`.
 
-        Args:
-            recorder: the recorder of the device.
-            max_seqs: requests in a step.
-            max_model_len: tokens of a request; the model's rotary tables must be complete to it.
-            progress: called with the number of recordings made, and how many there will be.
-
-        Returns:
-            See `StepGraphs.record`.
+        The model's rotary tables must be complete to `max_model_len`, the tokens of a request.
         """
         graphs = StepGraphs(
             self._run,

@@ -129,12 +129,7 @@ Call = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
 
 @dataclass(frozen=True)
 class VllmAdapter:
-    """An adapter that vLLM has loaded.
-
-    Args:
-        request: vLLM's LoRARequest.
-        nbytes: the bytes of its tensors.
-    """
+    """An adapter that vLLM has loaded: vLLM's LoRARequest, and the bytes of its tensors."""
 
     request: Any
     nbytes: int
@@ -179,12 +174,7 @@ def open_store(
 ) -> AdapterStore[VllmAdapter]:
     """The adapters that requests may name.
 
-    Args:
-        settings: the settings of the engine.
-        checkpoint: the checkpoint of the settings.
-        llm: vLLM's client.
-        call: runs a coroutine on the client's loop and waits for it.
-        send: the same without waiting.
+    `call` runs a coroutine on the loop of vLLM's client and waits for it; `send` does not wait.
     """
     folders, max_bytes, reading = adapter_folders(settings), memory_bytes(settings), threading.Lock()
     numbers = itertools.count(1)

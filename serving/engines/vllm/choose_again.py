@@ -24,12 +24,7 @@ _KEYWORD: Final = "x-begun"  # under which the grammar of JSON says where it beg
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Where a grammar begins.
-
-    Args:
-        token_ids: the answer so far.
-        refused: tokens that must not come next.
-    """
+    """Where a grammar begins: behind `token_ids`, the answer so far, with none of the tokens `refused`."""
 
     token_ids: tuple[int, ...] = ()
     refused: tuple[int, ...] = ()
@@ -52,10 +47,7 @@ Ask = Callable[[GenerationRequest, Begun], AsyncGenerator[EngineOutput]]
 async def chosen_again(ask: Ask, request: GenerationRequest, state: CheckedState) -> AsyncIterator[EngineOutput]:
     """The outputs for a request, of which none has a token that the schema refuses.
 
-    Args:
-        ask: asks vLLM for the rest of an answer.
-        request: the caller's request.
-        state: the constraint at its start; it follows the answer.
+    `ask` asks vLLM for the rest of an answer. `state` is the constraint at its start; it follows the answer.
 
     Raises:
         GrammarError: no token can follow, or the answer was asked for too often; the message has the keyword.

@@ -16,11 +16,7 @@ PROPOSER = "serving.engines.vllm.draft_worker.DraftProposer"
 
 
 def draft_config(max_drafts: int | None) -> dict[str, Any]:
-    """vLLM's `speculative_config` for our drafter.
-
-    Args:
-        max_drafts: limit of the drafts of a request in one step; None for the default.
-    """
+    """vLLM's `speculative_config` for our drafter; `max_drafts` are those of a request and step, None the default."""
     count = max_drafts or DEFAULT_MAX_DRAFTS
     return {
         "method": "custom_class",
@@ -50,9 +46,7 @@ def drafts_that_fit(free_bytes: int, *, vocab_size: int, num_requests: int) -> i
 def room_with_adapters(max_num_batched_tokens: int | None, *, max_num_seqs: int) -> int:
     """Drafts of a request in one step with which vLLM accepts adapters: those of all requests have to fit one step.
 
-    Args:
-        max_num_batched_tokens: tokens in one step; None for vLLM's own number.
-        max_num_seqs: limit of running requests.
+    None for `max_num_batched_tokens`, the tokens in one step, is vLLM's own number.
     """
     return (max_num_batched_tokens or _FEWEST_BATCHED_TOKENS) // max_num_seqs - 1
 

@@ -39,10 +39,7 @@ def grammar_scheduler(*, vllm_config: Any, structured_output_manager: Any, **res
 class StrictBackend(GuidanceBackend):  # type: ignore[misc]
     """vLLM's guidance backend, whose grammars of JSON answers also remember keys, and are checked with their schema.
 
-    Args:
-        vllm_config: the whole configuration.
-        tokenizer: vLLM's, made from the folder that `tokenizer_folder` wrote.
-        vocab_size: width of the logits.
+    `tokenizer` is vLLM's, made from the folder that `tokenizer_folder` wrote.
     """
 
     def __post_init__(self) -> None:

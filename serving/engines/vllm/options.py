@@ -125,12 +125,7 @@ def sampling_params(
 ) -> SamplingParams:
     """vLLM's sampling parameters, without stop strings, which our detokenizer finds.
 
-    Args:
-        request: a request that `check_request` has accepted.
-        tokenizer: its end tokens end an answer.
-        max_model_len: maximum number of prompt and output tokens.
-        speculates: whether vLLM verifies drafts.
-        begun: where the grammar of the request's JSON begins, if that is not its start.
+    `check_request` has accepted the request. `begun` is where the grammar of its JSON begins, if that is not its start.
 
     Raises:
         GrammarError: the grammar does not compile. It is checked here, so that it never reaches vLLM's core.

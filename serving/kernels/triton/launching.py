@@ -14,13 +14,9 @@ _LOCK = threading.Lock() if INTERPRETED else nullcontext()
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-    """Run a kernel.
+    """Run a function decorated with `triton.jit`; `constants` are compiled into it.
 
-    Args:
-        kernel: a function decorated with `triton.jit`.
-        grid: number of programs in up to three dimensions, none of them 0.
-        arguments: tensors and numbers.
-        constants: those that are compiled into the kernel.
+    The grid is the number of programs in up to three dimensions, none of them 0.
     """
     with _LOCK:
         kernel[grid](*arguments, **constants)

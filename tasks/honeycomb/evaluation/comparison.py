@@ -28,12 +28,7 @@ _TIME: Final = ("start_time", "end_time", "granularity", "compare_time_offset_se
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """All queries that an expert accepts as the answer to a question.
-
-    Args:
-        queries: at least one.
-        free: fields of the query that may have any value.
-    """
+    """All queries that an expert accepts as the answer to a question: at least one, with `free` fields of any value."""
 
     queries: tuple[Query, ...]
     free: frozenset[str]
