@@ -344,8 +344,7 @@ class _Relaxer:
         limits = [name for name in ("minProperties", "maxProperties") if name in node]
         if not limits:
             return
-        listed = node.get("properties")
-        keys = list(listed) if isinstance(listed, dict) else []
+        keys = list(_properties(node))
         required = _required(node)
         is_closed = node.get("additionalProperties") is False and not node.get("patternProperties")
         is_alone = not (extra or node.keys() & {"allOf", "anyOf", "oneOf", "$ref", "not", "if"})
@@ -455,8 +454,7 @@ class _Relaxer:
         for mine, theirs in ((first, second), (second, first)):
             needed = set[str]().union(*map(_required, mine))
             for part in theirs:
-                listed = part.get("properties")
-                listed = listed if isinstance(listed, dict) else {}
+                listed = _properties(part)
                 if any(listed.get(key) is False or listed.get(key) == {"not": {}} for key in needed):
                     return True
                 refused = part.get("not")

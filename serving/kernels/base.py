@@ -140,6 +140,11 @@ class AttentionShape:
     head_dim: int
     sliding_window: int | None  # number of keys that a query sees, including its own; None: all
 
+    @property
+    def qkv_width(self) -> int:
+        """The values of a row of queries, keys and values."""
+        return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+
 
 @dataclass(frozen=True)
 class QkvAdjustment:

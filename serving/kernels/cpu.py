@@ -128,7 +128,7 @@ class CpuKernels(Kernels):
 
     def adjust_qkv(self, qkv: Tensor, adjustment: QkvAdjustment, shape: AttentionShape) -> None:
         """Add the bias and normalize the heads of queries and keys, in place."""
-        check_tensor("qkv", qkv, (None, _qkv_width(shape)), _FLOAT)
+        check_tensor("qkv", qkv, (None, shape.qkv_width), _FLOAT)
         check_adjustment(adjustment, shape)
         self._library.call(
             "hk_adjust_qkv",
@@ -153,7 +153,7 @@ class CpuKernels(Kernels):
             self.adjust_qkv(qkv, adjustment, shape)
         rows = qkv.shape[0]
         block_size = self._kv_caches.check(kv_cache, shape)
-        check_tensor("qkv", qkv, (None, _qkv_width(shape)), _FLOAT)
+        check_tensor("qkv", qkv, (None, shape.qkv_width), _FLOAT)
         check_tensor("cos", cos, (rows, shape.head_dim // 2), _FLOAT)
         check_tensor("sin", sin, (rows, shape.head_dim // 2), _FLOAT)
         check_tensor("slot_mapping", slot_mapping, (rows,), torch.int32)
@@ -177,7 +177,7 @@ class CpuKernels(Kernels):
         """See `Kernels.paged_attention`."""
         rows = qkv.shape[0]
         block_size = self._kv_caches.check(kv_cache, shape)
-        check_tensor("qkv", qkv, (None, _qkv_width(shape)), _FLOAT)
+        check_tensor("qkv", qkv, (None, shape.qkv_width), _FLOAT)
         check_metadata(metadata, rows)
         check_tensor("out", out, (rows, shape.num_heads * shape.head_dim), _FLOAT)
         self._library.call_checked(
@@ -303,10 +303,6 @@ class CpuKernels(Kernels):
     def plan_decoder(self, embedding: Tensor, weights: DecoderWeights, rotary: RotaryTable) -> DecoderPlan | None:
         """See `Kernels.plan_decoder`."""
         return CpuDecoderPlan(embedding, weights, rotary, self._library, self._activations)
-
-
-def _qkv_width(shape: AttentionShape) -> int:
-    return (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
 
 
 class CpuHeadScreen:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import addressof, byref, pointer
+from ctypes import addressof, byref, c_void_p, pointer
 from operator import is_
 
 import torch
@@ -32,7 +32,6 @@ from serving.kernels.structs import (
     batch_struct,
     dtype_code,
     linear_struct,
-    pointer_array,
     shape_struct,
 )
 
@@ -48,7 +47,7 @@ class _Caches:
             self.block_size = checker.check(cache, weights.attention)
             require(cache.shape == first.shape, "kv_caches have different shapes")
         self.tensors = tuple(kv_caches)
-        self.addresses = pointer_array(self.tensors)
+        self.addresses = (c_void_p * layers)(*(cache.data_ptr() for cache in kv_caches))
         self.num_blocks = first.shape[0]
 
 

@@ -6,6 +6,8 @@ the C++ kernels, torch's matmul may round a row differently depending on the oth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -28,10 +30,10 @@ from serving.kernels.base import (
 from serving.kernels.lora import LoraBatch, LoraSite
 
 
-def unpack_awq(packed: Tensor) -> Tensor:
-    """[R, N // 8] int32 → [R, N] int32 of values 0 … 15."""
+def unpack_awq(packed: Tensor, order: Sequence[int] = AWQ_ORDER) -> Tensor:
+    """[R, N // 8] int32 → [R, N] int32 of values 0 … 15; `order` has the column of each nibble, the lowest first."""
     shifts = torch.empty(8, dtype=torch.int32, device=packed.device)
-    for nibble, column in enumerate(AWQ_ORDER):
+    for nibble, column in enumerate(order):
         shifts[column] = 4 * nibble
     return ((packed[:, :, None] >> shifts) & 15).reshape(packed.shape[0], -1)
 

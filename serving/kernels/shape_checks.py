@@ -68,9 +68,8 @@ def check_adjustment(adjustment: QkvAdjustment, shape: AttentionShape) -> None:
     Raises:
         KernelArgumentError: one of them differs.
     """
-    width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
     if adjustment.bias is not None:
-        check_tensor("bias", adjustment.bias, (width,), torch.float32)
+        check_tensor("bias", adjustment.bias, (shape.qkv_width,), torch.float32)
     norms = {"query_norm": adjustment.query_norm, "key_norm": adjustment.key_norm}
     require(
         len({norm is None for norm in norms.values()}) == 1, "query_norm and key_norm must both be given, or neither"

@@ -5,8 +5,6 @@ A struct only holds addresses: its creator must keep the tensors alive.
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 
 import torch
@@ -230,8 +228,3 @@ def batch_struct(metadata: AttentionMetadata, tokens: int, num_blocks: int, bloc
 def dtype_code(dtype: torch.dtype) -> int:
     """The number of a dtype in `DType` of cpp/elementwise.h."""
     return _DTYPES[dtype]
-
-
-def pointer_array(tensors: Sequence[Tensor]) -> ctypes.Array[c_void_p]:
-    """An array of the tensors' addresses."""
-    return (c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))

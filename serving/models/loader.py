@@ -25,18 +25,13 @@ from serving.kernels.base import (
     LinearWeight,
     QkvAdjustment,
 )
+from serving.kernels.reference import unpack_awq
 from serving.kernels.select import Device, create_kernels
 from serving.models.config import ModelConfig, Quantization, read_config
 from serving.models.llama import LlamaForCausalLM, ModelWeights
 from serving.models.tensor_files import FLOATS, TensorFiles
 
 _OFFSET = 8  # it is added to every value that is stored
-
-
-def unpack(packed: Tensor, columns: int) -> Tensor:
-    """[R, C / 8] int32 → [R, C] int32 of 0 … 15."""
-    shifts = torch.arange(0, 32, 4, dtype=torch.int32)
-    return ((packed[:, :, None] >> shifts) & 15).reshape(packed.shape[0], -1)[:, :columns]
 
 
 def awq_tensors(name: str, packed: Tensor, scale: Tensor, zero_point: Tensor | None, group_size: int) -> AwqTensors:
@@ -53,11 +48,11 @@ def awq_tensors(name: str, packed: Tensor, scale: Tensor, zero_point: Tensor | N
         WeightsError: a scale does not fit fp16.
     """
     outputs, groups = scale.shape
-    values = unpack(packed, packed.shape[1] * 8).T.contiguous()  # [K, N]
+    values = unpack_awq(packed, range(8)).T.contiguous()  # [K, N]
     if zero_point is None:
         zeros = torch.full((groups, outputs), _OFFSET, dtype=torch.int32)
     else:
-        zeros = unpack(zero_point.T.contiguous(), outputs)  # [K // group_size, N]
+        zeros = unpack_awq(zero_point.T.contiguous(), range(8))[:, :outputs]  # [K // group_size, N]
     scales = scale.float().T.contiguous().half()
     if not torch.isfinite(scales).all():
         raise WeightsError(f"{name} has a scale beyond fp16's 65,504; quantize again with scripts/quantize_awq")

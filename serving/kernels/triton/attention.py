@@ -117,8 +117,7 @@ class TritonAttention:
     def _check(self, qkv: Tensor, kv_cache: Tensor, shape: AttentionShape) -> int:
         """Check queries and cache; returns the block size."""
         require(shape.head_dim <= MAX_HEAD_DIM, f"head_dim {shape.head_dim} is over {MAX_HEAD_DIM}")
-        width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
-        check_tensor("qkv", qkv, (None,) * (qkv.dim() - 1) + (width,), torch.float32)
+        check_tensor("qkv", qkv, (None,) * (qkv.dim() - 1) + (shape.qkv_width,), torch.float32)
         check_tensor("kv_cache", kv_cache, (None, 2, shape.num_kv_heads, None), self._dtype)
         block_size, rest = divmod(kv_cache.shape[3], shape.head_dim)
         require(block_size > 0 and rest == 0, f"kv_cache has blocks of {kv_cache.shape[3]}, head_dim {shape.head_dim}")
