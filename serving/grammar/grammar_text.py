@@ -113,10 +113,7 @@ def _narrow(schema: dict[str, Any], path: str, *, nullable: bool) -> None:
 def _bound(schema: dict[str, Any], name: str, inward: Literal[1, -1]) -> int | None:
     """The bound, exclusive ones included, as the next integer inside that is a float; it is written to the schema.
 
-    Args:
-        schema: the schema whose bound is replaced.
-        name: minimum or maximum.
-        inward: 1 for a minimum, -1 for a maximum.
+    `name` is minimum, with 1 for `inward`, or maximum, with -1.
     """
     exclusive = "exclusive" + name.capitalize()
     inclusive, outside = schema.get(name), schema.get(exclusive)

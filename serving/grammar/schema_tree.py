@@ -21,8 +21,7 @@ _PARTS: Final = (
 def same_value_groups(root: Any, node: Node) -> list[list[Node]]:
     """Groups of schemas that apply to the same value as `node`: the value must match at least one of each group.
 
-    Args:
-        root: the whole schema, which references refer to.
+    References refer to `root`, the whole schema.
     """
     groups = [[item] for item in _list(node, "allOf")]
     groups += [group for name in _ALTERNATIVES if (group := _list(node, name))]

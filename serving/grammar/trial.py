@@ -42,11 +42,8 @@ Path = tuple[Step, ...]
 def find_fault(schema: Any, error_of: Callable[[Any], str]) -> str:
     """A JSON pointer to the value that causes the error, such as `#/properties/a/uniqueItems`.
 
-    If several values together cause it (a minimum and a maximum), it points to the object that holds them.
-
-    Args:
-        schema: the value that `json.loads` gives.
-        error_of: returns the compiler's message for a schema, or "" if it compiles.
+    If several values together cause it (a minimum and a maximum), it points to the object that holds them. `error_of`
+    returns the compiler's message for a schema, or "" if it compiles.
     """
     search = _Search(error_of, error_of(schema))
     place = search.descend(schema, (), ())

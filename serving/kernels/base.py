@@ -60,10 +60,7 @@ INT8_MAX_GROUP = 512  # for weights with larger groups, INT8 means INT16
 def rounds_dense(weight: Tensor, activations: Activations, *, has_dots: bool = False) -> bool:
     """Whether an unquantized linear layer [N, K] and its inputs are rounded to bfloat16.
 
-    Args:
-        weight: of the layer.
-        activations: what inputs are rounded to.
-        has_dots: whether the kernels have dot products of bfloat16 beside inputs in 8 bits.
+    `has_dots` is whether the kernels have dot products of bfloat16 beside inputs in 8 bits.
     """
     rounds = activations is Activations.BFLOAT16 or (has_dots and activations is Activations.INT8)
     return rounds and weight.shape[0] % 16 == 0 and weight.shape[1] % 32 == 0

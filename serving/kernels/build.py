@@ -27,9 +27,7 @@ _TIMEOUT = 300.0  # seconds
 def build_library(extra_flags: tuple[str, ...] = (), cache: Path | None = None) -> Path | None:
     """Path of the compiled kernels; None, with a warning in the log, without a compiler or if it fails.
 
-    Args:
-        extra_flags: further flags for the compiler, after the usual ones.
-        cache: folder for the library; by default one in the user's cache folder.
+    The extra flags follow the usual ones. `cache` is the library's folder; by default one in the user's cache folder.
     """
     compiler = find_compiler()
     if compiler is None:

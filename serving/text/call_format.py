@@ -34,8 +34,7 @@ _BETWEEN: Final = re.compile(r'\s*\}.*\{\s*"\w+"\s*:\s*"', re.DOTALL)
 def find_call_format(render: Render) -> CallFormat | None:
     """How a template writes calls; None if it writes none, or not as JSON with the name before the arguments.
 
-    Args:
-        render: renders messages; its other argument is whether the prompt ends where an answer begins.
+    `render` renders messages; its other argument is whether the prompt ends where an answer begins.
     """
     try:
         prompt, one = render([_USER], True), render([_USER, _calling(1)], False)

@@ -45,11 +45,7 @@ def files_that_count(names: Iterable[str]) -> list[str]:
 
 
 def adapter_digest(folder: Path, read: Mapping[str, bytes] | None = None) -> str:
-    """The digest of a folder's files that count.
-
-    Args:
-        folder: the folder of an adapter.
-        read: contents that have been read already, by name; the other files are read here.
+    """The digest of a folder's files that count, of which `read` has contents that have been read already, by name.
 
     Raises:
         OSError: a file cannot be read.

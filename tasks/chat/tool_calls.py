@@ -310,8 +310,7 @@ def _without_end(text: str) -> str:
 class _ValueScanner:
     """Finds the end of a JSON object that comes in pieces.
 
-    Args:
-        is_loose: whether the model chooses the blanks between values, which are then shown in the usual way.
+    If it `is_loose`, the model chooses the blanks between values, which are then shown in the usual way.
     """
 
     def __init__(self, *, is_loose: bool = False) -> None:

@@ -81,8 +81,7 @@ class StepGraphs:
     def record(self, progress: Callable[[int, int], None]) -> list[tuple[int, float]]:
         """Record all sizes, the largest first, so that the others find its memory.
 
-        Args:
-            progress: called with the number of recordings made, and how many there will be.
+        `progress` is called with the number of recordings made, and how many there will be.
 
         Returns:
             The rows of each recording, ascending, and the seconds of a replay that is all padding.

@@ -99,8 +99,7 @@ class DraftProposer:
     def begin_serving(self, free_bytes: int | None) -> None:
         """Called before the first step, when the limit of the context is known and the KV cache has its memory.
 
-        Args:
-            free_bytes: memory that steps can take; None if it is unknown.
+        `free_bytes` is the memory that steps can take; None if it is unknown.
         """
         if version_fault(vllm.__version__) is not None:
             return

@@ -71,14 +71,10 @@ class StrictBackend(GuidanceBackend):  # type: ignore[misc]
 
 
 class _RememberingGrammar(StructuredOutputGrammar):  # type: ignore[misc]
-    """A grammar of vLLM with something that remembers the answer and refuses further tokens.
+    """A grammar of vLLM at its start, with something that remembers the answer and refuses further tokens.
 
     Where it refuses all tokens that the grammar allows, all stay: without any vLLM would sample from nothing. The
     answer's reader refuses the answer then.
-
-    Args:
-        grammar: at its start.
-        memory: of an answer that has not begun.
     """
 
     def __init__(self, grammar: StructuredOutputGrammar, memory: KeyHistory | AnswerHistory) -> None:
