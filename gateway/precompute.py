@@ -105,7 +105,7 @@ class GatewayUnusableError(Exception):
 
 
 class GatewayClient:
-    """A client of one gateway, whose address and key `client` has; to refresh is to have every answer written again."""
+    """A client of one gateway. `client` has its address and the key. `refresh` makes the model answer again."""
 
     def __init__(self, client: httpx.AsyncClient, *, refresh: bool = False) -> None:
         self._client = client

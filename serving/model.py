@@ -123,7 +123,7 @@ class Model:
     def load(cls, settings: Settings, *, is_locked: bool = True) -> Self:
         """Check the weights against their lock, and start the engine.
 
-        Weights that are being made have no lock yet, and are not `is_locked`.
+        `is_locked` is False for weights that are being made, which have no lock yet.
 
         Raises:
             WeightsError: a file differs from the lock, or is not a checkpoint that the engine takes.

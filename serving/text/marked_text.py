@@ -21,7 +21,7 @@ class TextTooLongError(Exception):
 
 
 class MarkedText(str):
-    """A `str` whose operations keep the marks. Made of a text, it has the text's marks; a plain `str` has none."""
+    """A `str` whose operations keep the marks. It has those of the text that it copies; a plain `str` has none."""
 
     _marks: bytes  # one byte per character; the sandbox hides names that begin with an underscore from templates
 
