@@ -9,6 +9,7 @@ import time
 import llguidance
 import pytest
 
+from serving.engines.vllm import batch_drafts
 from serving.engines.vllm.batch_drafts import DraftGrammars
 from serving.errors import GrammarError
 from serving.grammar.grammar_state import GrammarState
@@ -60,14 +61,14 @@ def test_a_grammar_that_does_not_compile_raises() -> None:
 
 def test_no_step_waits_for_a_grammar_that_compiles_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked for again in the next steps."""
-    finish, compile_grammar = threading.Event(), llguidance.LLMatcher
+    finish, compile_grammar = threading.Event(), batch_drafts.limited_matcher
     grammars, text = make(), text_of(SCHEMA)
 
-    def slow(*arguments: object, **options: object) -> llguidance.LLMatcher:
+    def slow(vocabulary: llguidance.LLTokenizer, grammar: str) -> llguidance.LLMatcher:
         finish.wait()
-        return compile_grammar(*arguments, **options)
+        return compile_grammar(vocabulary, grammar)
 
-    monkeypatch.setattr(llguidance, "LLMatcher", slow)
+    monkeypatch.setattr(batch_drafts, "limited_matcher", slow)
     assert grammars.begin(text) is None
     finish.set()
     assert TOKENIZER.decode(begin(grammars, text).forced_tokens()).startswith('{"name')
