@@ -74,7 +74,7 @@ def choose(examples: Path, folder: Path, *, schema: Path | None = None, task: Ta
     """Choose the task, the schema, the prompt and the split of examples, and write them.
 
     Args:
-        examples: JSONL of {"input", "output"}, or a folder with train.jsonl and perhaps validation.jsonl, test.jsonl.
+        examples: a JSONL file or a folder, as `ExampleFiles` reads them.
         folder: for what is written; files of the same names are replaced.
         schema: a file with the answers' JSON Schema; None infers it.
         task: None chooses it by the outputs.
@@ -96,8 +96,8 @@ def choose(examples: Path, folder: Path, *, schema: Path | None = None, task: Ta
     prompt: PromptChoice | None
     if name == "schema":
         node, more = _given_schema(schema) if schema is not None else _inferred_schema(files, found)
-        prompt = asked = choose_prompt(found.fields)
-        notes += [*more, *_prompt_notes(asked)]
+        prompt = asked = choose_prompt(found.fields, found.fixed)
+        notes += [*more, *_prompt_notes(asked, found)]
         written = write_parts(files, parts, folder, _schema_lines(AnswerWriter(node), asked))
         content = _schema_task(found, asked, folder.resolve().name)
     else:
@@ -189,7 +189,7 @@ def _chat_prompt(found: Survey) -> PromptChoice | None:
     fields = found.fields.keys()
     if not fields or (fields <= ChatInputs.model_fields.keys() and fields & {"prompt", "messages"}):
         return None
-    return choose_prompt(found.fields, ending="")
+    return choose_prompt(found.fields, found.fixed, ending="")
 
 
 def _schema_lines(writer: AnswerWriter, prompt: PromptChoice) -> Callable[[Example], Line]:
@@ -217,7 +217,9 @@ def _warnings(found: Survey) -> Iterator[str]:
         yield f"Fields of the lines that are not used: {_named(found.unused)}."
 
 
-def _prompt_notes(prompt: PromptChoice) -> Iterator[str]:
+def _prompt_notes(prompt: PromptChoice, found: Survey) -> Iterator[str]:
+    for field in found.fixed or ():
+        yield f"The prompt has the text of {field}, which is the same in all examples; requests do not send it."
     if prompt.names:
         renamed = [f"{field} is called {name}" for field, name in prompt.names.items() if field != name]
         also = f"; {_named(renamed)}" if renamed else ""
@@ -228,7 +230,7 @@ def _prompt_notes(prompt: PromptChoice) -> Iterator[str]:
 
 def _chat_notes(prompt: PromptChoice | None) -> Iterator[str]:
     if prompt is None:
-        yield "The input of each example is the user's message, in the model's own chat template."
+        yield "Each input is put into the model's own chat template, as the user's message or as its messages."
     else:
         yield "The fields of an input are put into one message; ask the model in the same way."
 

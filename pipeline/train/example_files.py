@@ -17,8 +17,12 @@ from pipeline.answer_format.errors import ExamplesError
 from tasks.json_text import WrittenFloat, write_answer
 
 MAX_REPORTED: Final = 10  # lines that one error names
+INSTRUCTIONS: Final = ("system_prompt", "instruction")  # fields of inputs that may be the same in all examples
 _MAX_DEPTH: Final = 60  # grammars allow some 100 levels of nesting
-_EXPECTED: Final = 'a line is {"input": text or object, "output": text or object}'
+_EXPECTED: Final = (
+    'a line is {"input": text or object, "output": text or object}, {"prompt", "completion"}, or {"messages"} that end '
+    "with the answer"
+)
 
 
 class Part(StrEnum):
@@ -66,6 +70,9 @@ class Example:
 
 class ExampleFiles:
     """The examples of a JSONL file, or of a folder with train.jsonl and perhaps validation.jsonl and test.jsonl.
+
+    A line is an object of input and output, or one of the forms that other trainers take: OpenAI's messages, prompt and
+    completion (each a text or messages), or Alpaca's instruction, input and output.
 
     Raises:
         ExamplesError: there is no such file.
@@ -144,11 +151,9 @@ def _example(place: str, part: Part | None, line: bytes) -> Example:
         raise _LineError(f"not UTF-8 at byte {error.start + 1} of the line; save the file as UTF-8") from error
     record = _parse(text, "the line is")
     if not isinstance(record, dict):
-        raise _LineError(f"a {_kind(record)}, not an object")
-    for name in ("input", "output"):
-        if name not in record:
-            raise _LineError(f"{name} is missing; the line has {', '.join(record)[:80] or 'nothing'}")
-    given, output = record["input"], record["output"]
+        hint = "; write each of its examples on a line of its own" if isinstance(record, list) else ""
+        raise _LineError(f"a {_kind(record)}, not an object{hint}")
+    given, output, used = _fields(record)
     if not isinstance(given, str | dict):
         raise _LineError(f"input is a {_kind(given)}; give a text or an object")
     blank = not given.strip() if isinstance(given, str) else not any(field_text(v).strip() for v in given.values())
@@ -161,11 +166,49 @@ def _example(place: str, part: Part | None, line: bytes) -> Example:
     value, written = (_object_in(output), output) if isinstance(output, str) else (output, None)
     category = record.get("category")
     category = category if isinstance(category, str) else None
-    used = ("input", "output", *(["category"] if category is not None else []))
-    example = Example(place, part, given, value, written, category, tuple(name for name in record if name not in used))
+    unused = record.keys() - used - ({"category"} if category is not None else set())
+    example = Example(place, part, given, value, written, category, tuple(name for name in record if name in unused))
     if "\\u" in text:
         _refuse_half_characters(example)
     return example
+
+
+def _fields(record: dict[str, Any]) -> tuple[Any, Any, set[str]]:
+    """The input and the output of a line in any of its forms, and the names of the fields that have them."""
+    match record:
+        case {"instruction": told, "input": str(given), "output": output}:  # Alpaca's
+            return {"instruction": told, "input": given}, output, {"instruction", "input", "output"}
+        case {"input": given, "output": output}:
+            return given, output, {"input", "output"}
+        case {"instruction": told, "output": output}:
+            return {"instruction": told}, output, {"instruction", "output"}
+        case {"prompt": [*asked], "completion": [*answers]}:
+            return *_conversation([*asked, *answers]), {"prompt", "completion"}
+        case {"prompt": given, "completion": output}:
+            return given, output, {"prompt", "completion"}
+        case {"messages": [*messages]}:
+            return *_conversation(messages), {"messages"}
+    missing = "output" if "input" in record else "input"
+    raise _LineError(f"{missing} is missing; the line has {', '.join(record)[:80] or 'nothing'}")
+
+
+def _conversation(messages: list[Any]) -> tuple[dict[str, Any], str]:
+    """The inputs of the chat task, by their names, and the answer, which is the last message."""
+    for number, message in enumerate(messages, 1):
+        if not (isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))):
+            raise _LineError(f'message {number} is not {{"role": text, "content": text}}; training takes no others')
+    match messages:
+        case [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]:
+            return {"prompt": prompt}, answer
+        case [
+            {"role": "system" | "developer", "content": system},
+            {"role": "user", "content": prompt},
+            {"role": "assistant", "content": answer},
+        ]:
+            return {"system_prompt": system, "prompt": prompt}, answer
+        case [_, *_, {"role": "assistant", "content": answer}]:
+            return {"messages": messages[:-1]}, answer
+    raise _LineError("the messages are not some that ask and then one of the assistant, which is the answer")
 
 
 def _parse(text: str, subject: str) -> Any:

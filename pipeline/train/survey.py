@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pipeline.answer_format.errors import ExamplesError
-from pipeline.train.example_files import MAX_REPORTED, Example, ExampleFiles, Part, json_fault, refuse
+from pipeline.train.example_files import (
+    INSTRUCTIONS,
+    MAX_REPORTED,
+    Example,
+    ExampleFiles,
+    Part,
+    field_text,
+    json_fault,
+    refuse,
+)
 from pipeline.train.infer_schema import Shape
 from pipeline.train.split import InputKeys
 from pipeline.train.template_choice import MAX_FIELDS
@@ -25,6 +34,7 @@ class Survey:
         given: the part of the file that each example is in.
         shape: of the outputs that are objects.
         fields: of the inputs that are objects, by how many have them; no more than are used.
+        fixed: instructions that are the same in all inputs so far, by their fields; None before the first input.
         unused: fields of lines that are not used, by how many have them.
         longest_input: in characters.
         longest_output: in bytes.
@@ -36,6 +46,7 @@ class Survey:
     given: list[Part | None] = field(default_factory=list)
     shape: Shape = field(default_factory=Shape)
     fields: Counter[str] = field(default_factory=Counter)
+    fixed: dict[str, str] | None = None
     unused: Counter[str] = field(default_factory=Counter)
     longest_input: int = 0
     longest_output: int = 0
@@ -50,6 +61,9 @@ class Survey:
         self.longest_input = max(self.longest_input, len(source))
         self.longest_output = max(self.longest_output, len(example.output_text.encode()))
         if isinstance(example.input, dict):
+            told = {name: field_text(example.input.get(name)) for name in INSTRUCTIONS}
+            told = {name: text for name, text in told.items() if text.strip()}
+            self.fixed = dict(told.items() & (told if self.fixed is None else self.fixed).items())
             self.fields.update(name for name in example.input if len(self.fields) <= MAX_FIELDS or name in self.fields)
         self._count("input object" if isinstance(example.input, dict) else "input text", example.place)
         self.unused.update(name for name in example.unused if len(self.unused) < MAX_REPORTED or name in self.unused)

@@ -33,6 +33,26 @@ def test_outputs_are_objects_texts_or_the_json_text_of_objects(tmp_path: Path) -
     assert (third.value, third.output_text) == (None, "x")
 
 
+SYSTEM, USER, ANSWER = ({"role": role, "content": role[0]} for role in ("system", "user", "assistant"))
+
+
+@pytest.mark.parametrize(
+    ("line", "given"),
+    [
+        ({"prompt": "u", "completion": "a"}, "u"),
+        ({"prompt": [SYSTEM, USER], "completion": [ANSWER]}, {"system_prompt": "s", "prompt": "u"}),
+        ({"messages": [USER, ANSWER]}, {"prompt": "u"}),
+        ({"messages": [SYSTEM, USER, ANSWER]}, {"system_prompt": "s", "prompt": "u"}),
+        ({"messages": [USER, ANSWER, USER, ANSWER]}, {"messages": [USER, ANSWER, USER]}),
+        ({"instruction": "i", "input": "", "output": "a"}, {"instruction": "i", "input": ""}),
+        ({"instruction": "i", "output": "a"}, {"instruction": "i"}),
+    ],
+)
+def test_lines_of_other_trainers_are_taken(tmp_path: Path, line: dict, given: object) -> None:
+    [example] = lines(tmp_path / "some.jsonl", json.dumps(line))
+    assert (example.input, example.output_text, example.unused) == (given, "a", ())
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
@@ -41,6 +61,10 @@ def test_outputs_are_objects_texts_or_the_json_text_of_objects(tmp_path: Path) -
         ("[]", "a list, not an object"),
         ('{"input": "a"}', "output is missing; the line has input"),
         ('{"prompt": "a", "output": "b"}', "input is missing; the line has prompt, output"),
+        ('{"messages": [{"role": "assistant", "content": "a"}]}', "the messages are not some that ask"),
+        ('{"messages": [{"role": "user", "content": "a"}]}', "the messages are not some that ask"),
+        ('{"messages": [{"role": "user", "content": null}, {}]}', "message 1 is not"),
+        ('[{"input": "a", "output": "b"}]', "write each of its examples on a line of its own"),
         ('{"input": 5, "output": "b"}', "input is a number"),
         ('{"input": " ", "output": "b"}', "input is blank"),
         ('{"input": {"a": "", "b": null}, "output": "b"}', "input is blank"),
