@@ -142,6 +142,8 @@ class VllmEngine:
         self._adapters.close()
         with suppress(Exception):  # the core may have died already
             self._loop.call(_run(self._llm.shutdown))
+        # Its `__del__` calls this again, and fails where that is at the interpreter's end.
+        self._llm.shutdown = lambda timeout=None: None
         self._loop.stop()
 
     def _check_alive(self) -> None:

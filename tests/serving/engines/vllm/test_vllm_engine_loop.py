@@ -27,6 +27,9 @@ class Client:
     def shutdown(self) -> None:
         self.threads.append(threading.current_thread().name)
 
+    def __del__(self) -> None:
+        self.shutdown()
+
 
 def open_sockets() -> int:
     gc.collect()
@@ -54,8 +57,10 @@ def test_a_closed_engine_leaves_no_thread_and_no_socket() -> None:
     assert open_sockets() > sockets, "the loop's socket pair, which is counted below"
     engine.close()
     engine.close()
-    assert client.threads == ["vllm-client"], "vLLM is shut down once, on the loop that owns it"
+    shut_down = client.threads
+    del engine, client
     assert (open_sockets(), threading.active_count()) == (sockets, threads)
+    assert shut_down == ["vllm-client"], "vLLM is shut down once, on the loop that owns it"
 
 
 def test_a_start_that_fails_leaves_no_thread_and_no_socket() -> None:
