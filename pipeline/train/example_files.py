@@ -1,6 +1,6 @@
-"""Reads examples of a task from JSONL, one line at a time, so that memory does not grow with their number.
+"""Reads examples of a task from JSONL, CSV or Parquet, one at a time, so that memory does not grow with their number.
 
-The lines are read anew in each pass. The first pass, `ExampleFiles.check`, finds the lines that cannot be used.
+The files are read anew in each pass. The first pass, `survey`, finds the lines that cannot be used.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.answer_format.errors import ExamplesError
+from pipeline.batch.errors import BatchError
+from pipeline.batch.table import ENDINGS, Table
 from tasks.json_text import WrittenFloat, write_answer
 
 MAX_REPORTED: Final = 10  # lines that one error names
@@ -69,7 +71,8 @@ class Example:
 
 
 class ExampleFiles:
-    """The examples of a JSONL file, or of a folder with train.jsonl and perhaps validation.jsonl and test.jsonl.
+    """The examples of a JSONL, CSV or Parquet file, or of a folder with train.jsonl, or another ending, and perhaps
+    validation.jsonl and test.jsonl.
 
     A line is an object of input and output, or one of the forms that other trainers take: OpenAI's messages, prompt and
     completion (each a text or messages), or Alpaca's instruction, input and output.
@@ -81,11 +84,12 @@ class ExampleFiles:
     def __init__(self, path: Path) -> None:
         self._files: dict[Path, Part | None] = {path: None}
         if path.is_dir():
-            self._files = {file: part for part in Part if (file := path / f"{part}.jsonl").is_file()}
+            paths = {path / f"{part}{ending}": part for part in Part for ending in ENDINGS}
+            self._files = {file: part for file, part in paths.items() if file.is_file()}
             if Part.TRAIN not in self._files.values():
                 raise ExamplesError(f"{path} has no train.jsonl; give a file of examples, or put it there")
         elif not path.is_file():
-            raise ExamplesError(f"{path} does not exist; give a JSONL file of examples: {_EXPECTED}")
+            raise ExamplesError(f"{path} does not exist; give a JSONL, CSV or Parquet file of examples: {_EXPECTED}")
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -111,14 +115,30 @@ class ExampleFiles:
     def lines(self) -> Iterator[Example | str]:
         """The example of each line that is not blank, or what is wrong with the line."""
         for file, part in self._files.items():
-            with file.open("rb") as lines:
-                for number, line in enumerate(lines, 1):
-                    if line.strip():
-                        place = f"{file.name}:{number}"
-                        try:
-                            yield _example(place, part, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
-                        except _LineError as error:
-                            yield f"{place}: {error}"
+            for number, line in _lines(file):
+                place = f"{file.name}:{number}"
+                try:
+                    yield _example(place, part, line)
+                except _LineError as error:
+                    yield f"{place}: {error}"
+
+
+def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """The JSON of each example with its line, or in a table its row, without the header.
+
+    Raises:
+        BatchError: a table cannot be read.
+    """
+    if file.suffix in ENDINGS and file.suffix != ".jsonl":
+        for row in Table(file).rows():
+            if row.problem is not None:
+                raise BatchError(row.problem)
+            yield row.number + 1, json.dumps(row.values).encode()
+        return
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
 
 def refuse(problems: list[str], count: int) -> ExamplesError:

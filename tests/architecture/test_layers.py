@@ -46,6 +46,7 @@ MAY_IMPORT = {
     "pipeline.train": (
         *(*SERVING_FRONT, *FOUNDATION, "tasks"),
         *("pipeline.weights", "pipeline.answer_format", "pipeline.evaluate", "pipeline.prepare", "pipeline.package"),
+        "pipeline.batch",  # reads tables
     ),
     "pipeline.improve": (
         *(*SERVING_FRONT, *FOUNDATION, "tasks"),

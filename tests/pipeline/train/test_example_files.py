@@ -6,9 +6,11 @@ import json
 import tracemalloc
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from pipeline.answer_format.errors import ExamplesError
+from pipeline.batch.errors import BatchError
 from pipeline.train.example_files import ExampleFiles, Part
 from pipeline.train.survey import survey
 from tasks.json_text import write_answer
@@ -51,6 +53,19 @@ SYSTEM, USER, ANSWER = ({"role": role, "content": role[0]} for role in ("system"
 def test_lines_of_other_trainers_are_taken(tmp_path: Path, line: dict, given: object) -> None:
     [example] = lines(tmp_path / "some.jsonl", json.dumps(line))
     assert (example.input, example.output_text, example.unused) == (given, "a", ())
+
+
+def test_tables_are_read_as_lines_are(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text('prompt,completion,more\n"a, ""b""\nc","{""n"": 1}",x\n')
+    rows = "SELECT [{role: 'user', content: 'u'}, {role: 'assistant', content: 'a'}] AS messages"
+    duckdb.sql(rows).write_parquet(str(tmp_path / "test.parquet"))
+    first, second = ExampleFiles(tmp_path)
+    assert (first.place, first.part, first.input, first.value) == ("train.csv:1", Part.TRAIN, 'a, "b"\nc', {"n": 1})
+    assert first.unused == ("more",)
+    assert (second.place, second.part, second.input, second.text) == ("test.parquet:1", Part.TEST, {"prompt": "u"}, "a")
+    (tmp_path / "train.csv").write_text("input,output\na,b,c\n")
+    with pytest.raises(BatchError, match=r"train\.csv:2: 3 fields, and the first line names 2"):
+        survey(ExampleFiles(tmp_path))
 
 
 @pytest.mark.parametrize(
