@@ -196,7 +196,7 @@ def _example(place: str, part: Part | None, line: bytes) -> Example:
 def _fields(record: dict[str, Any]) -> tuple[Any, Any, set[str]]:
     """The input and the output of a line in any of its forms, and the names of the fields that have them."""
     match record:
-        case {"instruction": told, "input": str(given), "output": output}:  # Alpaca's
+        case {"instruction": told, "input": str() | None as given, "output": output}:  # Alpaca's
             return {"instruction": told, "input": given}, output, {"instruction", "input", "output"}
         case {"input": given, "output": output}:
             return given, output, {"input", "output"}

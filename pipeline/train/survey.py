@@ -62,8 +62,8 @@ class Survey:
         self.longest_output = max(self.longest_output, len(example.output_text.encode()))
         if isinstance(example.input, dict):
             told = {name: field_text(example.input.get(name)) for name in INSTRUCTIONS}
-            told = {name: text for name, text in told.items() if text.strip()}
-            self.fixed = dict(told.items() & (told if self.fixed is None else self.fixed).items())
+            known = told if self.fixed is None else self.fixed
+            self.fixed = {name: text for name, text in told.items() if text.strip() and known.get(name) == text}
             self.fields.update(name for name in example.input if len(self.fields) <= MAX_FIELDS or name in self.fields)
         self._count("input object" if isinstance(example.input, dict) else "input text", example.place)
         self.unused.update(name for name in example.unused if len(self.unused) < MAX_REPORTED or name in self.unused)

@@ -47,6 +47,7 @@ SYSTEM, USER, ANSWER = ({"role": role, "content": role[0]} for role in ("system"
         ({"messages": [SYSTEM, USER, ANSWER]}, {"system_prompt": "s", "prompt": "u"}),
         ({"messages": [USER, ANSWER, USER, ANSWER]}, {"messages": [USER, ANSWER, USER]}),
         ({"instruction": "i", "input": "", "output": "a"}, {"instruction": "i", "input": ""}),
+        ({"instruction": "i", "input": None, "output": "a"}, {"instruction": "i", "input": None}),
         ({"instruction": "i", "output": "a"}, {"instruction": "i"}),
     ],
 )
