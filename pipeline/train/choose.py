@@ -74,7 +74,7 @@ def choose(examples: Path, folder: Path, *, schema: Path | None = None, task: Ta
     """Choose the task, the schema, the prompt and the split of examples, and write them.
 
     Args:
-        examples: a JSONL file or a folder, as `ExampleFiles` reads them.
+        examples: a file or a folder, as `ExampleFiles` reads them.
         folder: for what is written; files of the same names are replaced.
         schema: a file with the answers' JSON Schema; None infers it.
         task: None chooses it by the outputs.

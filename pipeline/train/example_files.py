@@ -19,11 +19,12 @@ from pipeline.batch.table import ENDINGS, Table
 from tasks.json_text import WrittenFloat, write_answer
 
 MAX_REPORTED: Final = 10  # lines that one error names
-INSTRUCTIONS: Final = ("system_prompt", "instruction")  # fields of inputs that may be the same in all examples
+# Fields of inputs that become a part of the prompt where their text is the same in all examples.
+INSTRUCTIONS: Final = ("system_prompt", "instruction")
 _MAX_DEPTH: Final = 60  # grammars allow some 100 levels of nesting
 _EXPECTED: Final = (
-    'a line is {"input": text or object, "output": text or object}, {"prompt", "completion"}, or {"messages"} that end '
-    "with the answer"
+    'a line is {"input": text or object, "output": text or object}, {"prompt", "completion"}, '
+    '{"instruction", "output"}, or {"messages"}, of which the last is the answer'
 )
 
 
@@ -71,8 +72,7 @@ class Example:
 
 
 class ExampleFiles:
-    """The examples of a JSONL, CSV or Parquet file, or of a folder with train.jsonl, or another ending, and perhaps
-    validation.jsonl and test.jsonl.
+    """The examples of a JSONL, CSV or Parquet file, or of a folder of such files: train, perhaps validation and test.
 
     A line is an object of input and output, or one of the forms that other trainers take: OpenAI's messages, prompt and
     completion (each a text or messages), or Alpaca's instruction, input and output.
@@ -115,16 +115,15 @@ class ExampleFiles:
     def lines(self) -> Iterator[Example | str]:
         """The example of each line that is not blank, or what is wrong with the line."""
         for file, part in self._files.items():
-            for number, line in _lines(file):
-                place = f"{file.name}:{number}"
+            for place, line in _lines(file):
                 try:
                     yield _example(place, part, line)
                 except _LineError as error:
                     yield f"{place}: {error}"
 
 
-def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    """The JSON of each example with its line, or in a table its row, without the header.
+def _lines(file: Path) -> Iterator[tuple[str, bytes]]:
+    """The place and the JSON of each example. The rows of a table are numbered from 1, without the header.
 
     Raises:
         BatchError: a table cannot be read.
@@ -133,12 +132,12 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
         for row in Table(file).rows():
             if row.problem is not None:
                 raise BatchError(row.problem)
-            yield row.number + 1, json.dumps(row.values).encode()
+            yield f"{file.name}, row {row.number + 1}", json.dumps(row.values).encode()
         return
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
-                yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                yield f"{file.name}:{number}", line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
 
 def refuse(problems: list[str], count: int) -> ExamplesError:
@@ -216,7 +215,9 @@ def _conversation(messages: list[Any]) -> tuple[dict[str, Any], str]:
     """The inputs of the chat task, by their names, and the answer, which is the last message."""
     for number, message in enumerate(messages, 1):
         if not (isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))):
-            raise _LineError(f'message {number} is not {{"role": text, "content": text}}; training takes no others')
+            raise _LineError(
+                f'message {number} is not {{"role": text, "content": text}}, the only form that training takes'
+            )
     match messages:
         case [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]:
             return {"prompt": prompt}, answer
@@ -228,7 +229,7 @@ def _conversation(messages: list[Any]) -> tuple[dict[str, Any], str]:
             return {"system_prompt": system, "prompt": prompt}, answer
         case [_, *_, {"role": "assistant", "content": answer}]:
             return {"messages": messages[:-1]}, answer
-    raise _LineError("the messages are not some that ask and then one of the assistant, which is the answer")
+    raise _LineError("messages must end with the assistant's answer, and have a message before it")
 
 
 def _parse(text: str, subject: str) -> Any:

@@ -61,9 +61,15 @@ def test_tables_are_read_as_lines_are(tmp_path: Path) -> None:
     rows = "SELECT [{role: 'user', content: 'u'}, {role: 'assistant', content: 'a'}] AS messages"
     duckdb.sql(rows).write_parquet(str(tmp_path / "test.parquet"))
     first, second = ExampleFiles(tmp_path)
-    assert (first.place, first.part, first.input, first.value) == ("train.csv:1", Part.TRAIN, 'a, "b"\nc', {"n": 1})
+    assert (first.place, first.part, first.input, first.value) == (
+        "train.csv, row 1",
+        Part.TRAIN,
+        'a, "b"\nc',
+        {"n": 1},
+    )
     assert first.unused == ("more",)
-    assert (second.place, second.part, second.input, second.text) == ("test.parquet:1", Part.TEST, {"prompt": "u"}, "a")
+    assert (second.place, second.part) == ("test.parquet, row 1", Part.TEST)
+    assert (second.input, second.text) == ({"prompt": "u"}, "a")
     (tmp_path / "train.csv").write_text("input,output\na,b,c\n")
     with pytest.raises(BatchError, match=r"train\.csv:2: 3 fields, and the first line names 2"):
         survey(ExampleFiles(tmp_path))
@@ -77,8 +83,8 @@ def test_tables_are_read_as_lines_are(tmp_path: Path) -> None:
         ("[]", "a list, not an object"),
         ('{"input": "a"}', "output is missing; the line has input"),
         ('{"prompt": "a", "output": "b"}', "input is missing; the line has prompt, output"),
-        ('{"messages": [{"role": "assistant", "content": "a"}]}', "the messages are not some that ask"),
-        ('{"messages": [{"role": "user", "content": "a"}]}', "the messages are not some that ask"),
+        ('{"messages": [{"role": "assistant", "content": "a"}]}', "messages must end with the assistant's answer"),
+        ('{"messages": [{"role": "user", "content": "a"}]}', "messages must end with the assistant's answer"),
         ('{"messages": [{"role": "user", "content": null}, {}]}', "message 1 is not"),
         ('[{"input": "a", "output": "b"}]', "write each of its examples on a line of its own"),
         ('{"input": 5, "output": "b"}', "input is a number"),
