@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ray import serve
 from ray.serve.config import RequestRouterConfig
+from ray.serve.schema import ProxyStatus
 
 from gateway.settings import GatewaySettings
 from pipeline.batch.ray_cluster import find_places
@@ -16,10 +18,12 @@ from pipeline.paths import ENVIRONMENT
 from pipeline.ray_serve.gateway_replica import GATEWAY, MODEL, GatewayReplica
 from pipeline.ray_serve.model_replica import ModelReplica
 from pipeline.ray_serve.prefix_router import PrefixRouter
+from pipeline.weights.console import say
 from serving.config import Settings
 
 _HEAD: Final = {"node:__internal_head__": 0.001}  # where the HTTP proxy and the file of predictions are
 _STREAMS: Final = 100_000  # requests of the gateway at once, which has limits of its own
+_PROXY_SECONDS: Final = 600.0  # of waiting for the HTTP proxy; Ray itself gives it 60, too few on busy cores
 _QUICK: Final = {"metrics_interval_s": 1.0, "look_back_period_s": 5.0, "upscale_delay_s": 5.0, "downscale_delay_s": 300}
 
 
@@ -36,6 +40,25 @@ class Size:
     replicas: int | None
     max_replicas: int | None
     concurrency: int
+
+
+def start_proxy(host: str, port: int) -> None:
+    """Start Ray Serve and its HTTP proxy at this address, where it does not run yet.
+
+    Raises:
+        TimeoutError: the proxy does not start.
+        RuntimeError: it cannot listen there.
+    """
+    until = time.monotonic() + _PROXY_SECONDS
+    try:
+        http = {"host": host, "port": port}
+        serve.start(proxy_location="HeadOnly", http_options=http, logging_config={"log_level": "WARNING"})
+    except TimeoutError:  # the proxy goes on starting
+        say("Ray's HTTP proxy takes long to start; waiting for it")
+        while ProxyStatus.HEALTHY not in serve.status().proxies.values():
+            if time.monotonic() > until:
+                raise
+            time.sleep(1)
 
 
 def deploy_model(size: Size, settings: Settings, lock: str, prefix_inputs: tuple[str, ...]) -> None:

@@ -14,8 +14,11 @@ from gateway.errors import GatewayError
 from gateway.http.api import Unanswered, error_renderer
 from gateway.http.security import SecurityHeaders
 
-# Ray Serve's proxy takes middlewares from the function that this environment variable names.
-PROXY_ENVIRONMENT: Final = {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": f"{__name__}:middlewares"}
+PROXY_ENVIRONMENT: Final = {
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": f"{__name__}:middlewares",  # the function that gives it middlewares
+    # Ray starts its proxy anew after three checks of five seconds, in which it may not have started on busy cores.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "100",
+}
 _RETRY_SECONDS: Final = 5.0  # Ray starts another replica in about that time
 
 

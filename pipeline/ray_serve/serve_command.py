@@ -19,7 +19,7 @@ from pipeline.package.cog_server import served_model
 from pipeline.package.errors import PortError
 from pipeline.package.free_ports import Listener, check_ports
 from pipeline.paths import ENVIRONMENT, ROOT
-from pipeline.ray_serve.application import Size, deploy_gateway, deploy_model
+from pipeline.ray_serve.application import Size, deploy_gateway, deploy_model, start_proxy
 from pipeline.ray_serve.gateway_replica import GATEWAY
 from pipeline.ray_serve.proxy_errors import PROXY_ENVIRONMENT
 from pipeline.weights.console import say
@@ -54,8 +54,7 @@ def serve_on_ray(host: str, port: int, size: Size, address: str | None) -> int:
         if address is None:
             check_ports([Listener("the gateway", host, port, "--gateway-port")])
         connect(address, {**ENVIRONMENT, **PROXY_ENVIRONMENT})
-        http = {"host": host, "port": port}
-        serve.start(proxy_location="HeadOnly", http_options=http, logging_config={"log_level": "WARNING"})
+        start_proxy(host, port)
         settings = Settings()
         deploy_model(size, settings, sha256(settings.weights_lock), gateway.prefix_inputs)
         deploy_gateway(gateway)

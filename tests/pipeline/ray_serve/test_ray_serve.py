@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -15,7 +16,9 @@ from tempfile import TemporaryDirectory
 import httpx
 import pytest
 
+from pipeline.environment.enter import installed_environment
 from tests.cog.tiny_weights import make_tiny_weights
+from tests.free_ports import free_port
 from tests.pipeline.ray_serve.ray_service import GATEWAY, ROOT, Load, RayService, fail
 
 pytestmark = [pytest.mark.index, pytest.mark.timeout(900)]  # Ray's processes take long to start on busy cores
@@ -187,6 +190,30 @@ async def test_a_replica_is_added_while_requests_wait(tmp_path: Path, weights: l
         await running
         assert [one for one in load.ended if one.get("status") != "succeeded"] == []
         assert len({one["metrics"]["replica"] for one in load.ended}) == 2, "not more than --max-replicas"
+
+
+SLOW_PROXY = """
+import sys
+from ray import serve
+from ray.serve._private import api
+from pipeline.batch.ray_cluster import connect
+from pipeline.ray_serve.application import start_proxy
+
+api.HTTP_PROXY_TIMEOUT = 0.1  # seconds; Ray's own 60 are too few where the cores are busy
+connect(None)
+start_proxy("127.0.0.1", int(sys.argv[1]))
+print(*(status.value for status in serve.status().proxies.values()))
+serve.shutdown()
+"""
+
+
+def test_a_proxy_that_takes_long_to_start_is_waited_for() -> None:
+    command = [installed_environment("ray") / "bin" / "python", "-c", SLOW_PROXY, str(free_port())]
+    with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        environment = {**os.environ, "RAY_TMPDIR": folder, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    assert "HEALTHY" in done.stdout.splitlines(), done.stderr[-3000:]
+    assert "takes long to start" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
