@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from gateway.openai.request_bodies import SAME_NAME, ChatBody, CompletionBody, S
 from gateway.upstream.model_info import ModelInfo
 
 _ONE_TEXT = "this model takes one text and no conversation; send one message with the role user and a text as content"
+_SYSTEM = "system_prompt"  # the input that takes a system message
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,13 @@ def chat_inputs(body: ChatBody, info: ModelInfo) -> ModelInputs:
     if info.has_conversations:
         inputs.add("messages", [*body.messages], "messages")
     else:
-        _add_texts(inputs, info, _text_of(body.messages), "messages")
+        messages = body.messages
+        if _SYSTEM in inputs.properties and len(messages) > 1 and messages[0].get("role") in ("system", "developer"):
+            inputs.add(_SYSTEM, _text_of(messages[0]), "messages")
+            messages = messages[1:]
+        if [message.get("role") for message in messages] != ["user"]:
+            raise ApiError(f"messages: {_ONE_TEXT}", param="messages")
+        _add_texts(inputs, info, _text_of(messages[0]), "messages")
     param = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     inputs.add("max_tokens", body.token_limit, param)
     if body.answer_format is not None:
@@ -141,7 +148,7 @@ def _with_shared(inputs: ModelInputs, body: SharedBody) -> ModelInputs:
 
 def _add_texts(inputs: ModelInputs, info: ModelInfo, text: str, param: str) -> None:
     """Set the model's only text input to a text; where the model has several, the text is a JSON object of them."""
-    names = info.required_texts
+    names = [name for name in info.required_texts if name not in inputs.values]
     if not names:
         raise ApiError("this model has no text input that a conversation or a prompt could be", param=param)
     if len(names) == 1:
@@ -162,13 +169,12 @@ def _add_texts(inputs: ModelInputs, info: ModelInfo, text: str, param: str) -> N
         inputs.add(name, value, param)
 
 
-def _text_of(messages: Sequence[Mapping[str, JsonValue]]) -> str:
-    message = messages[0]
+def _text_of(message: Mapping[str, JsonValue]) -> str:
     content = message.get("content")
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
         texts = [part for part in parts if isinstance(part, str)]
         content = "\n".join(texts) if len(texts) == len(content) else None
-    if len(messages) != 1 or message.get("role") != "user" or not isinstance(content, str):
+    if not isinstance(content, str):
         raise ApiError(f"messages: {_ONE_TEXT}", param="messages")
     return content

@@ -96,7 +96,7 @@ def choose(examples: Path, folder: Path, *, schema: Path | None = None, task: Ta
     prompt: PromptChoice | None
     if name == "schema":
         node, more = _given_schema(schema) if schema is not None else _inferred_schema(files, found)
-        prompt = asked = choose_prompt(found.fields, found.fixed)
+        prompt = asked = choose_prompt({**found.fixed, **found.fields})
         notes += [*more, *_prompt_notes(asked, found)]
         written = write_parts(files, parts, folder, _schema_lines(AnswerWriter(node), asked))
         content = _schema_task(found, asked, folder.resolve().name)
@@ -173,6 +173,7 @@ def _schema_task(found: Survey, prompt: PromptChoice, name: str) -> dict[str, An
         "schema_file": SCHEMA_FILE,
         "template": prompt.template,
         "inputs": list(prompt.inputs),
+        **({"defaults": defaults} if (defaults := _defaults(found, prompt)) else {}),
         "item_separator": ITEM_SEPARATOR,
         "key_separator": KEY_SEPARATOR,
     }
@@ -184,12 +185,18 @@ def _schema_task(found: Survey, prompt: PromptChoice, name: str) -> dict[str, An
     return content
 
 
+def _defaults(found: Survey, prompt: PromptChoice) -> dict[str, str]:
+    """Instructions that are the same in all examples, by their inputs, unless there is no other input."""
+    texts = {prompt.names[field]: text for field, text in found.fixed.items() if field in prompt.names}
+    return texts if len(texts) < len(prompt.names) else {}
+
+
 def _chat_prompt(found: Survey) -> PromptChoice | None:
     """The template that makes one text of an input's fields; None where inputs are texts or predict's own inputs."""
     fields = found.fields.keys()
     if not fields or (fields <= ChatInputs.model_fields.keys() and fields & {"prompt", "messages"}):
         return None
-    return choose_prompt(found.fields, found.fixed, ending="")
+    return choose_prompt({**found.fixed, **found.fields}, ending="")
 
 
 def _schema_lines(writer: AnswerWriter, prompt: PromptChoice) -> Callable[[Example], Line]:
@@ -218,8 +225,8 @@ def _warnings(found: Survey) -> Iterator[str]:
 
 
 def _prompt_notes(prompt: PromptChoice, found: Survey) -> Iterator[str]:
-    for field in found.fixed or ():
-        yield f"The prompt has the text of {field}, which is the same in all examples; requests do not send it."
+    for name in _defaults(found, prompt):
+        yield f"Requests may leave out {name}, which is the same in all examples: that text is its default."
     if prompt.names:
         renamed = [f"{field} is called {name}" for field, name in prompt.names.items() if field != name]
         also = f"; {_named(renamed)}" if renamed else ""

@@ -59,7 +59,7 @@ def train(
     targets: Annotated[str, typer.Option(help="linear layers to change, with commas")] = ",".join(LINEAR_LAYERS),
     packs: Annotated[int, typer.Option(min=1, help="packs in a step, each with examples that begin alike")] = 6,
     branches: Annotated[int, typer.Option(min=1, help="limit of examples in a pack")] = 8,
-    max_tokens: Annotated[int, typer.Option(help="longer examples are left out")] = 1400,
+    max_tokens: Annotated[int, typer.Option(help="longer examples are left out")] = 4096,
     validation: Annotated[int, typer.Option(help="number of validation examples")] = 128,
     limit: Annotated[int | None, typer.Option(help="number of examples to use, from the first")] = None,
     seed: int = 0,
@@ -147,7 +147,10 @@ def _read(
     left_out = f", {packs.left_out} with over {max_tokens} tokens left out" if packs.left_out else ""
     console.print(f"{path}: {packs.num_examples} examples, {len(packs)} packs{left_out}", soft_wrap=True)
     if not packs.num_examples:
-        raise TrainingError(f"{path}: all examples have over {max_tokens} tokens; give a higher --max-tokens")
+        raise TrainingError(
+            f"{path}: all examples have over {max_tokens} tokens; shorten their inputs, or give "
+            "scripts/train_adapter a higher --max-tokens"
+        )
     return packs, describe_data(path, packs.num_examples)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from pipeline.train.errors import TrainingError
+from pipeline.train.errors import NoDraftsError
 from serving.drafting.draft_model import split_prompt
 from serving.text import Tokenizer
 from serving.weights.draft_weights import MAX_TOKENS
@@ -69,14 +69,14 @@ def common_marker(prompts: Sequence[Sequence[int]]) -> list[int]:
     """The last tokens of what all prompts begin with: a draft model reads what varies between prompts.
 
     Raises:
-        TrainingError: prompts have no fixed text before what varies.
+        NoDraftsError: prompts have no fixed text before what varies.
     """
     first, last = min(prompts, key=tuple), max(prompts, key=tuple)  # the others lie between them
     if tuple(first) == tuple(last):
-        raise TrainingError("all prompts are the same, so nothing shows which part of them varies; give other inputs")
+        raise NoDraftsError("all prompts are the same, so nothing shows which part of them varies; give other inputs")
     length = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     if not length:
-        raise TrainingError(
+        raise NoDraftsError(
             "the prompts begin with different tokens, so nothing says where a draft model should begin to read; "
             "put a fixed text before the input, by the task's template or chat template"
         )

@@ -19,7 +19,7 @@ from torch.nn import functional
 from pipeline.train.draft_examples import Pair, batch_tensors, batches, make_pairs
 from pipeline.train.draft_network import DraftNetwork
 from pipeline.train.draft_transfer import shared_tokens, transfer
-from pipeline.train.errors import TrainingError
+from pipeline.train.errors import NoDraftsError
 from pipeline.weights.console import say
 from serving.drafting.draft_model import WordTokenizer
 from serving.drafting.load_drafter import read_input_embedding
@@ -93,7 +93,7 @@ def read_pairs(
         cut_answers: see `make_pairs`.
 
     Raises:
-        TrainingError: none can be read.
+        NoDraftsError: none can be read.
     """
     words = WordTokenizer(tokenizer)
 
@@ -102,7 +102,9 @@ def read_pairs(
 
     pairs = make_pairs(examples, markers, known_words, cut_answers=cut_answers)
     if not pairs:
-        raise TrainingError(f"no example has less than {MAX_TOKENS} tokens after the fixed begin of its prompt")
+        raise NoDraftsError(
+            f"a draft model reads {MAX_TOKENS} tokens, and all examples have more behind the begin of their prompts"
+        )
     if left_out := len(examples) - len(pairs):
         say(f"{left_out:,} of {len(examples):,} examples are too long: a draft model reads {MAX_TOKENS} tokens")
     return pairs

@@ -27,7 +27,7 @@ from pipeline.train.draft_examples import (
 from pipeline.train.draft_exchange import EXCHANGED, exchanged
 from pipeline.train.draft_fit import calibrate, evaluate, fit, read_pairs, start_network
 from pipeline.train.draft_start import committed_start, draft_shape, embedding_signs, run_record
-from pipeline.train.errors import TrainingError
+from pipeline.train.errors import NoDraftsError, TrainingError
 from pipeline.train.pretrain.pairs import synthetic_pairs
 from pipeline.train.record import describe_data, describe_hardware
 from pipeline.weights.atomic import partial_file, write_json, write_text
@@ -125,6 +125,9 @@ def train_drafter(
         raise CheckpointError(f"--size {settings.size}: a multiple of {HEAD_DIM}")
     try:
         return _train(data, drafted, output, settings, report)
+    except NoDraftsError as error:
+        say(f"no draft model is made: {error}")
+        return False
     except (TrainingError, ServingError, TaskError, SafetensorError, ValueError, OSError) as error:
         raise CheckpointError(str(error)) from error
 

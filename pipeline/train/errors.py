@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class TrainingError(Exception):
     """An adapter, a draft model or training data cannot be used; the message says what to change."""
+
+
+class NoDraftsError(TrainingError):
+    """No draft model can learn from such prompts; the message says why."""

@@ -7,16 +7,18 @@ model.loss(pack).backward()
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from pipeline.train.answer_loss import answer_loss
 from pipeline.train.errors import TrainingError
@@ -27,6 +29,10 @@ from pipeline.train.straight_through import MergedLora
 from pipeline.weights.awq_search_result import AwqSearchResult
 from pipeline.weights.sixteen_bits import LINEAR_LAYERS
 from serving.weights.adapter_files import CONFIG, TENSORS
+
+# Tokens of a pack; with more, the backward pass computes each layer again, else they would take too much memory: those
+# of a 0.5B base take 2.5 MB a token, and so 1 MB.
+_LONG_PACK: Final = 2048
 
 
 @dataclass
@@ -67,6 +73,10 @@ class LoraModel:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PEFT warns of a custom module that it does not know
             peft = get_peft_model(model.to(device), config)
+        layers: list[Any] = [module for module in peft.modules() if isinstance(module, GradientCheckpointingLayer)]
+        for layer in layers:  # which read these three; dropout in them stays off
+            layer.training = layer.gradient_checkpointing = True
+            layer._gradient_checkpointing_func = _compute_layer
         loaded = cls(peft, rank, alpha)
         for parameter in loaded.parameters():
             parameter.data = parameter.data.float()
@@ -141,6 +151,13 @@ class LoraModel:
             )
         set_peft_model_state_dict(self.peft, state)
         self.refresh()
+
+
+def _compute_layer(layer: Callable[..., Any], hidden: Tensor, *rest: Any) -> Any:
+    """A layer's output; of a long pack nothing else is kept for the backward pass."""
+    if hidden.shape[1] <= _LONG_PACK:
+        return layer(hidden, *rest)
+    return checkpoint(layer, hidden, *rest, use_reentrant=False, preserve_rng_state=False)
 
 
 def read_adapter_config(folder: Path) -> LoraConfig:

@@ -1,6 +1,6 @@
 """Reads training examples, packs those that share a prefix, so that it is computed once, and orders the packs.
 
-packs = Packs(examples, max_branches=8, max_tokens=1400)
+packs = Packs(examples, max_branches=8, max_tokens=4096)
 """
 
 from __future__ import annotations

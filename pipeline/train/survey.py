@@ -34,7 +34,7 @@ class Survey:
         given: the part of the file that each example is in.
         shape: of the outputs that are objects.
         fields: of the inputs that are objects, by how many have them; no more than are used.
-        fixed: instructions that are the same in all inputs so far, by their fields; None before the first input.
+        told: instructions that are the same in all inputs so far, by their fields; None before the first input.
         unused: fields of lines that are not used, by how many have them.
         longest_input: in characters.
         longest_output: in bytes.
@@ -46,7 +46,7 @@ class Survey:
     given: list[Part | None] = field(default_factory=list)
     shape: Shape = field(default_factory=Shape)
     fields: Counter[str] = field(default_factory=Counter)
-    fixed: dict[str, str] | None = None
+    told: dict[str, str] | None = None
     unused: Counter[str] = field(default_factory=Counter)
     longest_input: int = 0
     longest_output: int = 0
@@ -62,8 +62,8 @@ class Survey:
         self.longest_output = max(self.longest_output, len(example.output_text.encode()))
         if isinstance(example.input, dict):
             told = {name: field_text(example.input.get(name)) for name in INSTRUCTIONS}
-            known = told if self.fixed is None else self.fixed
-            self.fixed = {name: text for name, text in told.items() if text.strip() and known.get(name) == text}
+            known = told if self.told is None else self.told
+            self.told = {name: text for name, text in told.items() if text.strip() and known.get(name) == text}
             self.fields.update(name for name in example.input if len(self.fields) <= MAX_FIELDS or name in self.fields)
         self._count("input object" if isinstance(example.input, dict) else "input text", example.place)
         self.unused.update(name for name in example.unused if len(self.unused) < MAX_REPORTED or name in self.unused)
@@ -73,6 +73,11 @@ class Survey:
         else:
             self._count("output object" if example.text is None else "output JSON", example.place)
             self.shape.add(example.value, source.lower(), key & 1)
+
+    @property
+    def fixed(self) -> dict[str, str]:
+        """Instructions that are the same in all inputs, by their fields."""
+        return self.told or {}
 
     def task(self, wanted: TaskName | None) -> tuple[TaskName, str]:
         """The task, and a sentence that says why.

@@ -48,23 +48,18 @@ class PromptChoice:
         return Template(self.template, self.inputs).fill(texts).strip()
 
 
-def choose_prompt(
-    fields: Iterable[str], fixed: Mapping[str, str] | None = None, *, ending: str = "### Output:\n"
-) -> PromptChoice:
+def choose_prompt(fields: Iterable[str], *, ending: str = "### Output:\n") -> PromptChoice:
     """The prompt for inputs with these fields; for inputs that are texts there are none.
 
     Args:
         fields: of the inputs, in the wanted order.
-        fixed: texts of fields that are a part of the prompt, and no inputs.
         ending: what the prompt ends with, where the answer begins.
     """
-    fixed = fixed or {}
-    names = _input_names(field for field in fields if field not in fixed)
-    told = "".join(f"### {_label(field)}:\n{text.strip()}\n\n" for field, text in fixed.items())
+    names = _input_names(fields)
     if not names or len(names) > MAX_FIELDS:
-        return PromptChoice({}, f"{told}### Input:\n{{{TEXT}}}\n\n{ending}")
+        return PromptChoice({}, f"### Input:\n{{{TEXT}}}\n\n{ending}")
     parts = (f"### {_label(field)}:\n{{{name}}}\n\n" for field, name in names.items())
-    return PromptChoice(names, f"{told}{''.join(parts)}{ending}")
+    return PromptChoice(names, f"{''.join(parts)}{ending}")
 
 
 def _input_names(fields: Iterable[str]) -> dict[str, str]:

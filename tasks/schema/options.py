@@ -44,6 +44,7 @@ class SchemaOptions(TaskFile):
         template: the prompt: text with `{name}` or `{name:json}` for each input.
         chat: instead of `template`, a conversation for the checkpoint's chat template; the default of the two.
         inputs: names of the text inputs.
+        defaults: texts of inputs that a caller may leave out, such as an instruction that seldom changes.
         item_separator: regular expression of separators between items and between properties.
         key_separator: regular expression of separators between a property's name and its value.
         max_tokens: the limit of an answer, unless the caller sets it.
@@ -56,6 +57,7 @@ class SchemaOptions(TaskFile):
     template: str | None = None
     chat: Conversation | None = None
     inputs: tuple[str, ...] = Field(default=("text",), min_length=1)
+    defaults: dict[str, str] = Field(default={})
     item_separator: ItemSeparator = ITEM_SEPARATOR
     key_separator: KeySeparator = KEY_SEPARATOR
     max_tokens: int = Field(default=1024, ge=1)
@@ -73,11 +75,20 @@ class SchemaOptions(TaskFile):
             )
         if len(set(self.inputs)) < len(self.inputs):
             raise ValueError(f"inputs: a name occurs twice in {', '.join(self.inputs)}")
+        if unknown := [name for name in self.defaults if name not in self.inputs]:
+            raise ValueError(f"defaults: there is no input {unknown[0]}; inputs has {', '.join(self.inputs)}")
+        if not self.required_inputs:
+            raise ValueError("defaults: give none to one of the inputs, which callers must send")
         try:
             self.prompt_template()
         except TemplateError as error:
             raise ValueError(str(error)) from error
         return self
+
+    @property
+    def required_inputs(self) -> tuple[str, ...]:
+        """The names of inputs that a caller must send."""
+        return tuple(name for name in self.inputs if name not in self.defaults)
 
     def prompt_template(self) -> Template:
         """The template that the inputs are inserted into: the prompt, or the user's message.

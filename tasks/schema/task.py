@@ -106,7 +106,7 @@ class SchemaTask:
     @property
     def long_inputs(self) -> str:
         """See `Task.long_inputs`."""
-        *first, last = self.options.inputs
+        *first, last = self.options.required_inputs
         return f"{', '.join(first)} and {last}" if first else last
 
     def prepare(self, inputs: Mapping[str, Any]) -> Prompt:
@@ -127,8 +127,8 @@ class SchemaTask:
 
     def _read_texts(self, inputs: Mapping[str, Any]) -> dict[str, str]:
         """The texts without surrounding white space, and with "\\n" as the only line ending."""
-        names, limit = self.options.inputs, self.options.max_input_characters
-        given = {name: inputs.get(name) or "" for name in names}
+        limit, defaults = self.options.max_input_characters, self.options.defaults
+        given = {name: inputs.get(name) or defaults.get(name, "") for name in self.options.inputs}
         if (length := sum(map(len, given.values()))) > limit:
             raise InputError(self.long_inputs, f"{length:,} characters, the limit is {limit:,}", self.shorten_hint)
         for name, text in given.items():
@@ -137,7 +137,7 @@ class SchemaTask:
                     half = f"half a surrogate pair (U+{ord(character):04X}) at character {position + 1}"
                     raise InputError(name, half, "send valid Unicode")
         texts = {name: "\n".join(text.splitlines()).strip() for name, text in given.items()}
-        if not any(texts.values()):
+        if not any(texts[name] for name in self.options.required_inputs):
             raise InputError(self.long_inputs, "is blank", f"give 1 to {limit:,} characters")
         return texts
 
@@ -180,18 +180,26 @@ def create(folder: Path, tokenizer: Tokenizer) -> SchemaTask:
 
 def example_inputs(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """See `tasks.task.TaskModule`."""
-    return dict.fromkeys(content.get("inputs", ["text"]), "We met Ada Lovelace, 36, in London on 3 May.")
+    names = [name for name in content.get("inputs", ["text"]) if name not in content.get("defaults", {})]
+    return dict.fromkeys(names, "We met Ada Lovelace, 36, in London on 3 May.")
 
 
 def predict_source(content: Mapping[str, Any]) -> str:
     """See `tasks.task.TaskModule`. The template's only text input becomes those that the task file names."""
     source = Path(__file__).with_name("predict.py").read_text("utf-8")
-    names = content.get("inputs", ["text"])
+    names, defaults = content.get("inputs", ["text"]), content.get("defaults", {})
+
+    def named(line: str, name: str) -> str:
+        line = re.sub(r"\btext(?=[:=,])", name, line)
+        if name in defaults:  # which Cog would misread in the signature, if it has a quote or a line break
+            line = line.replace("str =", "str | None =").replace("Input(", "Input(default=None, ")
+            line = line.replace("The text that the answer is made from.", "By default the text that task.json has.")
+        return line
+
     for pattern in (_PARAMETER, _ARGUMENT):
         found = pattern.search(source)
         assert found is not None, "the template has exactly one text input"
-        line = found[0]
-        source = source.replace(line, "".join(re.sub(r"\btext(?=[:=,])", name, line) for name in names))
+        source = source.replace(found[0], "".join(named(found[0], name) for name in names))
     limit = content.get("max_tokens", SchemaOptions.model_fields["max_tokens"].default)
     return source.replace(LIMIT_WORDS, f"{LIMIT_WORDS}, by default {limit:,}")
 
@@ -202,4 +210,5 @@ def evaluation(folder: Path) -> Evaluation:
 
     options = SchemaOptions.load(folder)
     schema = options.read_schema(folder)
-    return JsonEvaluation("schema", options.inputs[0] if len(options.inputs) == 1 else None, lambda _: schema)
+    names = options.required_inputs
+    return JsonEvaluation("schema", names[0] if len(names) == 1 else None, lambda _: schema)

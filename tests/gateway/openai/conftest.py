@@ -41,7 +41,8 @@ def ask(client: openai.OpenAI, text: str = TEXT, **parameters: Any) -> Any:
 def start_package(folder: Path, source: str, task: Mapping[str, Any], **files: str) -> CogServer:
     """A Cog server of a package with the inputs of a task."""
     document = json.loads((ROOT / ".cog" / "openapi_schema.json").read_text("utf-8"))
-    write_inputs(document, (TASKS / task["task"] / "predict.py").read_text("utf-8"), "Predictor")
+    usual = (TASKS / task["task"] / "predict.py").read_text("utf-8")  # for a source that only imports its class
+    write_inputs(document, source if "def predict" in source else usual, "Predictor")
     (folder / ".cog").mkdir()
     (folder / ".cog" / "openapi_schema.json").write_text(json.dumps(document))
     (folder / "predict.py").write_text(source)

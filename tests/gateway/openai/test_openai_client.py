@@ -7,7 +7,10 @@ import json
 import openai
 import pytest
 
-from tests.gateway.openai.conftest import MODEL, TEXT, Order, ask
+from pipeline.package.new_package import predict_source
+from tests.gateway.gateway_server import GatewayServer
+from tests.gateway.openai.conftest import MODEL, TEXT, Order, ask, client_of, start_package
+from tests.gateway.openai.conftest import ORDER as ORDER_SCHEMA
 
 pytestmark = pytest.mark.server
 ORDER = '{"item": "tea", "count": 2}'
@@ -31,6 +34,29 @@ def test_a_conversation_gets_an_answer(client):
     assert answer.usage.prompt_tokens > answer.usage.completion_tokens > 1
     assert answer.usage.prompt_tokens_details.cached_tokens == 0
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+def test_a_system_message_is_the_input_system_prompt_where_a_package_has_it(tmp_path, tmp_path_factory):
+    """The fake engine repeats the prompt, of which the system message is the begin."""
+    task = {"task": "schema", "name": "tiny", "schema": ORDER_SCHEMA, "template": "{system_prompt}{prompt}"}
+    task |= {"inputs": ["system_prompt", "prompt"], "defaults": {"system_prompt": '{"item": "tea'}}
+    with (
+        start_package(tmp_path_factory.mktemp("system"), predict_source(task), task) as cog,
+        GatewayServer([cog.url], tmp_path) as gateway,
+    ):
+        client, user = client_of(gateway), {"role": "user", "content": 'pot", "count": 2}'}
+
+        def item(*messages):
+            answer = client.chat.completions.create(model=MODEL, messages=messages)
+            return json.loads(answer.choices[0].message.content)["item"]
+
+        assert item(user) == "teapot", "the default"
+        for role in ("system", "developer"):
+            assert item({"role": role, "content": '{"item": "coffee'}, user) == "coffeepot"
+        picture = {"role": "system", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
+        for wrong in ([user, user], [{"role": "system", "content": "x"}], [picture, user]):
+            with pytest.raises(openai.BadRequestError, match="one text and no conversation"):
+                item(*wrong)
 
 
 def test_an_answer_is_streamed_in_the_official_order(client):

@@ -126,6 +126,10 @@ def test_each_text_of_a_schema_task_is_an_input(tmp_path: Path) -> None:
     assert inputs["required"] == ["question", "table_rows"]
     assert "question=question,\n            table_rows=table_rows,\n            max_tokens" in source
     assert "text" not in inputs["properties"]
+    source = predict_source({"task": "schema", "inputs": ["told", "text"], "defaults": {"told": 'Be "brief".\nVery.'}})
+    inputs = read_inputs(source, "Predictor")
+    assert inputs["required"] == ["text"]
+    assert inputs["properties"]["told"]["description"] == "By default the text that task.json has."
 
 
 def test_the_description_of_max_tokens_names_the_default_of_the_task_file():

@@ -109,18 +109,19 @@ def test_a_prompt_names_each_field_of_an_object(tmp_path: Path) -> None:
     assert "seed is called seed_" in "\n".join(choice.notes)
 
 
-def test_a_system_message_that_never_changes_is_a_part_of_the_prompt(tmp_path: Path) -> None:
+def test_a_system_message_that_never_changes_is_the_default_of_its_input(tmp_path: Path) -> None:
     def line(letter: str, system: str) -> dict[str, Any]:
         asked = [{"role": "system", "content": system}, {"role": "user", "content": f"{letter}?"}]
         return {"messages": [*asked, {"role": "assistant", "content": json.dumps({"a": letter})}]}
 
     choice = chosen(tmp_path, *(line(letter, "Copy it.") for letter in "abcdefghijklm"))
-    assert choice.prompt is not None and choice.prompt.inputs == ("prompt",)
+    assert json.loads(choice.task_file.read_text())["defaults"] == {"system_prompt": "Copy it."}
     texts = [text for part in Part for text in trained_texts(choice, tmp_path, part)]
     assert ("### System prompt:\nCopy it.\n\n### Prompt:\nb?\n\n### Output:\n", '{"a": "b"}') in texts
-    assert "has the text of system_prompt, which is the same in all examples" in "\n".join(choice.notes)
+    assert "Requests may leave out system_prompt, which is the same in all examples" in "\n".join(choice.notes)
     choice = chosen(tmp_path, *(line(letter, f"Copy {letter}.") for letter in "abcdefghijklm"))
     assert choice.prompt is not None and choice.prompt.inputs == ("system_prompt", "prompt")
+    assert "defaults" not in json.loads(choice.task_file.read_text())
 
 
 def test_objects_with_many_fields_are_one_input(tmp_path: Path) -> None:

@@ -541,7 +541,15 @@ def test_errors_of_the_data_are_errors_of_the_command(checkpoint: Path, tmp_path
             train_drafter(path, Drafted(checkpoint), tmp_path / "out", settings())
     with pytest.raises(CheckpointError, match="multiple of 32"):
         train_drafter(path, Drafted(checkpoint), tmp_path / "out", settings(size=40))
+
+
+def test_without_prompts_that_it_can_read_there_is_no_draft_model_and_no_failure(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A task of long texts goes on without one: this is one step of scripts/train."""
     row = {"nlq": "word " * 300, "cols": ["a"], "query": {}}
+    path, folder = tmp_path / "cases.jsonl", write_base(tmp_path / "honeycomb")
     path.write_text((json.dumps(row) + "\n") * 2)
-    with pytest.raises(CheckpointError, match="no example has less than 512 tokens"):
-        train_drafter(path, Drafted(write_base(tmp_path / "honeycomb")), tmp_path / "out", settings())
+    assert not train_drafter(path, Drafted(folder), folder, settings())
+    assert "no draft model is made: a draft model reads 512 tokens" in capfd.readouterr().err
+    assert not (folder / DRAFT_MODEL).exists()

@@ -84,6 +84,20 @@ def test_bf16_arithmetic_gives_nearly_the_same_gradients(base: Path) -> None:
     assert 0 < (grads[0] - grads[1]).norm() / grads[0].norm() < 0.05
 
 
+def test_a_long_pack_is_computed_twice_and_has_the_same_gradients(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack, grads, computed = make_pack(some_examples()), [], []
+    for longest in (len(pack.input_ids), len(pack.input_ids) - 1):
+        monkeypatch.setattr("pipeline.train.lora_model._LONG_PACK", longest)
+        model, calls = trained(base), []
+        _, layer = next(iter(model.layers()))
+        layer.register_forward_hook(lambda *_, calls=calls: calls.append(None))
+        model.loss(pack).backward()
+        grads.append([parameter.grad for parameter in model.parameters()])
+        computed.append(len(calls))
+    assert computed == [1, 2], "what a layer computes is not kept for the backward pass"
+    torch.testing.assert_close(*grads)
+
+
 def test_a_fresh_adapter_changes_nothing(base: Path) -> None:
     plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     example = some_examples()[0]

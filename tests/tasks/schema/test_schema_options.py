@@ -31,6 +31,16 @@ def test_the_schema_may_be_a_file_beside_the_options(tmp_path: Path) -> None:
     assert constraint == load_task(tmp_path / "inline", OBJECT).constraint
 
 
+def test_an_input_with_a_default_may_be_left_out(tmp_path: Path) -> None:
+    options = {"inputs": ["told", "text"], "template": "### Told:\n{told}\n\n{text}:", "defaults": {"told": "Copy."}}
+    task = load_task(tmp_path, OBJECT, **options)
+    for inputs, told in [({}, "Copy."), ({"told": ""}, "Copy."), ({"told": "Count."}, "Count.")]:
+        prompt = task.prepare({"text": "x"} | inputs)
+        assert byte_level().decode(prompt.token_ids) == f"### Told:\n{told}\n\nx:"
+    with pytest.raises(InputError, match="text: is blank"):
+        task.prepare({"text": " "})
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
@@ -50,6 +60,8 @@ def test_the_schema_may_be_a_file_beside_the_options(tmp_path: Path) -> None:
         ({"inputs": ["seed"]}, "'seed' cannot name an input"),
         ({"inputs": ["a b"]}, "'a b' cannot name an input"),
         ({"inputs": ["text", "text"]}, "a name occurs twice"),
+        ({"defaults": {"txt": "a"}}, "defaults: there is no input txt; inputs has text"),
+        ({"defaults": {"text": "a"}}, "give none to one of the inputs"),
         ({"max_tokens": 0}, "max_tokens: "),
         ({"max_tokens": "many"}, "max_tokens: "),
         ({"schema": {}}, "allows any value"),
