@@ -34,7 +34,7 @@ class Uv:
 
     def __init__(self, program: Path, pip: dict[str, str]) -> None:
         self.program = program
-        self._index = index_options(pip, dict(os.environ))
+        self.index = index_options(pip, dict(os.environ))
         found = {variable: pip[name] for name, variable in _VARIABLES.items() if name in pip}
         own = {} if _has_cache() else {"UV_CACHE_DIR": str(ROOT / "build" / "uv-cache")}
         self._environment = {**own, **found, **os.environ}
@@ -48,7 +48,7 @@ class Uv:
 
         Changes nothing and downloads only metadata. Exits if a package cannot be found.
         """
-        command = ["pip", "install", *self._index, "-r", str(file)]
+        command = ["pip", "install", *self.index, "-r", str(file)]
         resolving = ["--python", base]
         if file.stem.endswith(".no-deps"):
             self.resolve(file, options=[*resolving, "--no-deps"])
@@ -69,7 +69,7 @@ class Uv:
 
     def resolve(self, *files: Path, options: Sequence[str] = ()) -> list[str]:
         """All packages that these files need, as `name==version`; downloads only metadata. Exits if that fails."""
-        command = ["pip", "compile", "--quiet", "--no-header", "--no-annotate", *self._index, *options]
+        command = ["pip", "compile", "--quiet", "--no-header", "--no-annotate", *self.index, *options]
         text = self._run([*command, *map(str, files)], capture=True)
         return [line for line in text.splitlines() if "==" in line]
 
@@ -83,8 +83,8 @@ class Uv:
             with_deps: whether to add what the packages need in the image: on Linux, x86-64, Python 3.11.
         """
         command = ["pip", "compile", "--quiet", "--no-header", "--no-annotate", "--generate-hashes"]
-        place = self._index.index("--default-index") if "--default-index" in self._index else None
-        command += [] if place is None else self._index[place : place + 2]
+        place = self.index.index("--default-index") if "--default-index" in self.index else None
+        command += [] if place is None else self.index[place : place + 2]
         platform = ["--python-version", "3.11", "--python-platform", "x86_64-unknown-linux-gnu"]
         return self._run([*command, *platform, *([] if with_deps else ["--no-deps"]), str(file)], capture=True)
 

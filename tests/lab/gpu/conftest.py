@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.environment.install import load_uv
 from pipeline.paths import ROOT
 
 PACKAGES = (
@@ -33,13 +34,14 @@ def made_python():
     if finished.exists() and finished.read_text() == str(PACKAGES):
         return python
     candidates = [shutil.which("python3.12"), *sorted((Path.home() / ".pyenv/versions").glob("3.12*/bin/python"))]
-    for base in filter(None, candidates):  # pyenv's name of a Python that is not in use fails
-        shutil.rmtree(folder, ignore_errors=True)
-        made = subprocess.run([base, "-m", "venv", folder], capture_output=True)
-        if made.returncode == 0:
-            done = subprocess.run([python, "-m", "pip", "install", "-q", *PACKAGES], capture_output=True, text=True)
-            if done.returncode:
-                pytest.skip(f"the packages of a clean Python cannot be installed: {done.stderr[-300:]}")
-            finished.write_text(str(PACKAGES))
-            return python
-    pytest.skip("there is no Python 3.12 here, and CLEAN_PYTHON names none")
+    works = (base for base in filter(None, candidates) if not subprocess.run([base, "-c", ""]).returncode)
+    if (base := next(works, None)) is None:  # pyenv's name of a Python that is not in use fails
+        pytest.skip("there is no Python 3.12 here, and CLEAN_PYTHON names none")
+    uv = load_uv()
+    try:
+        uv.make(folder, str(base))
+        uv.install(folder, ["pip", "install", *uv.index, "pip", *PACKAGES])
+    except SystemExit as error:
+        pytest.skip(f"the packages of a clean Python cannot be installed: {error}")
+    finished.write_text(str(PACKAGES))
+    return python
