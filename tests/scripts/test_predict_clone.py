@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.weights.default_weights import default_weights
 from tasks.honeycomb.query import parse_query
 
 pytestmark = [pytest.mark.clone, pytest.mark.timeout(1800)]
@@ -42,8 +41,9 @@ def run(clone: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-def assert_it_answers(clone: Path, command: list[str]) -> None:
-    """The first call makes the environment, a later one is silent; git sees no file of either."""
+@pytest.mark.slow
+def test_a_clone_builds_its_weights_and_answers(clone, command):
+    """With nothing but the package index. The first call makes all, a later one is silent; git sees nothing of it."""
     first, later = run(clone, command), run(clone, command)
     assert first.returncode == 0, first.stderr[-4000:]
     (line,) = first.stdout.splitlines()
@@ -54,16 +54,3 @@ def assert_it_answers(clone: Path, command: list[str]) -> None:
     assert "Setting up" not in later.stderr
     status = subprocess.run(["git", "status", "--porcelain"], cwd=clone, capture_output=True, text=True, check=True)
     assert status.stdout == ""
-
-
-def test_a_clone_with_built_weights_answers(clone, command):
-    folder = default_weights().relative_to(ROOT)
-    (clone / folder.parent).mkdir()
-    (clone / folder).symlink_to(ROOT / folder)
-    assert_it_answers(clone, command)
-
-
-@pytest.mark.slow
-def test_a_clone_builds_its_weights_and_answers(clone, command):
-    """With nothing but the package index."""
-    assert_it_answers(clone, command)
