@@ -10,11 +10,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from pipeline.train.draft_answers import Drafted, Inputs, WrittenPrompt, ask
+from pipeline.train.draft_answers import Drafted, Inputs, WrittenPrompt, ask, prepared
 from pipeline.train.draft_predictions import has_texts, is_database, read_predictions, read_texts
-from pipeline.train.errors import TrainingError
+from pipeline.train.errors import NoDraftsError, TrainingError
+from pipeline.train.packing import common_prefix_length
 from pipeline.weights.console import say
 from serving.errors import InvalidRequestError
+from serving.weights.draft_weights import MAX_TOKENS
 from tasks.errors import TaskError
 from tasks.evaluation.cases import Case
 from tasks.task import ExampleTask, Task
@@ -66,6 +68,7 @@ class CaseReader:
 
         Raises:
             TrainingError: there are too few cases, or the checkpoint can answer none.
+            NoDraftsError: all prompts are too long.
             CheckpointError, TaskError: a file or the task is wrong.
         """
         if is_database(data):
@@ -121,6 +124,8 @@ class CaseReader:
 
     def _own(self, inputs: Sequence[Sequence[Inputs]]) -> list[list[DraftCase]]:
         """Cases with the model's own answers, of several files at once; refused inputs are left out."""
+        if not isinstance(self._task, ExampleTask):
+            inputs = self._readable(inputs)
         everything = [one for file in inputs for one in file]
         replies = ask(self._drafted, self._task, everything, concurrency=AT_ONCE, title="Answering")
         if refused := replies.count(None):
@@ -130,6 +135,32 @@ class CaseReader:
         return [
             [DraftCase(one, reply.prompt, reply.answer, is_own=True) for one, reply in file if reply] for file in drawn
         ]
+
+    def _readable(self, inputs: Sequence[Sequence[Inputs]]) -> list[list[Inputs]]:
+        """The inputs without those whose prompts no draft model reads: to answer them takes long, and for nothing.
+
+        Raises:
+            NoDraftsError: there is no other.
+        """
+
+        def prompt_of(one: Inputs) -> Sequence[int]:
+            with suppress(TaskError, InvalidRequestError):  # refused when it is asked
+                return one.token_ids if isinstance(one, WrittenPrompt) else prepared(self._task, one).token_ids
+            return ()
+
+        prompts = [[prompt_of(one) for one in file] for file in inputs]
+        known = [prompt for file in prompts for prompt in file if prompt]
+        begin = common_prefix_length(known) if known else 0
+        most = begin + 2 * MAX_TOKENS  # as `split_prompt`, which counts the tokens of single words
+        kept = [
+            [one for one, prompt in zip(*file, strict=True) if len(prompt) <= most]
+            for file in zip(inputs, prompts, strict=True)
+        ]
+        if not all(kept):
+            raise NoDraftsError(f"a draft model reads {MAX_TOKENS} tokens of a request, and the inputs have more")
+        if left_out := sum(map(len, inputs)) - sum(map(len, kept)):
+            say(f"{left_out:,} inputs are not asked, because a draft model reads {MAX_TOKENS} tokens of a request")
+        return kept
 
     def _given(self, path: Path) -> list[DraftCase]:
         if isinstance(self._task, ExampleTask):

@@ -34,7 +34,7 @@ from pipeline.train.draft_network import DraftNetwork
 from pipeline.train.draft_predictions import read_predictions
 from pipeline.train.draft_start import committed_start
 from pipeline.train.drafter_run import DrafterSettings, Passes, exchanged_pairs, train_drafter
-from pipeline.train.errors import TrainingError
+from pipeline.train.errors import NoDraftsError, TrainingError
 from pipeline.weights.errors import CheckpointError
 from serving.config import Settings
 from serving.drafting.draft_model import WordTokenizer
@@ -541,6 +541,20 @@ def test_errors_of_the_data_are_errors_of_the_command(checkpoint: Path, tmp_path
             train_drafter(path, Drafted(checkpoint), tmp_path / "out", settings())
     with pytest.raises(CheckpointError, match="multiple of 32"):
         train_drafter(path, Drafted(checkpoint), tmp_path / "out", settings(size=40))
+
+
+def test_the_model_is_not_asked_what_no_draft_model_reads(
+    checkpoint: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A long text takes seconds to answer, and there may be thousands."""
+    path, long = tmp_path / "cases.jsonl", [{"input": f"{number} {'word ' * 500}"} for number in range(8)]
+    path.write_text("\n".join(map(json.dumps, [*long, *({"input": letter} for letter in "abcd")])))
+    cases, held_out = reader(checkpoint, Answers.AUTO).read(path)
+    assert [case.inputs for case in (*cases, *held_out)] == [{"text": letter} for letter in "abcd"]
+    assert "8 inputs are not asked" in capfd.readouterr().err
+    path.write_text("\n".join(map(json.dumps, long)))
+    with pytest.raises(NoDraftsError, match="the inputs have more"):
+        reader(checkpoint, Answers.AUTO).read(path)
 
 
 def test_without_prompts_that_it_can_read_there_is_no_draft_model_and_no_failure(
