@@ -82,12 +82,13 @@ def chat_inputs(body: ChatBody, info: ModelInfo) -> ModelInputs:
     if info.has_conversations:
         inputs.add("messages", [*body.messages], "messages")
     else:
-        messages = body.messages
-        if _SYSTEM in inputs.properties and len(messages) > 1 and messages[0].get("role") in ("system", "developer"):
+        messages, takes_system = body.messages, _SYSTEM in inputs.properties
+        if takes_system and len(messages) > 1 and messages[0].get("role") in ("system", "developer"):
             inputs.add(_SYSTEM, _text_of(messages[0]), "messages")
             messages = messages[1:]
         if [message.get("role") for message in messages] != ["user"]:
-            raise ApiError(f"messages: {_ONE_TEXT}", param="messages")
+            also = "; a system message may stand before it" if takes_system else ""
+            raise ApiError(f"messages: {_ONE_TEXT}{also}", param="messages")
         _add_texts(inputs, info, _text_of(messages[0]), "messages")
     param = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     inputs.add("max_tokens", body.token_limit, param)

@@ -47,7 +47,7 @@ def start_proxy(host: str, port: int) -> None:
 
     Raises:
         TimeoutError: the proxy does not start.
-        RuntimeError: it cannot listen there.
+        RuntimeError, RayError: it cannot listen there, or Ray ended.
     """
     until = time.monotonic() + _PROXY_SECONDS
     try:
@@ -55,9 +55,9 @@ def start_proxy(host: str, port: int) -> None:
         serve.start(proxy_location="HeadOnly", http_options=http, logging_config={"log_level": "WARNING"})
     except TimeoutError:  # the proxy goes on starting
         say("Ray's HTTP proxy takes long to start; waiting for it")
-        while ProxyStatus.HEALTHY not in serve.status().proxies.values():
-            if time.monotonic() > until:
-                raise
+        while ProxyStatus.HEALTHY not in (found := serve.status().proxies.values()):
+            if ProxyStatus.UNHEALTHY in found or time.monotonic() > until:
+                raise TimeoutError(f"Ray's HTTP proxy does not start at {host}:{port}; is the port free?") from None
             time.sleep(1)
 
 

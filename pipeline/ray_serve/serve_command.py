@@ -11,6 +11,7 @@ from typing import Final
 import ray
 from pydantic import ValidationError
 from ray import serve
+from ray.exceptions import RayError
 
 from gateway.settings import GatewaySettings, local_url
 from pipeline.batch.errors import BatchError
@@ -58,7 +59,7 @@ def serve_on_ray(host: str, port: int, size: Size, address: str | None) -> int:
         settings = Settings()
         deploy_model(size, settings, sha256(settings.weights_lock), gateway.prefix_inputs)
         deploy_gateway(gateway)
-    except (BatchError, PortError, ServingError, OSError, ValueError, RuntimeError) as error:
+    except (BatchError, PortError, RayError, ServingError, OSError, ValueError, RuntimeError) as error:
         say(f"error: {error}")
         return 1
     end = "Ctrl-C ends it" if address is None else f"to end it: {ROOT}/.venv-ray/bin/serve shutdown"

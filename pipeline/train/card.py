@@ -116,7 +116,7 @@ def _speed(measured: Measured) -> Iterator[str]:
             f"without ({passes['inputs']} inputs)."
         )
     else:
-        yield "No draft model was kept, because it saved no passes."
+        yield "It has no draft model."
 
 
 def _worst(found: dict[str, Any]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,7 @@ from tasks.task import TASK_FILE
 SCHEMA_FILE: Final = "schema.json"
 PROMPT_FILE: Final = "prompt.txt"
 _FILES: Final = (*(f"{part}.jsonl" for part in Part), CASES_FILE, SCHEMA_FILE, PROMPT_FILE, TASK_FILE)
+_SYSTEM: Final = "system_prompt"  # the input of a chat
 _FEW: Final = 200  # examples; with fewer, the user is warned
 _MAX_NAMED: Final = 8  # keys or places that a sentence names
 _ANSWER_TOKENS: Final = 1024  # the schema task's own limits, which long examples raise
@@ -97,14 +98,20 @@ def choose(examples: Path, folder: Path, *, schema: Path | None = None, task: Ta
     if name == "schema":
         node, more = _given_schema(schema) if schema is not None else _inferred_schema(files, found)
         prompt = asked = choose_prompt({**found.fixed, **found.fields})
-        notes += [*more, *_prompt_notes(asked, found)]
-        written = write_parts(files, parts, folder, _schema_lines(AnswerWriter(node), asked))
+        notes += [*more, *_prompt_notes(asked)]
+        defaults = _defaults(found, asked.names)
+        written = write_parts(files, parts, folder, _schema_lines(AnswerWriter(node), asked, defaults))
         content = _schema_task(found, asked, folder.resolve().name)
     else:
         prompt = _chat_prompt(found)
         notes += _chat_notes(prompt)
-        written = write_parts(files, parts, folder, _chat_lines(prompt))
+        # Where fields are put into one message, they have no defaults.
+        defaults = _defaults(found, {_SYSTEM: _SYSTEM, "prompt": "prompt"}) if prompt is None else {}
+        written = write_parts(files, parts, folder, _chat_lines(prompt, defaults))
         content = {"task": "chat", "name": folder.resolve().name[:100]}
+    if defaults:
+        content["defaults"] = defaults
+        notes += [f"Requests may leave out {name}, which is the same in all examples." for name in defaults]
     _write(folder / SCHEMA_FILE, None if node is None else json.dumps(node, indent=2, ensure_ascii=False) + "\n")
     _write(folder / PROMPT_FILE, None if prompt is None else prompt.template)
     write_json(folder / TASK_FILE, content)
@@ -173,7 +180,6 @@ def _schema_task(found: Survey, prompt: PromptChoice, name: str) -> dict[str, An
         "schema_file": SCHEMA_FILE,
         "template": prompt.template,
         "inputs": list(prompt.inputs),
-        **({"defaults": defaults} if (defaults := _defaults(found, prompt)) else {}),
         "item_separator": ITEM_SEPARATOR,
         "key_separator": KEY_SEPARATOR,
     }
@@ -185,10 +191,14 @@ def _schema_task(found: Survey, prompt: PromptChoice, name: str) -> dict[str, An
     return content
 
 
-def _defaults(found: Survey, prompt: PromptChoice) -> dict[str, str]:
-    """Instructions that are the same in all examples, by their inputs, unless there is no other input."""
-    texts = {prompt.names[field]: text for field, text in found.fixed.items() if field in prompt.names}
-    return texts if len(texts) < len(prompt.names) else {}
+def _defaults(found: Survey, names: Mapping[str, str]) -> dict[str, str]:
+    """Instructions that are the same in all examples, by their inputs, unless there is no other input.
+
+    Args:
+        names: the inputs of the fields.
+    """
+    texts = {names[field]: text for field, text in found.fixed.items() if field in names}
+    return texts if len(texts) < len(names) else {}
 
 
 def _chat_prompt(found: Survey) -> PromptChoice | None:
@@ -199,9 +209,11 @@ def _chat_prompt(found: Survey) -> PromptChoice | None:
     return choose_prompt({**found.fixed, **found.fields}, ending="")
 
 
-def _schema_lines(writer: AnswerWriter, prompt: PromptChoice) -> Callable[[Example], Line]:
+def _schema_lines(writer: AnswerWriter, prompt: PromptChoice, defaults: Mapping[str, str]) -> Callable[[Example], Line]:
+    """Lines leave out inputs that have a default, as requests do: so the same question is the same line."""
+
     def line_of(example: Example) -> Line:
-        texts = prompt.texts(example.input)
+        texts = {name: text for name, text in prompt.texts(example.input).items() if name not in defaults}
         output = writer.write(example.value)
         was_reordered = output != write_answer(example.value)
         return Line(texts if prompt.names else texts[TEXT], output, was_reordered, writer.fault(output))
@@ -209,9 +221,11 @@ def _schema_lines(writer: AnswerWriter, prompt: PromptChoice) -> Callable[[Examp
     return line_of
 
 
-def _chat_lines(prompt: PromptChoice | None) -> Callable[[Example], Line]:
+def _chat_lines(prompt: PromptChoice | None, defaults: Mapping[str, str]) -> Callable[[Example], Line]:
     def line_of(example: Example) -> Line:
         inputs = example.input if prompt is None else prompt.prompt(example.input)
+        if isinstance(inputs, dict):
+            inputs = {name: value for name, value in inputs.items() if name not in defaults}
         return Line(inputs, json.dumps(example.output_text, ensure_ascii=False))
 
     return line_of
@@ -224,9 +238,7 @@ def _warnings(found: Survey) -> Iterator[str]:
         yield f"Fields of the lines that are not used: {_named(found.unused)}."
 
 
-def _prompt_notes(prompt: PromptChoice, found: Survey) -> Iterator[str]:
-    for name in _defaults(found, prompt):
-        yield f"Requests may leave out {name}, which is the same in all examples: that text is its default."
+def _prompt_notes(prompt: PromptChoice) -> Iterator[str]:
     if prompt.names:
         renamed = [f"{field} is called {name}" for field, name in prompt.names.items() if field != name]
         also = f"; {_named(renamed)}" if renamed else ""

@@ -23,6 +23,7 @@ from tasks.task import ExampleTask, Task
 
 _OWN_LIMIT: Final = 3_000  # inputs that a checkpoint answers unasked
 AT_ONCE: Final = 32  # requests in flight
+_ODD: Final = 20  # one of so many prompts may begin in another way
 _HELD_OUT: Final = 10  # one of so many, where there is no validation file
 
 
@@ -149,8 +150,9 @@ class CaseReader:
             return ()
 
         prompts = [[prompt_of(one) for one in file] for file in inputs]
-        known = [prompt for file in prompts for prompt in file if prompt]
-        begin = common_prefix_length(known) if known else 0
+        known = sorted(tuple(prompt) for file in prompts for prompt in file if prompt)
+        few = len(known) // _ODD
+        begin = common_prefix_length([known[few], known[-1 - few]]) if known else 0  # all between begin so
         most = begin + 2 * MAX_TOKENS  # as `split_prompt`, which counts the tokens of single words
         kept = [
             [one for one, prompt in zip(*file, strict=True) if len(prompt) <= most]

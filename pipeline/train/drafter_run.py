@@ -111,6 +111,8 @@ def train_drafter(
 ) -> bool:
     """Train a draft model; write it and its record (`run_record`) if it saves passes, and return whether it does.
 
+    For prompts that no draft model can read it says so, and there is none.
+
     Args:
         data: see `CaseReader.read`.
         drafted: the checkpoint or adapter that it drafts for.
@@ -127,6 +129,8 @@ def train_drafter(
         return _train(data, drafted, output, settings, report)
     except NoDraftsError as error:
         say(f"no draft model is made: {error}")
+        if report is not None:
+            write_json(report, {"kept": False})
         return False
     except (TrainingError, ServingError, TaskError, SafetensorError, ValueError, OSError) as error:
         raise CheckpointError(str(error)) from error

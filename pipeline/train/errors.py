@@ -8,4 +8,4 @@ class TrainingError(Exception):
 
 
 class NoDraftsError(TrainingError):
-    """No draft model can learn from such prompts; the message says why."""
+    """The prompts are of a kind that no draft model can read; the message says why."""

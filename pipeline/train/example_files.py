@@ -19,7 +19,7 @@ from pipeline.batch.table import ENDINGS, Table
 from tasks.json_text import WrittenFloat, write_answer
 
 MAX_REPORTED: Final = 10  # lines that one error names
-# Fields of inputs that become a part of the prompt where their text is the same in all examples.
+# Fields of inputs whose text becomes a default where it is the same in all examples.
 INSTRUCTIONS: Final = ("system_prompt", "instruction")
 _MAX_DEPTH: Final = 60  # grammars allow some 100 levels of nesting
 _EXPECTED: Final = (

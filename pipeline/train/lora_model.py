@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,9 +75,8 @@ class LoraModel:
             warnings.simplefilter("ignore")  # PEFT warns of a custom module that it does not know
             peft = get_peft_model(model.to(device), config)
         layers: list[Any] = [module for module in peft.modules() if isinstance(module, GradientCheckpointingLayer)]
-        for layer in layers:  # which read these three; dropout in them stays off
-            layer.training = layer.gradient_checkpointing = True
-            layer._gradient_checkpointing_func = _compute_layer
+        for layer in layers:
+            layer.forward = partial(_compute_layer, layer.forward)
         loaded = cls(peft, rank, alpha)
         for parameter in loaded.parameters():
             parameter.data = parameter.data.float()
@@ -153,11 +153,11 @@ class LoraModel:
         self.refresh()
 
 
-def _compute_layer(layer: Callable[..., Any], hidden: Tensor, *rest: Any) -> Any:
+def _compute_layer(forward: Callable[..., Any], hidden_states: Tensor, *rest: Any, **named: Any) -> Any:
     """A layer's output; of a long pack nothing else is kept for the backward pass."""
-    if hidden.shape[1] <= _LONG_PACK:
-        return layer(hidden, *rest)
-    return checkpoint(layer, hidden, *rest, use_reentrant=False, preserve_rng_state=False)
+    if hidden_states.shape[1] <= _LONG_PACK:
+        return forward(hidden_states, *rest, **named)
+    return checkpoint(forward, hidden_states, *rest, use_reentrant=False, preserve_rng_state=False, **named)
 
 
 def read_adapter_config(folder: Path) -> LoraConfig:

@@ -107,9 +107,10 @@ def make_pack(members: Sequence[TokenizedExample]) -> Pack:
     )
 
 
-def group_by_prefix(examples: Sequence[TokenizedExample], max_branches: int) -> list[list[int]]:
+def group_by_prefix(examples: Sequence[TokenizedExample], max_branches: int, max_tokens: int) -> list[list[int]]:
     """Groups of up to `max_branches` indices of examples whose prompts begin with the same tokens.
 
+    The pack of a group has at most `max_tokens`, unless a single example has more.
     No prompt is twice in a group: the copies of an example would give the same gradient, at the cost of each.
     """
     groups: list[list[int]] = []
@@ -121,16 +122,20 @@ def group_by_prefix(examples: Sequence[TokenizedExample], max_branches: int) -> 
     for index in sorted(range(len(examples)), key=lambda i: (copies[i], examples[i].prompt)):
         first = groups[-1][0] if groups else index
         is_open = bool(groups) and len(groups[-1]) < max_branches and copies[first] == copies[index]
-        if is_open and _share_enough(examples[first], examples[index]):
+        if is_open and _fit(examples, groups[-1], index, max_tokens):
             groups[-1].append(index)
         else:
             groups.append([index])
     return groups
 
 
-def _share_enough(first: TokenizedExample, second: TokenizedExample) -> bool:
-    shared, longest = common_prefix_length([first.prompt, second.prompt]), max(len(first.prompt), len(second.prompt))
-    return shared >= _SHARED * longest or (shared > 0 and longest <= _SHORT)
+def _fit(examples: Sequence[TokenizedExample], group: Sequence[int], index: int, max_tokens: int) -> bool:
+    """Whether the next example, in the order of the prompts, shares enough with a group and leaves it small enough."""
+    first, other = examples[group[0]], examples[index]
+    shared, longest = common_prefix_length([first.prompt, other.prompt]), max(len(first.prompt), len(other.prompt))
+    if shared < _SHARED * longest and (shared == 0 or longest > _SHORT):
+        return False
+    return shared + sum(len(examples[i]) - shared for i in (*group, index)) <= max_tokens
 
 
 class Packs(Sequence[Pack]):
@@ -138,13 +143,13 @@ class Packs(Sequence[Pack]):
 
     Args:
         max_branches: limit of examples in a pack.
-        max_tokens: longer examples are left out.
+        max_tokens: of a pack; longer examples are left out.
     """
 
     def __init__(self, examples: Sequence[TokenizedExample], max_branches: int, max_tokens: int) -> None:
         self._examples = [example for example in examples if len(example) <= max_tokens]
         self.num_examples, self.left_out = len(self._examples), len(examples) - len(self._examples)
-        self._groups = group_by_prefix(self._examples, max_branches)
+        self._groups = group_by_prefix(self._examples, max_branches, max_tokens)
 
     def __len__(self) -> int:
         return len(self._groups)

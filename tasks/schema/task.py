@@ -128,7 +128,7 @@ class SchemaTask:
     def _read_texts(self, inputs: Mapping[str, Any]) -> dict[str, str]:
         """The texts without surrounding white space, and with "\\n" as the only line ending."""
         limit, defaults = self.options.max_input_characters, self.options.defaults
-        given = {name: inputs.get(name) or defaults.get(name, "") for name in self.options.inputs}
+        given = {name: inputs.get(name) or "" for name in self.options.inputs}
         if (length := sum(map(len, given.values()))) > limit:
             raise InputError(self.long_inputs, f"{length:,} characters, the limit is {limit:,}", self.shorten_hint)
         for name, text in given.items():
@@ -136,10 +136,14 @@ class SchemaTask:
                 if unicodedata.category(character) == "Cs":
                     half = f"half a surrogate pair (U+{ord(character):04X}) at character {position + 1}"
                     raise InputError(name, half, "send valid Unicode")
-        texts = {name: "\n".join(text.splitlines()).strip() for name, text in given.items()}
+        texts = {name: _clean(text) or _clean(defaults.get(name, "")) for name, text in given.items()}
         if not any(texts[name] for name in self.options.required_inputs):
             raise InputError(self.long_inputs, "is blank", f"give 1 to {limit:,} characters")
         return texts
+
+
+def _clean(text: str) -> str:
+    return "\n".join(text.splitlines()).strip()
 
 
 def answer_constraint(schema: Any, item_separator: str, key_separator: str) -> JsonSchemaConstraint:

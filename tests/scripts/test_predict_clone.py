@@ -41,7 +41,6 @@ def run(clone: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
 def test_a_clone_builds_its_weights_and_answers(clone, command):
     """With nothing but the package index. The first call makes all, a later one is silent; git sees nothing of it."""
     first, later = run(clone, command), run(clone, command)

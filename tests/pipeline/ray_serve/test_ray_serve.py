@@ -206,9 +206,10 @@ from ray import serve
 from ray.serve._private import api
 from pipeline.batch.ray_cluster import connect
 from pipeline.ray_serve.application import start_proxy
+from pipeline.ray_serve.proxy_errors import PROXY_ENVIRONMENT
 
 api.HTTP_PROXY_TIMEOUT = 0.1  # seconds; Ray's own 60 are too few where the cores are busy
-connect(None)
+connect(None, PROXY_ENVIRONMENT)
 start_proxy("127.0.0.1", int(sys.argv[1]))
 print(*(status.value for status in serve.status().proxies.values()))
 serve.shutdown()

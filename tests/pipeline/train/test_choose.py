@@ -119,6 +119,8 @@ def test_a_system_message_that_never_changes_is_the_default_of_its_input(tmp_pat
     texts = [text for part in Part for text in trained_texts(choice, tmp_path, part)]
     assert ("### System prompt:\nCopy it.\n\n### Prompt:\nb?\n\n### Output:\n", '{"a": "b"}') in texts
     assert "Requests may leave out system_prompt, which is the same in all examples" in "\n".join(choice.notes)
+    for one in (one for part in Part for one in records(choice.folder / f"{part}.jsonl")):
+        assert one["input"].keys() == {"prompt"}, "as requests are kept, so that a correction replaces its example"
     choice = chosen(tmp_path, *(line(letter, f"Copy {letter}.") for letter in "abcdefghijklm"))
     assert choice.prompt is not None and choice.prompt.inputs == ("system_prompt", "prompt")
     assert "defaults" not in json.loads(choice.task_file.read_text())
@@ -149,10 +151,24 @@ def test_fields_of_a_chat_are_one_message_and_its_own_inputs_stay(tmp_path: Path
     assert {"input": "### From:\na\n\n### To:\naa", "output": "a"} in [
         line for part in Part for line in records(choice.folder / f"{part}.jsonl")
     ]
-    own = [{"input": {"prompt": c, "system_prompt": "be brief"}, "output": c} for c in "abcdefghijkl"]
+    own = [{"input": {"prompt": c, "system_prompt": f"be {c}"}, "output": c} for c in "abcdefghijkl"]
     choice = chosen(tmp_path / "own", *own)
     assert choice.prompt is None
-    assert all(line["input"]["system_prompt"] == "be brief" for line in records(choice.folder / "train.jsonl"))
+    assert all(line["input"]["system_prompt"][:3] == "be " for line in records(choice.folder / "train.jsonl"))
+
+
+def test_a_chat_s_system_message_that_never_changes_is_its_default(tmp_path: Path) -> None:
+    said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ""}]
+    lines = [
+        {"messages": [said[0], {**said[1], "content": c}, {"role": "assistant", "content": f"I say {c}"}]}
+        for c in "abcdefghijkl"
+    ]
+    choice = chosen(tmp_path, *lines)
+    assert json.loads(choice.task_file.read_text())["defaults"] == {"system_prompt": "Be brief."}
+    assert {"input": {"prompt": "a"}, "output": "I say a"} in [
+        line for part in Part for line in records(choice.folder / f"{part}.jsonl")
+    ]
+    assert "may leave out system_prompt" in "\n".join(choice.notes)
 
 
 def test_mixed_outputs_are_an_error_or_a_chat(tmp_path: Path) -> None:

@@ -548,7 +548,8 @@ def test_the_model_is_not_asked_what_no_draft_model_reads(
 ) -> None:
     """A long text takes seconds to answer, and there may be thousands."""
     path, long = tmp_path / "cases.jsonl", [{"input": f"{number} {'word ' * 500}"} for number in range(8)]
-    path.write_text("\n".join(map(json.dumps, [*long, *({"input": letter} for letter in "abcd")])))
+    short = [{"input": letter} for letter in "abcd"]
+    path.write_text("\n".join(map(json.dumps, [*long, *short])))
     cases, held_out = reader(checkpoint, Answers.AUTO).read(path)
     assert [case.inputs for case in (*cases, *held_out)] == [{"text": letter} for letter in "abcd"]
     assert "8 inputs are not asked" in capfd.readouterr().err
@@ -564,6 +565,7 @@ def test_without_prompts_that_it_can_read_there_is_no_draft_model_and_no_failure
     row = {"nlq": "word " * 300, "cols": ["a"], "query": {}}
     path, folder = tmp_path / "cases.jsonl", write_base(tmp_path / "honeycomb")
     path.write_text((json.dumps(row) + "\n") * 2)
-    assert not train_drafter(path, Drafted(folder), folder, settings())
+    assert not train_drafter(path, Drafted(folder), folder, settings(), tmp_path / "report.json")
+    assert json.loads((tmp_path / "report.json").read_text()) == {"kept": False}
     assert "no draft model is made: a draft model reads 512 tokens" in capfd.readouterr().err
     assert not (folder / DRAFT_MODEL).exists()

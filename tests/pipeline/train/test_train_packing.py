@@ -96,7 +96,7 @@ def test_user_text_never_becomes_a_special_token(tmp_path: Path) -> None:
 def test_groups_share_a_prefix_and_have_a_limited_size() -> None:
     lists = [tuple(range(start, start + 20)) for start in (0, 30)]
     examples = [TokenizedExample((*lists[i % 2], 90 + i), (1,)) for i in range(10)]
-    groups = group_by_prefix(examples, max_branches=3)
+    groups = group_by_prefix(examples, max_branches=3, max_tokens=99)
     assert sorted(i for g in groups for i in g) == list(range(10))
     assert sorted(map(len, groups)) == [2, 2, 3, 3]
     assert all(len({examples[i].prompt[:20] for i in g}) == 1 for g in groups)
@@ -105,12 +105,18 @@ def test_groups_share_a_prefix_and_have_a_limited_size() -> None:
 @pytest.mark.parametrize(("length", "num_groups"), [(20, 1), (70, 2)])
 def test_long_examples_that_share_only_a_few_words_are_not_packed(length: int, num_groups: int) -> None:
     examples = [TokenizedExample((1, 2, 3, *range(n, n + length)), (1,)) for n in (10, 500)]
-    assert len(group_by_prefix(examples, max_branches=8)) == num_groups
+    assert len(group_by_prefix(examples, max_branches=8, max_tokens=999)) == num_groups
+
+
+def test_a_pack_has_no_more_tokens_than_the_limit_of_an_example() -> None:
+    """Of these five, each with 22 tokens, 20 are shared: three make a pack of 26."""
+    packs = Packs([TokenizedExample((*range(20), 90 + i), (1,)) for i in range(5)], max_branches=8, max_tokens=27)
+    assert sorted(len(pack.input_ids) for pack in packs) == [24, 26]
 
 
 def test_copies_of_an_example_are_in_different_packs() -> None:
     examples = [TokenizedExample((*range(20), 90 + i % 2), (1,)) for i in range(8)]
-    groups = group_by_prefix(examples, max_branches=8)
+    groups = group_by_prefix(examples, max_branches=8, max_tokens=999)
     assert sorted(i for g in groups for i in g) == list(range(8))
     assert [len({examples[i] for i in g}) for g in groups] == [2, 2, 2, 2]
 

@@ -34,7 +34,7 @@ def test_the_schema_may_be_a_file_beside_the_options(tmp_path: Path) -> None:
 def test_an_input_with_a_default_may_be_left_out(tmp_path: Path) -> None:
     options = {"inputs": ["told", "text"], "template": "### Told:\n{told}\n\n{text}:", "defaults": {"told": "Copy."}}
     task = load_task(tmp_path, OBJECT, **options)
-    for inputs, told in [({}, "Copy."), ({"told": ""}, "Copy."), ({"told": "Count."}, "Count.")]:
+    for inputs, told in [({}, "Copy."), ({"told": " \n"}, "Copy."), ({"told": "Count."}, "Count.")]:
         prompt = task.prepare({"text": "x"} | inputs)
         assert byte_level().decode(prompt.token_ids) == f"### Told:\n{told}\n\nx:"
     with pytest.raises(InputError, match="text: is blank"):
