@@ -220,7 +220,8 @@ def test_wrong_inputs_are_refused_at_once_also_while_all_slots_are_taken(gateway
         response = gateway.post(input=inputs)
         assert (response.status_code, response.json()["detail"][: len(detail)]) == (422, detail)
     for prediction_id in reversed(waiting):  # so that none starts now, because Cog fails what is cancelled at once
-        assert gateway.client.post(f"/v1/predictions/{prediction_id}/cancel").json()["status"] == "canceled"
+        ended = gateway.client.post(f"/v1/predictions/{prediction_id}/cancel").json()["status"]
+        assert ended in ("canceled", "succeeded"), "on busy cores the first ones may have ended"
 
 
 def test_links_have_the_name_that_the_client_uses_unless_it_is_no_name(gateway: GatewayServer):
