@@ -59,7 +59,7 @@ def train(
     targets: Annotated[str, typer.Option(help="linear layers to change, with commas")] = ",".join(LINEAR_LAYERS),
     packs: Annotated[int, typer.Option(min=1, help="packs in a step, each with examples that begin alike")] = 6,
     branches: Annotated[int, typer.Option(min=1, help="limit of examples in a pack")] = 8,
-    max_tokens: Annotated[int, typer.Option(help="longer examples are left out")] = 4096,
+    max_tokens: Annotated[int, typer.Option(help="limit of a pack; longer examples are left out")] = 4096,
     validation: Annotated[int, typer.Option(help="number of validation examples")] = 128,
     limit: Annotated[int | None, typer.Option(help="number of examples to use, from the first")] = None,
     seed: int = 0,

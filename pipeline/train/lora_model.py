@@ -31,8 +31,8 @@ from pipeline.weights.awq_search_result import AwqSearchResult
 from pipeline.weights.sixteen_bits import LINEAR_LAYERS
 from serving.weights.adapter_files import CONFIG, TENSORS
 
-# Tokens of a pack; with more, the backward pass computes each layer again, else they would take too much memory: those
-# of a 0.5B base take 2.5 MB a token, and so 1 MB.
+# Of a pack with more tokens, only the inputs of layers are kept for the backward pass, which computes the layers again.
+# Then a 0.5B base takes about 1 MB a token, and more than 2.4 MB otherwise.
 _LONG_PACK: Final = 2048
 
 
